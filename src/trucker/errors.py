@@ -1,0 +1,129 @@
+"""Every error trucker raises, with a stable code and a next step.
+
+    TruckerError
+    ├── ConfigError          TRK1xx  the project's files are wrong
+    ├── SourceError          TRK2xx  PostgreSQL, the publication or the slot is not as needed
+    ├── ChangeLogError       TRK3xx  the change log is missing, behind or damaged
+    ├── SinkError            TRK4xx  a destination cannot take what it is given
+    │   └── SinkUnavailable          … for now: the work is tried again
+    ├── EngineError          TRK5xx  Spark or Java
+    └── LockedError          TRK601  another instance holds the project
+
+Spark hands the driver an executor's exception as text only, so the code is part of the message. Whether
+a failure is tried again is decided here, from the class, in one place: only `transient` errors are.
+Messages name what failed and where, never a password or a row's data (I10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class TruckerError(Exception):
+    """A failure with a `code`, a one-line `message` and a `remedy` that says what to do next."""
+
+    code: str = "TRK000"
+    transient: bool = False
+
+    def __init__(self, message: str, *, remedy: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.code = code or type(self).code
+
+    def __str__(self) -> str:
+        text = f"[{self.code}] {self.message}"
+        return f"{text}\n  next: {self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.remedy, self.code, dict(self.__dict__)))
+
+
+def _rebuild(
+    kind: type[TruckerError], message: str, remedy: str, code: str, state: dict[str, object]
+) -> TruckerError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    error.message, error.remedy, error.code = message, remedy, code
+    error.__dict__.update(state)
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a project's files: 1-based line and column, 0 where not known."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+
+
+class ConfigError(TruckerError):
+    """The project's files are wrong; `place` points at the spot."""
+
+    code = "TRK100"
+
+    def __init__(self, message: str, *, place: Place | None = None, remedy: str = "", code: str | None = None) -> None:
+        super().__init__(f"{place}: {message}" if place else message, remedy=remedy, code=code)
+        self.place = place
+
+
+class SourceError(TruckerError):
+    """PostgreSQL, the publication or the slot is not as needed."""
+
+    code = "TRK200"
+
+
+class SourceUnavailable(SourceError):
+    """The source cannot be reached for now."""
+
+    code = "TRK201"
+    transient = True
+
+
+class ChangeLogError(TruckerError):
+    """The change log is missing, behind the slot or damaged."""
+
+    code = "TRK300"
+
+
+class SinkError(TruckerError):
+    """A destination cannot take what it is given; the truck stops (I8)."""
+
+    code = "TRK400"
+
+
+class SinkUnavailable(SinkError):
+    """The destination cannot be reached or is overloaded for now; the same work is tried again."""
+
+    code = "TRK401"
+    transient = True
+
+
+class EngineError(TruckerError):
+    """Spark or Java could not be started or failed."""
+
+    code = "TRK500"
+
+
+class LockedError(TruckerError):
+    """Another instance holds the project."""
+
+    code = "TRK601"
+
+
+class TruckFailed(TruckerError):
+    """One truck's share of a batch cannot be committed; the framework goes on without it.
+
+    A sink's `commit` raises it with the cause as `reason`; nothing of the batch has been written then.
+    """
+
+    code = "TRK402"
+
+    def __init__(self, truck: str, reason: TruckerError) -> None:
+        super().__init__(f"truck {truck}: {reason.message}", remedy=reason.remedy, code=reason.code)
+        self.truck = truck
+        self.reason = reason

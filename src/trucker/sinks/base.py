@@ -1,0 +1,161 @@
+"""The contract every sink keeps.
+
+The framework owns batching, retries, reconnection, order and metrics. A sink has at most five methods:
+
+    open()                      driver    connect, reconcile what a crash left, return what is stored there
+    prepare(target)             driver    create or widen the destination table; may be repeated
+    write(work, changes)        executor  stage one part of a batch; may be repeated, for the same work or in vain
+    commit(batch, receipts)     driver    make the batch visible and move the positions, as one; idempotent
+    close()                     both      give back what is held; may be called on a sink never opened
+
+Order and repetition. `open` comes first and once per process that commits; `write` runs in other processes,
+on other machines perhaps, on a sink built from the same connection that was never opened. Of all the receipts
+of one `(batch, part)` exactly one reaches `commit`, so what a repeated `write` staged twice must not show.
+After `commit` returns, the data is durable and every later `open`, in any process, reports the new positions (I3).
+A `commit` of a batch whose positions are stored already changes nothing (I4).
+
+Snapshots use the same methods. Committing a table's entry into COPYING empties what an unfinished copy
+left there, and refuses a table that holds rows trucker did not put there (`SinkError`). `write` then takes the
+copied rows, and the commit that moves the table on to STREAMING or CATCHING_UP makes the copy count (I6).
+
+Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
+`SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having
+written nothing; the framework stops that truck and commits the others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+
+
+class Phase(StrEnum):
+    """Where a table of a truck is. COPYING and CATCHING_UP tables have a position of their own."""
+
+    COPYING = "copying"
+    CATCHING_UP = "catching_up"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table's phase, and the LSN it was copied at or has caught up to (its truck's counts once STREAMING)."""
+
+    phase: Phase
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TruckState:
+    """What a destination stores of one truck. `lsn` is the end of the last commit applied."""
+
+    lsn: Lsn
+    tables: Mapping[TableId, TableState]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One source table of one truck and the table it goes to. `source` is what the truck takes of it."""
+
+    truck: str
+    source: TableSchema
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit makes visible.
+
+    `start` (exclusive) and `end` (inclusive) are commit ends; a snapshot has both at its consistent point, and
+    a `snapshot` name that no other attempt shares. `positions` are the trucks' new positions and `tables` the
+    tables' new states; both go into the destination with the data. `targets` are those the receipts speak of.
+    `forget` names trucks that were reset: their position goes, their tables become COPYING at 0/0, their rows stay.
+    """
+
+    start: Lsn
+    end: Lsn
+    positions: Mapping[str, Lsn] = field(default_factory=dict)
+    tables: Mapping[tuple[str, TableId], TableState] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    snapshot: str = ""
+    forget: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Unique among all batches and attempts of a project that may differ in content."""
+        return self.snapshot or f"{int(self.start):016x}-{int(self.end):016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One part of a batch for one target. `part` is stable when the same work is repeated."""
+
+    batch: Batch
+    target: Target
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What `write` did: enough for `commit`, in another process, to find or carry it. Must pickle.
+
+    `staged` is the sink's own; keep it small (it travels through Spark), a few MiB at the most.
+    """
+
+    truck: str
+    table: TableId
+    part: int
+    rows: int
+    staged: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of sink can do, for the framework and the documentation.
+
+    `keeps_changes`: takes every change in commit order (parts are consecutive ranges); otherwise it takes the
+    net change per key (parts are sets of keys). `exactly_once`: positions and data commit together.
+    """
+
+    keeps_changes: bool = False
+    exactly_once: bool = True
+    guarantee: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """What the framework lends a sink: the project's id, and a folder that driver and executors share."""
+
+    project: str
+    folder: Path
+
+
+class Sink(ABC):
+    """See the module's docstring for the contract. Must pickle before `open`."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    @abstractmethod
+    def open(self) -> Mapping[str, TruckState]:
+        """Connect, create trucker's own tables, undo what a crash left half done; the stored states by truck."""
+
+    def prepare(self, target: Target) -> None:
+        """Make the destination table able to hold the target's rows. Adds, never removes."""
+
+    @abstractmethod
+    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        """Stage one part. Streams: hold no more than a few of `changes` at a time (I9)."""
+
+    @abstractmethod
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Apply the receipts in `part` order, table by table, and store positions and states, all or nothing."""
+
+    def close(self) -> None:
+        """Give back connections and files."""

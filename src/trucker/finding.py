@@ -1,0 +1,31 @@
+"""What `trucker check` finds, each with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `subject` is where (a connection, a table), `remedy` the exact next step."""
+
+    level: Level
+    subject: str
+    message: str
+    remedy: str = ""
+    code: str = ""
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A sink that can say beforehand whether it could be used. Must create and change nothing."""
+
+    def check(self) -> list[Finding]: ...

@@ -325,7 +325,7 @@ def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:
 def null_rows(schema: TableSchema, count: int) -> pa.RecordBatch:
     """`count` rows of nothing but NULL."""
     names = list(schema.names)
-    return pa.RecordBatch.from_arrays([pa.nulls(count, pa.string()) for _ in names], names=names)
+    return pa.RecordBatch.from_arrays([pa.nulls(count, pa.string())] * len(names), names=names)
 
 
 def _concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

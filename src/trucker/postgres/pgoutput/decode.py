@@ -1,0 +1,375 @@
+"""Runs of messages into columns; the package's docstring has the wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trucker.change import (
+    DELETE,
+    INSERT,
+    NO_OLD,
+    OLD_FULL,
+    OLD_KEY,
+    TRUNCATE,
+    UPDATE,
+    Changes,
+    Frames,
+    Lsn,
+    Mask,
+    TableId,
+    TableSchema,
+    null_rows,
+)
+from trucker.errors import SourceError
+from trucker.postgres.pgoutput.bucket import Bucket
+from trucker.postgres.pgoutput.relation import Relation
+from trucker.postgres.pgoutput.run import Run
+from trucker.postgres.pgoutput.tuples import CHUNK_ROWS, Cells, Tuples
+from trucker.postgres.pgoutput.wire import NEW_TUPLE, UNCHANGED, Bytes, Places, bytes_at
+
+# Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
+_SPAN_BYTES = 1 << 30
+
+
+def decode(
+    frames: Frames,
+    keys: Mapping[TableId, tuple[str, ...]],
+    *,
+    after: Mapping[TableId, Lsn] | None = None,
+    bucket: Bucket | None = None,
+    whole: AbstractSet[TableId] = frozenset(),
+) -> list[Changes]:
+    """The changes of the tables in `keys`, by table and shape, in the order of their first change.
+
+    `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
+    `commit_lsn` is below `after[table]` are left out.
+
+    With a `bucket` only the rows whose key falls into it are given. A table in `whole`, or without key, goes to one bucket entirely; a table in
+    which keys change without the whole old row being there (`key_changes`) has to be in it. An update that changes
+    the key then comes as a delete and an insert. Truncates are in every bucket.
+    """
+    run = Run(frames)
+    decoding = _Decoding(run, keys, after or {}, bucket, whole)
+    found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
+    found.sort(key=lambda each: each[0])
+    return [changes for _, changes in found]
+
+
+def key_changes(frames: Frames) -> set[TableId]:
+    """The tables with an update that carries only its old key: their rows cannot be spread by key."""
+    run = Run(frames)
+    updates = np.flatnonzero(run.kinds == UPDATE)
+    if not (run.markers(updates) == OLD_KEY).any():
+        return set()
+    return {
+        relation.table
+        for relation, entries in run.by_relation()
+        if ((run.kinds[run.entries[entries]] == UPDATE) & (run.markers(run.entries[entries]) == OLD_KEY)).any()
+    }
+
+
+class _Decoding:
+    """One call of `decode`."""
+
+    def __init__(
+        self,
+        run: Run,
+        keys: Mapping[TableId, tuple[str, ...]],
+        after: Mapping[TableId, Lsn],
+        bucket: Bucket | None,
+        whole: AbstractSet[TableId],
+    ) -> None:
+        self.run, self.keys, self.after, self.bucket, self.whole = run, keys, after, bucket, whole
+        self.transactions, self.transaction_of, self.number_of = run.transactions()
+
+    def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
+        """The changes of one shape of one table, each with its first entry; normally one."""
+        key = self.keys.get(relation.table)
+        if key is None:
+            return
+        schema = _schema(relation, key)
+        entries = self._later_than(self.after.get(relation.table), entries)
+        bucket = self.bucket
+        if bucket is not None and (not key or relation.table in self.whole):
+            if not bucket.holds_table(relation.table):
+                entries = entries[self.run.is_truncate[self.run.entries[entries]]]
+            bucket = None
+        for span in self._spans(entries):
+            parts = [
+                _Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded(bucket)
+                for at in range(0, len(span), CHUNK_ROWS)
+            ]
+            parts = [part for part in parts if len(part.entries)]
+            if parts:
+                yield int(parts[0].entries[0]), self._changes(schema, parts)
+
+    def _later_than(self, lsn: Lsn | None, entries: Places) -> Places:
+        if lsn is None:
+            return entries
+        commits = self.transactions.commit_lsn[self.transaction_of[self.run.entries[entries]]]
+        return entries[commits >= np.uint64(lsn)]
+
+    def _spans(self, entries: Places) -> Iterator[Places]:
+        """The entries cut so that no part is too large for Arrow; a message itself is always below 1 GB."""
+        if len(self.run.payload) <= _SPAN_BYTES:
+            yield entries
+            return
+        messages = self.run.entries[entries]
+        place = self.run.starts[messages] // _SPAN_BYTES
+        yield from np.split(entries, np.flatnonzero(np.diff(place)) + 1)
+
+    def _changes(self, schema: TableSchema, parts: list[_Part]) -> Changes:
+        entries = np.concatenate([part.entries for part in parts])
+        messages = self.run.entries[entries]
+        transaction = self.transaction_of[messages]
+        names = list(schema.names)
+        counts = [len(part.entries) for part in parts]
+        olds = [part.old for part in parts]
+        return Changes(
+            schema,
+            np.concatenate([part.op for part in parts]),
+            _batch(names, [part.new for part in parts], counts),
+            null_rows(schema, len(entries)) if not any(olds) else _batch(names, olds, counts),
+            np.concatenate([part.old_kind for part in parts]),
+            _masks(parts, counts),
+            self.transactions.commit_lsn[transaction],
+            self.transactions.commit_time[transaction],
+            self.transactions.xid[transaction],
+            self.number_of[messages] - self.transactions.first[transaction],
+        )
+
+
+def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:
+    schema = TableSchema(relation.table, relation.columns, key)
+    missing = set(key) - set(schema.names)
+    if missing:
+        raise SourceError(
+            f"table {relation.table}: the stream does not carry its key column {min(missing)}",
+            remedy="publish every column of the key; after a rename of a key column, reset the truck",
+            code="TRK251",
+        )
+    return schema
+
+
+def _batch(names: list[str], parts: list[list[pa.Array]], counts: list[int]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return pa.RecordBatch.from_arrays(parts[0], names=names)
+    filled = [part or [pa.nulls(count, pa.string())] * len(names) for part, count in zip(parts, counts, strict=True)]
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(column) for column in zip(*filled, strict=True)], names=names)
+
+
+def _masks(parts: list[_Part], counts: list[int]) -> dict[str, Mask]:
+    if len(parts) == 1:
+        return parts[0].unchanged
+    names = dict.fromkeys(name for part in parts for name in part.unchanged)
+    return {
+        name: np.concatenate(
+            [part.unchanged.get(name, np.zeros(count, np.bool_)) for part, count in zip(parts, counts, strict=True)]
+        )
+        for name in names
+    }
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A decoded chunk. `entries` are those it comes from; `old` is empty where no row has an old tuple."""
+
+    entries: Places
+    op: Bytes
+    old_kind: Bytes
+    new: list[pa.Array]
+    old: list[pa.Array] = field(default_factory=list)
+    unchanged: dict[str, Mask] = field(default_factory=dict)
+
+
+@dataclass
+class _Rows:
+    """The rows a chunk gives: entry, operation, and which old and new tuple each has (-1: none)."""
+
+    at: Places
+    op: Bytes
+    old_kind: Bytes
+    old: Places
+    new: Places
+
+    def take(self, rows: npt.NDArray[Any]) -> _Rows:
+        return _Rows(self.at[rows], self.op[rows], self.old_kind[rows], self.old[rows], self.new[rows])
+
+
+class _Chunk:
+    """Some entries of one relation, decoded together."""
+
+    def __init__(self, run: Run, relation: Relation, schema: TableSchema, entries: Places) -> None:
+        self.run, self.relation, self.schema, self.entries = run, relation, schema, entries
+        self.messages = run.entries[entries]
+        self.width = len(relation.columns)
+        names = schema.names
+        self.key = [names.index(name) for name in schema.key]
+
+    def decoded(self, bucket: Bucket | None) -> _Part:
+        rows, old, new = self._tuples()
+        if bucket is not None:
+            rows, old, new = self._share(bucket, rows, old, new)
+        new.read(self.width)
+        new.finish()
+        return self._part(rows, old, new)
+
+    def _tuples(self) -> tuple[_Rows, Tuples, Tuples]:
+        """Every row, its old tuples read, its new ones found."""
+        op = self.run.kinds[self.messages]
+        marker = self.run.markers(self.messages)
+        old_kind = self._old_kinds(op, marker)
+        starts, ends = self.run.starts[self.messages], self.run.starts[self.messages + 1]
+        base = starts[0] if len(starts) else 0
+        buffer = self.run.payload[base : ends[-1] if len(ends) else 0]
+        starts, ends = starts - base, ends - base
+
+        with_old, with_new = old_kind != NO_OLD, (op == INSERT) | (op == UPDATE)
+        old_at, new_at = _numbered(with_old), _numbered(with_new)
+        places = starts + 6
+        old = self._at(buffer, places[with_old], ends[with_old], with_old)
+        old.read(self.width)
+        self._check_old(buffer, old, op[with_old])
+        places[with_old] = old.places + 1
+        new = self._at(buffer, places[with_new], ends[with_new], with_new)
+        if len(old):
+            new.fill_with(old, old_at[with_new])
+        return _Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
+
+    def _at(self, buffer: Bytes, places: Places, ends: Places, rows: Mask) -> Tuples:
+        return Tuples(buffer, places, ends, self.messages[rows], self.width, self.run.blame)
+
+    def _old_kinds(self, op: Bytes, marker: Bytes) -> Bytes:
+        """Which old tuple each row has, after checking that its identity says which row is meant."""
+        has_old = (marker == OLD_KEY) | (marker == OLD_FULL)
+        is_new = marker == NEW_TUPLE
+        right = np.where(op == INSERT, is_new, np.where(op == DELETE, has_old, is_new | has_old)) | (op == TRUNCATE)
+        if not right.all():
+            raise self.run.blame(int(self.messages[right.argmin()]), "no tuple where one should be")
+        old_kind = np.where(has_old & ((op == UPDATE) | (op == DELETE)), marker, NO_OLD).astype(np.uint8)
+        covered = self.schema.key and set(self.schema.key) <= set(self.relation.key_columns)
+        if not covered and (((op == UPDATE) | (op == DELETE)) & (old_kind != OLD_FULL)).any():
+            raise _uncovered(self.relation.table)
+        return old_kind
+
+    def _check_old(self, buffer: Bytes, old: Tuples, op: Bytes) -> None:
+        deletes = op == DELETE
+        right = np.where(deletes, old.places == old.ends, bytes_at(buffer, old.places) == NEW_TUPLE)
+        if not right.all():
+            raise self.run.blame(int(old.messages[right.argmin()]), "its old tuple does not end where it should")
+        for cells in old.cells:
+            unsent = cells.kinds == UNCHANGED
+            if unsent.any():
+                raise self.run.blame(int(old.messages[unsent.argmax()]), "its old tuple lacks a column")
+
+    # sharing by key
+
+    def _share(self, bucket: Bucket, rows: _Rows, old: Tuples, new: Tuples) -> tuple[_Rows, Tuples, Tuples]:
+        """Only the bucket's rows and their tuples, after updates of the key became delete and insert."""
+        new.read(max(self.key) + 1)
+        self._check_key(new)
+        rows = self._split(rows, old, new)
+        mine = bucket.holds(new.buffer, [self._key_cells(column, rows, old, new) for column in self.key])
+        rows = rows.take(mine | (rows.op == TRUNCATE))
+        old, rows.old = _kept(old, rows.old)
+        new, rows.new = _kept(new, rows.new)
+        return rows, old, new
+
+    def _key_cells(self, column: int, rows: _Rows, old: Tuples, new: Tuples) -> Cells:
+        cells = Cells.empty(len(rows.at))
+        for tuples, at in ((old, rows.old), (new, rows.new)):  # the new key counts where there is one
+            present = np.flatnonzero(at >= 0)
+            cells.put(present, tuples.cells[column].take(at[present])) if len(present) else None
+        return cells
+
+    def _split(self, rows: _Rows, old: Tuples, new: Tuples) -> _Rows:
+        updates = np.flatnonzero((rows.op == UPDATE) & (rows.old >= 0))
+        if not len(updates):
+            return rows
+        moved = np.zeros(len(updates), np.bool_)
+        for column in self.key:
+            before = old.text(column, rows.old[updates], len(updates))
+            now = new.text(column, rows.new[updates], len(updates))
+            same = pc.fill_null(pc.equal(before, now), False)
+            both_null = pc.and_(pc.is_null(before), pc.is_null(now))
+            moved |= ~np.asarray(pc.or_(same, both_null))
+        moves = updates[moved]
+        if (rows.old_kind[moves] == OLD_KEY).any():
+            raise ValueError(f"keys of {self.schema.table} change without the old row: it must be in `whole`")
+        if not len(moves):
+            return rows
+        halves = np.ones(len(rows.at), np.int64)
+        halves[moves] = 2
+        split = rows.take(np.repeat(np.arange(len(rows.at)), halves))
+        deletes = moves + np.arange(len(moves))
+        split.op[deletes], split.new[deletes] = DELETE, -1
+        split.op[deletes + 1], split.old[deletes + 1], split.old_kind[deletes + 1] = INSERT, -1, NO_OLD
+        return split
+
+    def _check_key(self, new: Tuples) -> None:
+        for column in self.key:
+            unsent = new.cells[column].kinds == UNCHANGED
+            if unsent.any():
+                raise _uncovered(self.relation.table)
+
+    # columns
+
+    def _part(self, rows: _Rows, old: Tuples, new: Tuples) -> _Part:
+        count = len(rows.at)
+        self._check_key(new)
+        new_at, old_at = _all_or(rows.new), _all_or(rows.old)
+        columns = range(self.width)
+        return _Part(
+            self.entries[rows.at],
+            rows.op,
+            rows.old_kind,
+            [new.text(column, new_at, count) for column in columns],
+            [old.text(column, old_at, count) for column in columns] if len(old) else [],
+            self._unchanged(rows, new),
+        )
+
+    def _unchanged(self, rows: _Rows, new: Tuples) -> dict[str, Mask]:
+        masks = {}
+        for name, cells in zip(self.schema.names, new.cells, strict=True):
+            unsent = cells.kinds == UNCHANGED
+            if not unsent.any():
+                continue
+            mask = np.zeros(len(rows.at), np.bool_)
+            present = rows.new >= 0
+            mask[present] = unsent[rows.new[present]]
+            inserts = mask & (rows.op == INSERT)
+            if inserts.any():
+                raise self.run.blame(int(self.messages[rows.at[inserts.argmax()]]), "a column was not sent")
+            masks[name] = mask
+        return masks
+
+
+def _uncovered(table: TableId) -> SourceError:
+    return SourceError(
+        f"table {table}: its changes do not say which row they are of (the replica identity does not hold the key)",
+        remedy=f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL, or DEFAULT where its primary key is the key; then reset the truck",
+        code="TRK251",
+    )
+
+
+def _numbered(rows: Mask) -> Places:
+    """0, 1, 2 … at the marked rows, -1 elsewhere."""
+    return np.where(rows, np.cumsum(rows) - 1, -1)
+
+
+def _all_or(at: Places) -> Places | None:
+    return None if (at >= 0).all() else at
+
+
+def _kept(tuples: Tuples, at: Places) -> tuple[Tuples, Places]:
+    """Only the tuples that are still used; rows use them in order and none twice."""
+    present = at >= 0
+    return tuples.keep(at[present]), _numbered(present)

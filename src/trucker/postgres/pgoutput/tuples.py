@@ -1,0 +1,165 @@
+"""Many tuples of one relation, read column by column.
+
+A cell's place depends on the lengths of the cells before it, so one pass per column steps all tuples forward together.
+Bounds are not checked at each step: places only grow, so a tuple that ends where its message ends never left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from trucker.change import Mask
+from trucker.errors import SourceError
+from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, Bytes, Places, bytes_at, uint16_at, uint32_at
+
+# Rows decoded at once: few enough that their bytes stay in the processor's cache from column to column.
+CHUNK_ROWS: Final = 8192
+_EVEN: Final = pa.array(np.arange(0, 2 * CHUNK_ROWS, 2, dtype=np.int32))
+
+Blame = Callable[[int, str], SourceError]
+"""The error for a message of the run, by its number."""
+
+
+@dataclass(slots=True)
+class Cells:
+    """One column of many tuples: where each text lies, and its kind byte."""
+
+    kinds: Bytes
+    starts: Places
+    ends: Places
+
+    @property
+    def null(self) -> Mask:
+        return self.kinds != TEXT
+
+    def take(self, rows: Places) -> Cells:
+        return Cells(self.kinds[rows], self.starts[rows], self.ends[rows])
+
+    def put(self, rows: Places, other: Cells) -> None:
+        self.kinds[rows], self.starts[rows], self.ends[rows] = other.kinds, other.starts, other.ends
+
+    @classmethod
+    def empty(cls, count: int) -> Cells:
+        return cls(np.full(count, NULL, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+
+
+class Tuples:
+    """The tuples that begin at `places` of `buffer`, in messages that end at `ends`, in rising order.
+
+    `cells` grows as columns are read. `fill_with` gives, for unchanged cells, the tuples whose cells are taken instead (`origin[i]` is the
+    tuple for tuple i, -1 for none): the old tuple of the same message.
+    """
+
+    def __init__(
+        self, buffer: Bytes, places: Places, ends: Places, messages: Places, width: int, blame: Blame
+    ) -> None:
+        self.buffer, self.places, self.ends, self.messages = buffer, places, ends, messages
+        self.width, self.blame = width, blame
+        self.cells: list[Cells] = []
+        self._donor: Tuples | None = None
+        self._origin: Places = np.empty(0, np.int64)
+        self._require(uint16_at(buffer, places) == width, f"its tuple has not the {width} columns of its relation")
+        self.places = places + 2
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def fill_with(self, donor: Tuples, origin: Places) -> None:
+        self._donor, self._origin = donor, origin
+
+    def read(self, count: int) -> None:
+        """Read on until `count` columns are known."""
+        for column in range(len(self.cells), count):
+            cells = self._step()
+            if self._donor is not None:
+                self._fill(cells, self._donor.cells[column])
+            self.cells.append(cells)
+        self._require(self.places <= self.ends, "a column goes past its end")
+
+    def _step(self) -> Cells:
+        places = self.places
+        kinds = bytes_at(self.buffer, places)
+        text = kinds == TEXT
+        lengths = uint32_at(self.buffer, places + 1).astype(np.int64)
+        if text.all():
+            starts = places + 5
+        else:
+            self._require(text | (kinds == NULL) | (kinds == UNCHANGED), "a column is neither text nor NULL nor unchanged")
+            lengths *= text
+            starts = places + np.where(text, 5, 1)
+        self.places = starts + lengths
+        return Cells(kinds, starts, self.places)
+
+    def _fill(self, cells: Cells, donor: Cells) -> None:
+        wanting = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
+        if not len(wanting):
+            return
+        cells.ends = cells.ends.copy()  # they are the next column's places too
+        cells.put(wanting, donor.take(self._origin[wanting]))
+
+    def keep(self, rows: Places) -> Tuples:
+        """The chosen tuples, with the columns read so far."""
+        kept = object.__new__(Tuples)
+        kept.buffer, kept.width, kept.blame = self.buffer, self.width, self.blame
+        kept.places, kept.ends, kept.messages = self.places[rows], self.ends[rows], self.messages[rows]
+        kept.cells = [cells.take(rows) for cells in self.cells]
+        kept._donor = self._donor
+        kept._origin = self._origin[rows] if self._donor is not None else self._origin
+        return kept
+
+    def finish(self) -> None:
+        """All columns are read; the messages must end here."""
+        self._require(self.places == self.ends, "it does not end with its last column")
+
+    def text(self, column: int, at: Places | None, count: int) -> pa.Array:
+        """One column as `count` strings: row i is tuple `at[i]`'s (-1: NULL), or tuple i's where `at` is None.
+
+        Texts lie between headers; an array of them all, headers as every second element, needs no copy but the `take`.
+        """
+        cells, size = self.cells[column], len(self)
+        if not size:
+            return pa.nulls(count, pa.string())
+        offsets = np.empty(2 * size, np.int32)
+        offsets[0::2], offsets[1::2] = cells.starts, cells.ends
+        alternating = pa.Array.from_buffers(
+            pa.string(), 2 * size - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer)]
+        )
+        array = alternating.take(_indices(cells.null, at))
+        self._check_utf8(array, cells)
+        return array
+
+    def _check_utf8(self, array: pa.Array, cells: Cells) -> None:
+        data = array.buffers()[2]
+        if data is None or not data.size or np.frombuffer(data, np.uint8).max() < 128:
+            return
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            raise self.blame(self._first_not_utf8(cells), "a column is not UTF-8") from None
+
+    def _first_not_utf8(self, cells: Cells) -> int:
+        for message, start, end in zip(self.messages, cells.starts, cells.ends, strict=True):
+            try:
+                self.buffer[start:end].tobytes().decode()
+            except UnicodeDecodeError:
+                return int(message)
+        return int(self.messages[0])
+
+    def _require(self, right: Mask, what: str) -> None:
+        if not right.all():
+            raise self.blame(int(self.messages[right.argmin()]), what)
+
+
+def _indices(null: Mask, at: Places | None) -> pa.Array:
+    """Where, in the alternating array, the text of each row is; null where there is none."""
+    if at is None:
+        if not null.any() and len(null) <= CHUNK_ROWS:
+            return _EVEN.slice(0, len(null))
+        return pa.array(np.arange(0, 2 * len(null), 2, dtype=np.int32), mask=null)
+    none = (at < 0) | null[at]
+    return pa.array((2 * np.where(none, 0, at)).astype(np.int32), mask=none)

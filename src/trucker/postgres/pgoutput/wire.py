@@ -1,0 +1,91 @@
+"""Reading numbers out of a run's bytes at many places at once, and the error for bytes that make no sense."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trucker.errors import SourceError
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+BEGIN: Final = ord("B")
+COMMIT: Final = ord("C")
+RELATION: Final = ord("R")
+NEW_TUPLE: Final = ord("N")
+NULL: Final = ord("n")
+UNCHANGED: Final = ord("u")
+TEXT: Final = ord("t")
+
+KNOWN: Final = np.zeros(256, np.bool_)
+KNOWN[list(b"BCORYIUDTM")] = True
+
+NAMES: Final = {
+    ord(letter): name
+    for letter, name in {
+        "B": "Begin", "C": "Commit", "O": "Origin", "R": "Relation", "Y": "Type",
+        "I": "Insert", "U": "Update", "D": "Delete", "T": "Truncate", "M": "Message",
+    }.items()
+}  # fmt: skip
+
+# PostgreSQL counts from 2000-01-01, everything else from 1970-01-01.
+EPOCH: Final = 946_684_800_000_000
+
+
+def malformed(index: int | None, kind: int | None, what: str) -> SourceError:
+    """The error for message number `index` of a run (None: the relation in force before it)."""
+    name = NAMES.get(kind, "of an unknown kind") if kind is not None else "Relation"
+    where = f"message {index} ({name})" if index is not None else f"{name} message in force before the run"
+    return SourceError(
+        f"pgoutput: {where}: {what}",
+        remedy="the change log or the connection is damaged, or the slot does not speak pgoutput version 1 with text tuples; "
+        "if it happens again, reset the truck so that its tables are copied anew",
+        code="TRK250",
+    )
+
+
+def _numbers(buffer: Bytes, places: Places, dtype: str) -> npt.NDArray[Any]:
+    """The number of type `dtype` at each place; a place too near the end yields some number, never an error.
+
+    Whoever reads past a message's end finds out at the end of its tuple, so that not every step needs a check.
+    """
+    size = np.dtype(dtype).itemsize
+    count = len(buffer) - size + 1
+    if count <= 0:
+        return np.zeros(len(places), dtype)
+    everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer, strides=(1,))  # type: ignore[arg-type]
+    return everywhere[np.minimum(places, count - 1)]
+
+
+def bytes_at(buffer: Bytes, places: Places) -> Bytes:
+    return buffer.take(places, mode="clip")
+
+
+def uint16_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint16]:
+    return _numbers(buffer, places, ">u2")
+
+
+def uint32_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint32]:
+    return _numbers(buffer, places, ">u4")
+
+
+def uint64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
+    return _numbers(buffer, places, ">u8").astype(np.uint64)
+
+
+def int64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.int64]:
+    return _numbers(buffer, places, ">i8").astype(np.int64)
+
+
+def words_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
+    """Eight bytes from each place, first byte lowest, zeros past the buffer's end."""
+    last = len(buffer) - 8
+    if last < 0:
+        buffer, last = np.concatenate([buffer, np.zeros(8, np.uint8)]), len(buffer)
+    beyond = np.maximum(places - last, 0)
+    words = _numbers(buffer, places, "<u8").astype(np.uint64)
+    shifted: npt.NDArray[np.uint64] = words >> (beyond.astype(np.uint64) * np.uint64(8))
+    return shifted

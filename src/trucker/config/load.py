@@ -1,0 +1,296 @@
+"""From a project's folder to its `ProjectConfig`: find the files, render, parse, check, and say all that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from trucker.config.document import Item, read_document
+from trucker.config.models import (
+    CONNECTIONS,
+    SOURCES,
+    Model,
+    PostgresConnection,
+    ProjectConfig,
+    ProjectFile,
+    TruckConfig,
+    TruckFile,
+)
+from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
+from trucker.config.sql_files import sql_files
+from trucker.config.template import MissingValueError, read_value
+from trucker.errors import ConfigError, Place
+
+PROJECT_FILE: Final = "trucker.yml"
+TRUCK_FILE: Final = "truck.yml"
+TRUCKS_FOLDER: Final = "trucks"
+
+
+def load_project(folder: Path) -> ProjectConfig:
+    """Read a project. Raises a `ConfigError`, or `ConfigErrors` where several things are wrong; touches nothing."""
+    return _Loading(Path(folder)).load()
+
+
+class _Loading:
+    """One reading of a project. `errors` collects what is wrong, so that one run shows everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.context = {"folder": folder.absolute()}
+        self.errors: list[ConfigError] = []
+
+    def load(self) -> ProjectConfig:
+        path = self.folder / PROJECT_FILE
+        if not path.is_file():
+            raise _no_project(self.folder)
+        document = self._document(path)
+        project = self._project(document) if document else None
+        trucks = list(self._trucks(_names(document) if document else None))
+        raise_if_any(self.errors)
+        assert project is not None
+        name = self.folder.resolve().name or "trucker"
+        values = dict(project) | {
+            "unique_id": project.unique_id or name,
+            "folder": self.folder.absolute(),
+            "trucks": tuple(trucks),
+        }
+        return ProjectConfig.model_validate(values, context=self.context)
+
+    def _document(self, path: Path) -> Item | None:
+        try:
+            return read_document(path, self.folder)
+        except ConfigError as error:
+            self.errors.append(error)
+            return None
+
+    def _check(self, model: type[Model], item: Item, values: Mapping[str, Any]) -> Any:
+        """The model made of the values, or None with the reasons collected."""
+        try:
+            return model.model_validate(values, context=self.context, by_alias=True, by_name=False)
+        except ValidationError as error:
+            self.errors.extend(explain(error, item, model))
+            return None
+
+    # trucker.yml
+
+    def _project(self, document: Item) -> ProjectFile | None:
+        before = len(self.errors)
+        connections = self._connections(document)
+        values = document.plain() | {"connections": connections or (_PLACEHOLDER,)}
+        project: ProjectFile | None = self._check(ProjectFile, document, values)
+        return project if len(self.errors) == before else None
+
+    def _connections(self, document: Item) -> tuple[Model, ...]:
+        item = document.entries.get("connections")
+        if item is None or not isinstance(item.value, tuple) or not item.value:
+            self._error(
+                '"connections" is missing' if item is None else '"connections" must be a list, and not empty',
+                document.place if item is None else item.key_place,
+                "write connections: and under it one - name: … per store",
+                "TRK106" if item is None else "TRK105",
+            )
+            return ()
+        self._refuse_doubles(item.value)
+        made = [self._connection(entry) for entry in item.value]
+        return tuple(connection for connection in made if connection is not None)
+
+    def _connection(self, item: Item) -> Model | None:
+        if not isinstance(item.value, Mapping):
+            self._error("a connection must hold keys and values", item.place, "write - name: …", "TRK105")
+            return None
+        before = len(self.errors)
+        entries = self._with_files(item)
+        if len(self.errors) > before:
+            return None
+        adapter = entries.get("adapter")
+        kind = adapter.value if adapter else "postgres"
+        if not isinstance(kind, str) or kind not in CONNECTIONS:
+            assert adapter is not None
+            self._unknown_adapter(adapter)
+            return None
+        resolved = replace(item, value=entries)
+        connection: Model | None = self._check(CONNECTIONS[kind], resolved, {"adapter": kind} | resolved.plain())
+        return connection
+
+    def _unknown_adapter(self, adapter: Item) -> None:
+        meant = nearest(adapter.value, CONNECTIONS) if isinstance(adapter.value, str) else None
+        self._error(
+            "the adapter is not known",
+            adapter.place,
+            (f'did you mean "{meant}"? ' if meant else "") + f"the adapters: {', '.join(CONNECTIONS)}",
+            "TRK105",
+        )
+
+    def _with_files(self, item: Item) -> dict[str, Item]:
+        """A connection's entries with every `<key>_path` replaced by the `<key>` its file holds."""
+        known = {key for model in CONNECTIONS.values() for key in keys_of(model)}
+        entries: dict[str, Item] = {}
+        for key, entry in item.entries.items():
+            stem = key.removesuffix("_path")
+            if stem == key or stem not in known:
+                entries[key] = entry
+            elif stem in item.entries:
+                self._error(
+                    f'the connection has both "{stem}" and "{key}"', entry.key_place, "remove one of them", "TRK105"
+                )
+            elif not isinstance(entry.value, str):
+                self._error(f'"{key}" must be a path', entry.place, "write the path of a file", "TRK105")
+            else:
+                entries[stem] = self._from_file(entry)
+        return entries
+
+    def _from_file(self, entry: Item) -> Item:
+        try:
+            return replace(entry, value=read_value(self.folder, str(entry.value)))
+        except MissingValueError as error:
+            self._error(str(error), entry.place, error.remedy, "TRK101")
+            return entry
+
+    def _refuse_doubles(self, items: tuple[Item, ...]) -> None:
+        """Names differ in more than case: they name folders, and some file systems do not tell the case apart."""
+        seen: dict[str, Place] = {}
+        for item in items:
+            name = item.entries.get("name")
+            if name is None or not isinstance(name.value, str):
+                continue
+            first = seen.setdefault(name.value.casefold(), name.place)
+            if first is not name.place:
+                self._error(
+                    f'another connection is called "{name.value}" already',
+                    name.place,
+                    f"the first is in line {first.line}; give one of them another name",
+                    "TRK108",
+                )
+
+    # truck.yml
+
+    def _trucks(self, names: Mapping[str, str] | None) -> Iterator[TruckConfig]:
+        found = list(self._folders())
+        if not found and not self.errors:
+            self._error(
+                f"the project has no truck: there is no {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}",
+                Place(str(self.folder / TRUCKS_FOLDER)),
+                f"make {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}; `trucker init` writes one to begin with",
+                "TRK111",
+            )
+        seen: dict[str, Path] = {}
+        for folder in found:
+            first = seen.setdefault(folder.name.casefold(), folder)
+            if first is not folder:
+                self._error(
+                    f'another truck is called "{folder.name}" already',
+                    Place(str(folder / TRUCK_FILE)),
+                    f"the first is {first / TRUCK_FILE}; rename one of the folders",
+                    "TRK108",
+                )
+            truck = self._truck(folder, names)
+            if truck is not None:
+                yield truck
+
+    def _folders(self) -> Iterator[Path]:
+        """The trucks' folders: all in trucks/, and those directly under the root that hold a truck.yml."""
+        inside = self.folder / TRUCKS_FOLDER
+        for folder in sorted(inside.iterdir()) if inside.is_dir() else ():
+            if not folder.is_dir() or folder.name.startswith("."):
+                continue
+            if (folder / TRUCK_FILE).is_file():
+                yield folder
+            else:
+                self._error(
+                    f"the folder has no {TRUCK_FILE}",
+                    Place(str(folder)),
+                    f"write {folder / TRUCK_FILE}, or move the folder out of {TRUCKS_FOLDER}/",
+                    "TRK101",
+                )
+        for folder in sorted(self.folder.iterdir()):
+            if (folder / TRUCK_FILE).is_file() and folder.name != TRUCKS_FOLDER and not folder.name.startswith("."):
+                yield folder
+
+    def _truck(self, folder: Path, names: Mapping[str, str] | None) -> TruckConfig | None:
+        before = len(self.errors)
+        for path in sql_files(folder):
+            self._error(
+                "this version runs no SQL files, and without this one other data would be written than you expect",
+                Place(str(path)),
+                f"remove {path.name} from the truck's folder to replicate its tables as they are",
+                "TRK110",
+            )
+        document = self._document(folder / TRUCK_FILE)
+        if document is None:
+            return None
+        for key in ("name", "folder"):
+            if key in document.entries:
+                self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
+        self._references(document, names)
+        if len(self.errors) > before:
+            self._check(TruckFile, document, _without(document.plain(), "name", "folder"))
+            return None
+        values = document.plain() | {"name": folder.name, "folder": folder.absolute()}
+        truck: TruckConfig | None = self._check(TruckConfig, document, values)
+        return truck
+
+    def _references(self, document: Item, names: Mapping[str, str] | None) -> None:
+        """The connections a truck names must exist, and its input must be one that can be read from."""
+        for side in ("input", "output") if names is not None else ():
+            section = document.entries.get(side)
+            item = section.entries.get("connection") if section else None
+            if names is None or item is None or not isinstance(item.value, str) or not item.value:
+                continue
+            adapter = names.get(item.value)
+            if adapter is None:
+                meant = nearest(item.value, names)
+                self._error(
+                    f'there is no connection "{item.value}"',
+                    item.place,
+                    (f'did you mean "{meant}"? ' if meant else "")
+                    + f"the connections in {PROJECT_FILE}: {', '.join(names) or 'none'}",
+                    "TRK107",
+                )
+            elif side == "input" and adapter not in SOURCES and adapter in CONNECTIONS:
+                self._error(
+                    f'"{item.value}" is a {adapter} connection, which cannot be read from',
+                    item.place,
+                    f"an input's connection has the adapter {' or '.join(SOURCES)}",
+                    "TRK109",
+                )
+
+    def _error(self, message: str, place: Place, remedy: str, code: str) -> None:
+        self.errors.append(ConfigError(message, place=place, remedy=remedy, code=code))
+
+
+_PLACEHOLDER: Final = PostgresConnection(name="placeholder")
+
+
+def _names(document: Item) -> dict[str, str]:
+    """The connections' adapters by name, also of those that are wrong otherwise."""
+    item = document.entries.get("connections")
+    entries = [entry.entries for entry in item.value] if item and isinstance(item.value, tuple) else []
+    plain = [{key: value.value for key, value in entry.items()} for entry in entries]
+    return {str(entry["name"]): str(entry.get("adapter", "postgres")) for entry in plain if entry.get("name")}
+
+
+def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def _no_project(folder: Path) -> ConfigError:
+    if not folder.is_dir():
+        return ConfigError(
+            "there is no such folder",
+            place=Place(str(folder)),
+            remedy=f"make a project with `trucker init {folder}`",
+            code="TRK101",
+        )
+    other = folder / "trucker.yaml"
+    return ConfigError(
+        f"this folder is no project: it has no {PROJECT_FILE}",
+        place=Place(str(folder / PROJECT_FILE)),
+        remedy=f"rename {other} to {PROJECT_FILE}"
+        if other.is_file()
+        else f"make a project with `trucker init {folder}`, or name the folder of one",
+        code="TRK101",
+    )

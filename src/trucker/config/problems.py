@@ -1,0 +1,171 @@
+"""What is wrong with a project's files, as sentences with a place and a next step.
+
+TRK101  a file is missing or cannot be read     TRK107  a connection that does not exist
+TRK102  not YAML                                TRK108  a name given twice
+TRK103  the template failed                     TRK109  an adapter that cannot do this
+TRK104  an unknown key                          TRK110  a SQL file
+TRK105  a wrong value                           TRK111  no truck
+TRK106  a missing key
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from trucker.config.document import Item
+from trucker.errors import ConfigError
+
+_SYNONYMS: Final = {
+    "db": "database",
+    "dbname": "database",
+    "destination": "output",
+    "dsn": "url",
+    "from": "input",
+    "hostname": "host",
+    "password": "pass",
+    "source": "input",
+    "sslmode": "ssl",
+    "to": "output",
+    "type": "adapter",
+    "uri": "url",
+    "username": "user",
+}
+
+_WRONG: Final = {
+    "bool_parsing": "must be true or false",
+    "dict_type": "must hold keys and values",
+    "float_parsing": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_type": "must hold keys and values",
+    "path_type": "must be a path",
+    "string_pattern_mismatch": "may have letters, digits, _, - and . only, begins with no - or ., and has at most 63",
+    "string_too_short": "must not be empty",
+    "string_type": "must be a text",
+    "too_short": "must not be empty",
+    "tuple_type": "must be a list",
+}
+
+_LIMITS: Final = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+class ConfigErrors(ConfigError):  # noqa: N818 -- it holds several
+    """Everything that is wrong with a project's files, in `errors`."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__(f"the project's files have {len(errors)} errors", place=None, code=errors[0].code)
+        self.errors = tuple(errors)
+        self.place = errors[0].place
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *(str(error) for error in self.errors)])
+
+
+def raise_if_any(errors: Sequence[ConfigError]) -> None:
+    """Raise what was collected: one error as itself, several as `ConfigErrors`, in the order of files and lines."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        files = list(dict.fromkeys(_spot(error)[0] for error in errors))
+        raise ConfigErrors(sorted(errors, key=lambda error: (files.index(_spot(error)[0]), *_spot(error)[1:])))
+
+
+def _spot(error: ConfigError) -> tuple[str, int, int]:
+    return (error.place.file, error.place.line, error.place.column) if error.place else ("", 0, 0)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    names = list(known)
+    if _SYNONYMS.get(name) in names:
+        return _SYNONYMS[name]
+    return next(iter(difflib.get_close_matches(name, names, 1, 0.6)), None)
+
+
+def key_of(name: str, field: FieldInfo) -> str:
+    """How a field is written in YAML."""
+    return str(field.validation_alias or name)
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """The keys a model takes, as written in YAML."""
+    return [key_of(name, field) for name, field in model.model_fields.items()]
+
+
+def unknown_key(item: Item, key: str, known: Sequence[str]) -> ConfigError:
+    meant = nearest(key, known)
+    remedy = f'did you mean "{meant}"?' if meant else f"the keys known here: {', '.join(known)}"
+    return ConfigError(f'unknown key "{key}"', place=item.key_place, remedy=remedy, code="TRK104")
+
+
+def explain(error: ValidationError, item: Item, model: type[BaseModel]) -> Iterator[ConfigError]:
+    """A model's complaints about what stands at `item`. No value is quoted."""
+    for detail in error.errors(include_url=False, include_input=False):
+        yield _explain_one(detail["type"], tuple(detail["loc"]), detail.get("ctx", {}), item, model)
+
+
+def _explain_one(
+    kind: str, loc: tuple[str | int, ...], context: dict[str, Any], top: Item, model: type[BaseModel]
+) -> ConfigError:
+    item = top.at(loc)
+    if item is top and loc and kind not in ("extra_forbidden", "missing") and "url" in top.entries:
+        item = top.entries["url"]
+    key = next((str(step) for step in reversed(loc) if isinstance(step, str)), "this")
+    if kind == "extra_forbidden":
+        return unknown_key(item, key, keys_of(_model_at(model, loc[:-1])))
+    if kind == "missing":
+        about = _describe(model, loc)
+        return ConfigError(f'"{key}" is missing', place=item.place, remedy=f"add {key}: {about}".strip(), code="TRK106")
+    if kind == "trucker":
+        inner = context["key"]
+        place = item.entries[inner].key_place if inner in item.entries else item.place
+        return ConfigError(context["message"], place=place, remedy=context["remedy"], code="TRK105")
+    if item.value is None and loc:
+        return ConfigError(
+            f'"{key}" has no value', place=item.key_place, remedy="give it a value, or remove the key", code="TRK105"
+        )
+    remedy = f"correct {key}: {_describe(model, loc)}"
+    return ConfigError(f'"{key}" {_wrong(kind, context)}', place=item.place, remedy=remedy, code="TRK105")
+
+
+def _wrong(kind: str, context: dict[str, Any]) -> str:
+    if kind in _LIMITS:
+        words, bound = _LIMITS[kind]
+        return f"must be {words} {context[bound]:g}"
+    if kind == "literal_error":
+        return f"must be one of {context['expected']}".replace("'", "")
+    return _WRONG.get(kind, "cannot be used as it is written")
+
+
+def _field(model: type[BaseModel], key: str | int) -> FieldInfo | None:
+    return next((field for name, field in model.model_fields.items() if key == (key_of(name, field))), None)
+
+
+def _model_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel]:
+    """The model that checks what a path leads to."""
+    for step in path:
+        field = _field(model, step)
+        if field is not None:
+            kinds = (field.annotation, *typing.get_args(field.annotation))
+            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+    return model
+
+
+def _describe(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
+    """What a key is for, from its description."""
+    named = [step for step in loc if isinstance(step, str)]
+    field = _field(_model_at(model, tuple(named[:-1])), named[-1]) if named else None
+    return (field.description or "") if field else ""

@@ -1,0 +1,189 @@
+"""Templates in the project's files: Jinja2 with strict names, `env("NAME", "default")` and `file("path")`.
+
+What `{{ … }}` gives is always one value, never YAML: it travels through the YAML parser as a token and is put
+in its place afterwards. So a password may hold quotes, colons or line breaks and needs no care, and nothing in the
+environment can change a file's structure.
+
+Every position in the rendered text is traced back to the file as written, through conditions and loops.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import traceback
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError
+
+from trucker.errors import ConfigError, Place
+
+_FILE: Final = "<template>"
+_OPEN, _CLOSE = "\ue000", "\ue001"
+CODE: Final = "TRK103"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A file after its template ran. `text` holds tokens where values go, see `fill`."""
+
+    text: str
+    source: str
+    _values: tuple[str, ...]
+    _token: re.Pattern[str]
+    _anchors: tuple[tuple[int, int], ...]
+
+    def fill(self, text: str) -> str:
+        """The text with the values in the place of their tokens."""
+        return self._token.sub(lambda match: self._values[int(match[1])], text)
+
+    def has_value(self, text: str) -> bool:
+        """Whether a template gave a part of it."""
+        return self._token.search(text) is not None
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column, from 1, in the file as written, of an offset in `text`."""
+        index = bisect_right(self._anchors, (offset, len(self.source))) - 1
+        at = 0
+        if index >= 0:
+            rendered, written = self._anchors[index]
+            at = min(written + offset - rendered, len(self.source))
+        return line_and_column(self.source, at)
+
+
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Line and column, from 1, of an offset."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+class MissingValueError(Exception):
+    """A variable or file that a template asks for is not there. `needle` is what to look for in its line."""
+
+    def __init__(self, message: str, remedy: str, needle: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.needle = needle
+
+
+class _Rendering:
+    """One file's way through Jinja2, with the tokens it puts in."""
+
+    def __init__(self, source: str, folder: Path) -> None:
+        self.source = source
+        self.folder = folder
+        self.values: list[str] = []
+        self.nonce = secrets.token_hex(8)
+        self.token = self._pattern("v")
+        self.jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=self._keep)
+        self.jinja.globals = {"env": self._env, "file": self._file}
+
+    def render(self) -> Rendered:
+        text = self.jinja.from_string(self._with_marks()).render()
+        marks = self._pattern("p")
+        anchors: list[tuple[int, int]] = []
+        removed = 0
+        for match in marks.finditer(text):
+            anchors.append((match.start() - removed, int(match[1])))
+            removed += len(match[0])
+        return Rendered(marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors))
+
+    def _pattern(self, kind: str) -> re.Pattern[str]:
+        return re.compile(f"{_OPEN}{self.nonce}{kind}(\\d+){_CLOSE}")
+
+    def _mark(self, kind: str, number: int) -> str:
+        return f"{_OPEN}{self.nonce}{kind}{number}{_CLOSE}"
+
+    def _with_marks(self) -> str:
+        """The source with a mark before the first character of every line of plain text, saying where it stands.
+
+        Blanks get no mark, so that Jinja2's whitespace control works as ever.
+        """
+        pieces: list[str] = []
+        at = 0
+        for _, kind, value in self.jinja.lex(self.source):
+            start = self.source.index(value, at)
+            pieces.append(self.source[at:start])
+            at = start + len(value)
+            pieces.append(self._marked(value, start) if kind == "data" else value)
+        return "".join([*pieces, self.source[at:]])
+
+    def _marked(self, data: str, start: int) -> str:
+        return re.sub(
+            r"(?:\A|(?<=\n))([^\S\n]*)(?=\S)",
+            lambda match: match[1] + self._mark("p", start + match.end()),
+            data,
+        )
+
+    def _keep(self, value: Any) -> str:
+        text = "" if value is None else self.token.sub(lambda match: self.values[int(match[1])], str(value))
+        self.values.append(text)
+        return self._mark("v", len(self.values) - 1)
+
+    def _env(self, name: str, default: str | None = None) -> str:
+        value = os.environ.get(name, default)
+        if value is None:
+            raise MissingValueError(
+                f"the environment variable {name} is not set",
+                f'set {name}, or give a default: env("{name}", "…")',
+                name,
+            )
+        return value
+
+    def _file(self, path: str) -> str:
+        return read_value(self.folder, path)
+
+
+def read_value(folder: Path, path: str) -> str:
+    """A value kept in a file of its own, without the blanks around it. The path is seen from the project's folder."""
+    try:
+        return (folder / Path(path).expanduser()).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise MissingValueError(
+            f'the file "{path}" cannot be read: {reason}', "make it readable, or correct the path", path
+        ) from None
+    except ValueError:
+        raise MissingValueError(f'the file "{path}" is no UTF-8 text', "save it as UTF-8", path) from None
+
+
+def render(source: str, name: str, folder: Path) -> Rendered:
+    """Run a file's template. `name` is what errors call the file, `folder` what `file()`'s paths are relative to."""
+    rendering = _Rendering(source, folder)
+    try:
+        return rendering.render()
+    except TemplateSyntaxError as error:
+        line, needle = error.lineno, "{"
+        message, remedy = "the template cannot be read", "close every {{ and {% and put texts inside them in quotes"
+    except MissingValueError as error:
+        line, needle = _line(error), error.needle
+        message, remedy = str(error), error.remedy
+    except UndefinedError as error:
+        line, needle = _line(error), _undefined_name(str(error))
+        message = f"the template uses {needle or 'a name'}, which is not defined"
+        remedy = 'templates know env("NAME", "default") and file("path")'
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        line, needle = _line(error), "{"
+        message, remedy = f"the template failed with {type(error).__name__}", "correct the expression"
+    place = Place(name, line, _column(source, line, needle or "{"))
+    raise ConfigError(message, place=place, remedy=remedy, code=CODE)
+
+
+def _line(error: Exception) -> int:
+    """The line of the template that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == _FILE), 0)
+
+
+def _column(source: str, line: int, needle: str) -> int:
+    lines = source.split("\n")
+    return lines[line - 1].find(needle) + 1 if 0 < line <= len(lines) else 0
+
+
+def _undefined_name(message: str) -> str:
+    match = re.fullmatch(r"'(\w+)' is undefined", message)
+    return match[1] if match else ""

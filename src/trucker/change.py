@@ -19,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from trucker.lsn import Lsn as Lsn
+
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
@@ -30,21 +32,6 @@ OLD_KEY: Final = ord("K")
 OLD_FULL: Final = ord("O")
 
 Mask = npt.NDArray[np.bool_]
-
-
-class Lsn(int):
-    """A position in the write-ahead log; `str()` gives PostgreSQL's own form, `16/B374D848`."""
-
-    @classmethod
-    def parse(cls, text: str) -> Lsn:
-        high, low = text.split("/")
-        return cls((int(high, 16) << 32) | int(low, 16))
-
-    def __str__(self) -> str:
-        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
-
-    def __repr__(self) -> str:
-        return f"Lsn({str(self)!r})"
 
 
 def quote_identifier(name: str) -> str:

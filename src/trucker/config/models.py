@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.url import PARAMETERS, UrlError, parse_url
-from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project, refuse
+from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project, one_or_many, refuse
 
 MIB = 1024 * 1024
 
@@ -269,12 +269,25 @@ class InputConfig(Model):
 
     connection: Text = Field(description="The name of a connection in trucker.yml.")
     table: Text | None = Field(default=None, description="The table, `schema.table`; a bare name is in schema public.")
-    tables: Texts | None = Field(
-        default=None, description="Instead of table: names and patterns, such as `public.*` and `!public.audit_*`."
+    tables: Texts = Field(
+        default=(), description="Instead of table: names and patterns, such as `public.*` and `!public.audit_*`."
     )
     only_columns: Texts | None = Field(default=None, description="Take these columns and no other.")
     except_columns: Texts | None = Field(default=None, description="Take every column but these.")
     where: Text | None = Field(default=None, description="Take the rows that this SQL condition chooses on the source.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _table_or_tables(cls, data: Any) -> Any:
+        """`tables` always says what is chosen: a `table` is a list of one."""
+        if not isinstance(data, dict):
+            return data
+        table, tables = data.get("table"), data.get("tables")
+        if table is None and tables is None:
+            raise refuse("the input names no table", remedy="add table: schema.table, or tables: with patterns")
+        if table is not None and tables is not None and tuple(one_or_many(tables)) != (table,):
+            raise refuse("the input has both table and tables", key="tables", remedy="remove one of them")
+        return data if table is None else {**data, "tables": [table]}
 
     @field_validator("table")
     @classmethod
@@ -283,22 +296,20 @@ class InputConfig(Model):
 
     @field_validator("tables")
     @classmethod
-    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for text in value or ():
+    def _patterns(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if info.data.get("table", "") is not None:
+            return value
+        for text in value:
             try:
                 parse_pattern(text)
             except PatternError as error:
                 raise refuse(str(error), remedy=_PATTERN_REMEDY) from None
-        if value and all(parse_pattern(text).excludes for text in value):
+        if all(parse_pattern(text).excludes for text in value):
             raise refuse("tables only says what to leave out", remedy="add what to take, such as public.*")
         return value
 
     @model_validator(mode="after")
-    def _once(self) -> Self:
-        if self.table is None and self.tables is None:
-            raise refuse("the input names no table", remedy="add table: schema.table, or tables: with patterns")
-        if self.table is not None and self.tables is not None:
-            raise refuse("the input has both table and tables", key="tables", remedy="remove one of them")
+    def _columns_once(self) -> Self:
         if self.only_columns and self.except_columns:
             raise refuse(
                 "the input has both only_columns and except_columns", key="except_columns", remedy="remove one of them"
@@ -306,9 +317,9 @@ class InputConfig(Model):
         return self
 
     @property
-    def patterns(self) -> tuple[str, ...]:
-        """What chooses the tables, whichever of table and tables was written."""
-        return self.tables if self.tables is not None else (self.table or "",)
+    def is_many(self) -> bool:
+        """Whether the input may be more than one table."""
+        return self.table is None
 
 
 class OutputConfig(Model):
@@ -316,7 +327,7 @@ class OutputConfig(Model):
 
     connection: Text = Field(description="The name of a connection in trucker.yml.")
     table: Text | None = Field(default=None, description="The destination table of an input with one table.")
-    schema_name: Text | None = Field(
+    schema_: Text | None = Field(
         default=None,
         validation_alias="schema",
         serialization_alias="schema",
@@ -330,7 +341,7 @@ class OutputConfig(Model):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        if self.table is not None and self.schema_name is not None:
+        if self.table is not None and self.schema_ is not None:
             raise refuse(
                 "the output has both table and schema", key="schema", remedy="write schema.table under table alone"
             )
@@ -345,7 +356,7 @@ class TruckFile(Model):
 
     @model_validator(mode="after")
     def _many_into_one(self) -> Self:
-        if self.input.tables is not None and self.output.table is not None:
+        if self.input.is_many and self.output.table is not None:
             raise refuse(
                 "many tables cannot go into one",
                 key="output",
@@ -392,6 +403,11 @@ class ProjectConfig(ProjectFile):
     unique_id: Text
     folder: Path
     trucks: tuple[TruckConfig, ...] = ()
+
+    @property
+    def state_folder(self) -> Path:
+        """The folder of local state."""
+        return self.folder / self.state
 
     def connection(self, name: str) -> Connection:
         """The connection a truck names."""

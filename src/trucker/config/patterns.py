@@ -63,6 +63,11 @@ def parse_pattern(text: str) -> Pattern:
     return Pattern(text, excludes, schema, parts[-1])
 
 
+def is_pattern(text: str) -> bool:
+    """Whether it has a wildcard, so that it may mean many tables or none."""
+    return parse_pattern(text).exact is None
+
+
 def parse_table(text: str, default_schema: str = DEFAULT_SCHEMA) -> TableId:
     """The one table a name means; wildcards and `!` are refused."""
     pattern = parse_pattern(text)

@@ -1,0 +1,320 @@
+"""Tables as the source's catalogue describes them: columns, types, keys and what identifies a row.
+
+Queries take names from `pg_catalog` only (`connect.SESSION_SETTINGS`), so types that are not PostgreSQL's own come
+out qualified with their schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from trucker.change import Column, TableId, TableSchema
+from trucker.errors import SourceError
+
+Connection = psycopg.Connection[Any]
+
+_LIST = """
+    select n.nspname, c.relname
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
+       and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_'
+     order by 1, 2"""
+
+_TABLE = """
+    select c.oid, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relrowsecurity
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s"""
+
+# Domains, and domains over domains, are followed to the type that writes the value; an array of a domain likewise.
+_TYPE_NAMES = """
+    with recursive wanted as (
+        select w.oid, w.typmod, case when a.typtype = 'd' then t.typelem else w.oid end as resolved,
+               w.typmod as modifier, a.typtype is not distinct from 'd' as is_array
+          from unnest(%(oids)s::oid[], %(typmods)s::int[]) as w(oid, typmod)
+          join pg_type t on t.oid = w.oid
+          left join pg_type a on a.oid = t.typelem and t.typsubscript = 'array_subscript_handler'::regproc
+        union all
+        select w.oid, w.typmod, t.typbasetype,
+               case when t.typtypmod = -1 then w.modifier else t.typtypmod end, w.is_array
+          from wanted w join pg_type t on t.oid = w.resolved
+         where t.typtype = 'd')
+    select w.oid, w.typmod, format_type(w.resolved, w.modifier) || case when w.is_array then '[]' else '' end
+      from wanted w join pg_type t on t.oid = w.resolved
+     where t.typtype <> 'd'"""
+
+# attmissingval is an array of one; its text is read back as text[] to take the element as its type wrote it.
+# A NOT NULL that was added as NOT VALID (PostgreSQL 18) may not hold for the rows that were there before.
+_COLUMNS = """
+    select a.attname, a.atttypid, a.atttypmod, a.attgenerated,
+           a.attnotnull and not exists (
+             select from pg_constraint k
+              where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey = array[a.attnum]),
+           case when a.atthasmissing then (a.attmissingval::text::text[])[1] end
+      from pg_attribute a
+     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
+     order by a.attnum"""
+
+# An index that is deferrable, partial or not valid identifies no row, even when it is the primary key's.
+_IDENTITIES = """
+    with recursive leaves as (
+        select %(oid)s::oid as oid
+        union all
+        select i.inhrelid from leaves l join pg_inherits i on i.inhparent = l.oid
+          join pg_class c on c.oid = i.inhrelid and c.relispartition)
+    select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+           coalesce(x.names, '{}') as names, coalesce(x.key, '{}') as key
+      from leaves l
+      join pg_class c on c.oid = l.oid
+      join pg_namespace n on n.oid = c.relnamespace
+      left join lateral (
+        select max(k.names) filter (where i.indisprimary and i.indimmediate and i.indisvalid) as key,
+               max(k.names) filter (
+                 where i.indimmediate and i.indisunique and i.indisvalid and i.indpred is null
+                   and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
+               ) as names
+          from pg_index i
+          cross join lateral (
+            select array_agg(a.attname::text order by u.ordinality) as names
+              from unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality u(attnum, ordinality)
+              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum) k
+         where i.indrelid = c.oid) x on true
+     order by c.oid"""
+
+_BYTES = "select coalesce(sum(pg_table_size(oid)), 0)::bigint from unnest(%s::oid[]) as leaf(oid)"
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "i": "an index",
+    "I": "an index",
+    "S": "a sequence",
+    "c": "a composite type",
+    "t": "a TOAST table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A table that holds rows: an ordinary one, or a partition. `identity_columns` is what its old tuples carry."""
+
+    oid: int
+    table: TableId
+    identity: str
+    identity_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table that can be published.
+
+    `identity` is pg_class.relreplident. `identity_columns` are the columns every old tuple carries, whichever
+    partition it is of; all columns under FULL, none where rows cannot be identified. `generated` columns are
+    computed by the server and not part of `schema`. `bytes` counts the rows with their TOAST, not indexes.
+    """
+
+    schema: TableSchema
+    oid: int
+    identity: str
+    identity_columns: tuple[str, ...]
+    partitioned: bool
+    row_security: bool
+    bytes: int
+    leaves: tuple[Leaf, ...]
+    generated: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> TableId:
+        return self.schema.table
+
+    @property
+    def full(self) -> bool:
+        """Whether every old tuple is the whole row."""
+        return all(leaf.identity == "f" for leaf in self.leaves or (self,))
+
+
+def list_tables(connection: Connection) -> list[TableId]:
+    """Every table that could be published: ordinary and partitioned ones; no partition, no unlogged or system table."""
+    return [TableId(schema, name) for schema, name in connection.execute(_LIST)]
+
+
+def load_table(connection: Connection, table: TableId, *, publication: str | None = None) -> SourceTable:
+    """One table. `SourceError` where there is none, or it is of a kind that logical replication leaves out.
+
+    With `publication` its column list decides which columns there are; without, all but generated ones.
+    """
+    row = _find(connection, table)
+    _refuse_kind(table, row["relkind"], row["relpersistence"], row["relispartition"])
+    relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
+    columns, generated = _load_columns(connection, row["oid"], _published(connection, publication, table))
+    if not columns:
+        raise SourceError(
+            f"table {table} has no column that could be replicated",
+            remedy="leave the table out of the truck",
+            code="TRK211",
+        )
+    names = tuple(column.name for column in columns)
+    root = next(found for found in relations if found["oid"] == row["oid"])
+    leaves = tuple(_leaf(found, names) for found in relations if found["relkind"] != "p")
+    for found in relations:
+        _refuse_kind(TableId(found["nspname"], found["relname"]), found["relkind"], found["relpersistence"], False)
+    identity_columns = _common(leaves, names) if leaves else _leaf(root, names).identity_columns
+    return SourceTable(
+        TableSchema(table, columns, _key(root)),
+        row["oid"],
+        row["relreplident"],
+        identity_columns,
+        row["relkind"] == "p",
+        row["relrowsecurity"],
+        _scalar(connection, _BYTES, [[leaf.oid for leaf in leaves]]),
+        leaves,
+        generated,
+    )
+
+
+def identity_problem(table: SourceTable) -> SourceError | None:
+    """Why the application's UPDATE or DELETE would fail once the table is published, or could not be followed (I11)."""
+    key = table.schema.key
+    for leaf in table.leaves or (Leaf(table.oid, table.table, table.identity, table.identity_columns),):
+        if leaf.identity == "f" or (key and set(key) <= set(leaf.identity_columns)):
+            continue
+        return SourceError(
+            f"table {leaf.table} has no usable replica identity ({_lacking(leaf, key)}): once it is published,"
+            " PostgreSQL would refuse every UPDATE and DELETE of it, or they could not be followed",
+            remedy=_identity_remedy(leaf, key),
+            code="TRK212",
+        )
+    return None
+
+
+def type_names(connection: Connection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """`format_type()`'s name for each (oid, typmod), domains resolved. A type that is gone is absent."""
+    wanted = list(dict.fromkeys(types))
+    arguments = {"oids": [oid for oid, _ in wanted], "typmods": [typmod for _, typmod in wanted]}
+    return {(oid, typmod): name for oid, typmod, name in connection.execute(_TYPE_NAMES, arguments)}
+
+
+def describe(connection: Connection, table: TableId, columns: Sequence[Column]) -> TableSchema:
+    """Columns known from the stream only, with their type names, and what today's catalogue says of those still there.
+
+    The table may have been altered, renamed or dropped since the stream described it: what is not found stays open.
+    """
+    names = type_names(connection, ((column.type_oid, column.typmod) for column in columns))
+    row = next(iter(_rows(connection, _TABLE, [table.schema, table.name])), None)
+    known: dict[str, Column] = {}
+    key: tuple[str, ...] = ()
+    if row is not None:
+        known = {column.name: column for column in _load_columns(connection, row["oid"], None)[0]}
+        relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
+        key = _key(next(found for found in relations if found["oid"] == row["oid"]))
+    described = tuple(_described(column, names, known.get(column.name)) for column in columns)
+    present = {column.name for column in columns}
+    return TableSchema(table, described, key if set(key) <= present else ())
+
+
+def _described(column: Column, names: dict[tuple[int, int], str], known: Column | None) -> Column:
+    named = replace(column, type_name=names.get((column.type_oid, column.typmod), ""))
+    if known is None or known.type_oid != column.type_oid:
+        return named
+    return replace(named, not_null=known.not_null, missing_value=known.missing_value)
+
+
+def _find(connection: Connection, table: TableId) -> dict[str, Any]:
+    rows = _rows(connection, _TABLE, [table.schema, table.name])
+    if not rows:
+        raise SourceError(
+            f"table {table} does not exist in database {connection.info.dbname}",
+            remedy="check the schema and the name; both are case-sensitive",
+            code="TRK210",
+        )
+    return rows[0]
+
+
+def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -> None:
+    """`SourceError` for whatever has no changes in the write-ahead log, or not under its own name."""
+    silent = "which leaves no changes in the write-ahead log"
+    if kind in _KINDS:
+        what, remedy = f"{_KINDS[kind]}, {silent}", "name the tables it is made of instead"
+    elif persistence == "u":
+        what, remedy = f"an unlogged table, {silent}", f"run: ALTER TABLE {table.quoted} SET LOGGED"
+    elif persistence == "t":
+        what, remedy = f"a temporary table, {silent}", "name a permanent table"
+    elif partition:
+        what = "a partition, whose changes come under the name of the partitioned table"
+        remedy = "name the partitioned table"
+    else:
+        return
+    raise SourceError(f"{table} is {what}", remedy=remedy, code="TRK211")
+
+
+def _load_columns(
+    connection: Connection, oid: int, published: frozenset[str] | None
+) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """The columns that are replicated, and the names of generated ones that are not."""
+    rows = connection.execute(_COLUMNS, [oid]).fetchall()
+    taken = [row for row in rows if (row[0] in published if published is not None else not row[3])]
+    names = type_names(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
+    columns = tuple(
+        Column(name, type_oid, typmod, names.get((type_oid, typmod), ""), not_null, missing)
+        for name, type_oid, typmod, _, not_null, missing in taken
+    )
+    present = {column.name for column in columns}
+    return columns, tuple(row[0] for row in rows if row[3] and row[0] not in present)
+
+
+def _published(connection: Connection, publication: str | None, table: TableId) -> frozenset[str] | None:
+    if publication is None or connection.info.server_version < 150000:
+        return None
+    rows = connection.execute(
+        "select attnames::text[] from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s",
+        [publication, table.schema, table.name],
+    ).fetchall()
+    return frozenset(rows[0][0]) if rows else None
+
+
+def _leaf(row: dict[str, Any], names: tuple[str, ...]) -> Leaf:
+    columns = names if row["relreplident"] == "f" else tuple(row["names"])
+    return Leaf(row["oid"], TableId(row["nspname"], row["relname"]), row["relreplident"], columns)
+
+
+def _common(leaves: Sequence[Leaf], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that every leaf's old tuples carry, in the order of the first that is not FULL."""
+    first = next((leaf.identity_columns for leaf in leaves if leaf.identity != "f"), names)
+    return tuple(name for name in first if all(name in leaf.identity_columns for leaf in leaves))
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    """The columns that identify a row: the chosen index's under USING INDEX, else the primary key's."""
+    return tuple(row["names"] if row["relreplident"] == "i" else row["key"])
+
+
+def _lacking(leaf: Leaf, key: tuple[str, ...]) -> str:
+    if leaf.identity == "n":
+        return "it is set to NOTHING"
+    if leaf.identity == "i":
+        return "the index it names is gone" if not leaf.identity_columns else "its index is not the table's key"
+    if key or leaf.identity_columns:
+        return "its primary key is not the whole table's"
+    return "no primary key, or only a deferrable one"
+
+
+def _identity_remedy(leaf: Leaf, key: tuple[str, ...]) -> str:
+    full = f"ALTER TABLE {leaf.table.quoted} REPLICA IDENTITY FULL"
+    if leaf.identity != "d" and key:
+        return f"run: ALTER TABLE {leaf.table.quoted} REPLICA IDENTITY DEFAULT  (or {full})"
+    return f"add a primary key, or run: {full}"
+
+
+def _rows(connection: Connection, query: str, arguments: Any) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode(), arguments).fetchall()
+
+
+def _scalar(connection: Connection, query: str, arguments: Any) -> int:
+    row = connection.execute(query.encode(), arguments).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,196 @@
+"""Connections to the source, all with the same session settings, and what went wrong when there is none.
+
+The settings make PostgreSQL write every value in one way only, whatever the database's or the role's defaults are:
+what a snapshot copies and what the stream sends is then the same text. They also keep timeouts meant for an
+application from ending a copy, and turn row-level security from silently fewer rows into an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from trucker.config.models import PostgresConnection
+from trucker.errors import SourceError, SourceUnavailable
+
+SESSION_SETTINGS: Mapping[str, str] = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "quote_all_identifiers": "off",
+    # Names of types, tables and functions (regclass and its kin) are qualified unless they are PostgreSQL's own.
+    "search_path": "pg_catalog",
+    "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
+"""What every connection to a source sets, ordinary and replication alike."""
+
+_KEEPALIVES: Mapping[str, str | int] = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+
+def connect(
+    config: PostgresConnection,
+    *,
+    application: str,
+    replication: bool = False,
+    autocommit: bool = True,
+    timeout: int = 10,
+) -> psycopg.Connection[Any]:
+    """Connect, with `SESSION_SETTINGS`; `replication` speaks the replication protocol too (no parameters then).
+
+    Raises `SourceUnavailable` for what may pass (refused, timed out, starting up) and `SourceError` for what will
+    not (password, database, pg_hba.conf, TLS), never with the password in it (I10).
+    """
+    try:
+        connection = psycopg.connect(
+            **config.conninfo(**parameters(application, replication=replication, timeout=timeout)),
+            autocommit=autocommit,
+        )
+    except psycopg.Error as error:
+        raise explain(config, str(error)) from None
+    _lift_transaction_timeout(connection)
+    return connection
+
+
+def parameters(application: str, *, replication: bool = False, timeout: int = 10) -> dict[str, str | int]:
+    """libpq parameters beyond the place and the credentials, for `PostgresConnection.conninfo(**…)`."""
+    settings = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+    return {
+        "application_name": application,
+        "connect_timeout": timeout,
+        "options": settings,
+        **_KEEPALIVES,
+        **({"replication": "database"} if replication else {}),
+    }
+
+
+def _lift_transaction_timeout(connection: psycopg.Connection[Any]) -> None:
+    """PostgreSQL 17 has one more timeout, whose name an older server would refuse at connecting."""
+    if connection.info.server_version >= 170000:
+        connection.pgconn.exec_(b"set transaction_timeout = 0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A failure to connect that will not pass by itself, known by PostgreSQL's or libpq's words."""
+
+    pattern: re.Pattern[str]
+    code: str
+    message: str
+    remedy: str
+
+
+_REFUSALS = (
+    _Refusal(
+        re.compile(r"password authentication failed|no password supplied|empty password"),
+        "TRK202",
+        "the password for user {user} is not accepted",
+        "check `user` and `pass` of connection {name}; `pass_path` reads the password from a file",
+    ),
+    _Refusal(
+        re.compile(r'database ".*" does not exist'),
+        "TRK203",
+        'there is no database "{database}"',
+        "check `database` of connection {name}",
+    ),
+    _Refusal(
+        re.compile(r'role ".*" (does not exist|is not permitted to log in)'),
+        "TRK202",
+        "there is no user {user} that may log in",
+        "check `user` of connection {name}, or run: CREATE ROLE {user} LOGIN REPLICATION PASSWORD '…'",
+    ),
+    _Refusal(
+        re.compile(r"no pg_hba\.conf entry for replication connection"),
+        "TRK204",
+        "pg_hba.conf lets user {user} in, but not for physical replication",
+        "add to pg_hba.conf: host {database} {user} <address of this machine>/32 scram-sha-256",
+    ),
+    _Refusal(
+        re.compile(r"no pg_hba\.conf entry|pg_hba\.conf rejects"),
+        "TRK204",
+        "the server's pg_hba.conf does not let user {user} into database {database} from here",
+        "add to pg_hba.conf: host {database} {user} <address of this machine>/32 scram-sha-256"
+        "  and run: SELECT pg_reload_conf()",
+    ),
+    _Refusal(
+        re.compile(r"permission denied for database"),
+        "TRK220",
+        "user {user} may not connect to database {database}",
+        'run: GRANT CONNECT ON DATABASE "{database}" TO "{user}"',
+    ),
+    _Refusal(
+        re.compile(
+            r"must be (superuser or replication role|superuser, or replication role)|to start WAL sender"
+            r"|permission denied to start WAL sender"
+        ),
+        "TRK220",
+        "user {user} may not replicate",
+        'run: ALTER ROLE "{user}" REPLICATION  (on Amazon RDS: GRANT rds_replication TO "{user}")',
+    ),
+    _Refusal(
+        re.compile(r"server does not support SSL"),
+        "TRK205",
+        "the server does not offer TLS, which `ssl.mode` asks for",
+        "turn TLS on at the server, or set `ssl.mode: prefer` for connection {name}",
+    ),
+    _Refusal(
+        re.compile(r"certificate|SSL error|sslmode|private key file|root.crt", re.IGNORECASE),
+        "TRK205",
+        "TLS with the server could not be set up",
+        "check `ssl` of connection {name}: mode, root_certificate, certificate and key",
+    ),
+)
+
+
+def explain(config: PostgresConnection, reason: str) -> SourceError:
+    """A libpq connection failure as one of trucker's errors.
+
+    What is not recognised counts as passing: it may be a known failure in another language, and trying again does
+    no harm, whereas stopping a pipeline for a server that is only restarting would.
+    """
+    place = {"name": config.name, "user": config.user, "database": config.database}
+    where = f"connection {config.name} ({config.host}:{config.port})"
+    reason = _brief(reason)
+    for refusal in _REFUSALS:
+        if refusal.pattern.search(reason):
+            return SourceError(
+                f"{where}: {refusal.message.format(**place)}: {reason}",
+                remedy=refusal.remedy.format(**place),
+                code=refusal.code,
+            )
+    return SourceUnavailable(f"{where}: cannot be reached: {reason}", remedy=_advice(config, reason))
+
+
+def _advice(config: PostgresConnection, reason: str) -> str:
+    if re.search(r"too many (clients|connections)|remaining connection slots|requested standby connections", reason):
+        return "raise max_connections or max_wal_senders at the server, or end idle connections"
+    if re.search(r"starting up|shutting down|recovery|not yet accept", reason):
+        return "wait until the server has started"
+    if re.search(r"translate host name|resolve host|Name or service|nodename", reason):
+        return f"check `host` of connection {config.name}"
+    return f"check `host` and `port` of connection {config.name}, and that the server runs and listens there"
+
+
+_PREFIX = re.compile(r'^(connection failed: )?connection to server (at|on) .*?" ?(\(.*?\))?(, port \d+)? failed: ')
+
+
+def _brief(reason: str) -> str:
+    """One line, without the place the message names anyway. Neither libpq nor PostgreSQL ever repeats a password."""
+    text = " ".join(reason.split())
+    return _PREFIX.sub("", text)

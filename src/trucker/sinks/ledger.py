@@ -1,0 +1,191 @@
+"""What a destination stores of trucks and tables, and what a batch still has to do there.
+
+Every sink that keeps positions keeps these two things, in whatever form suits it (tables, a file):
+
+    positions   truck                  → the end LSN of the last commit applied
+    entries     (truck, source table)  → phase, LSN, destination table, name of the snapshot attempt
+
+`Ledger.plan` is the one place that decides whether a batch, or a truck's or a table's share of it, has been applied
+already (I4), so that every sink answers alike. It is pure: read the ledger under a lock, plan, apply the data,
+store `plan.positions`, `plan.entries` and `plan.forgotten`, and commit all of it together (I3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trucker.change import Lsn, TableId
+from trucker.errors import SinkError, TruckFailed
+from trucker.sinks.base import Batch, Phase, TableState, Target, TruckState
+
+Slot = tuple[str, TableId]
+"""A truck and one of its source tables."""
+
+_ORDER: Final = {Phase.COPYING: 0, Phase.CATCHING_UP: 1, Phase.STREAMING: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One table of one truck. `target` is where its rows are; `snapshot` the attempt that copied or copies it."""
+
+    phase: Phase
+    lsn: Lsn
+    target: TableId | None = None
+    snapshot: str = ""
+
+    @property
+    def state(self) -> TableState:
+        return TableState(self.phase, self.lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A table whose copy begins. `ours` says that what it holds was put there by this truck and is to be emptied;
+    otherwise a table that is not empty must be refused (`foreign_rows`)."""
+
+    target: Target
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a batch has to do. `apply` names the targets whose receipts are to be applied, in no order."""
+
+    copies: tuple[Copy, ...]
+    apply: frozenset[Slot]
+    positions: Mapping[str, Lsn]
+    entries: Mapping[Slot, Entry]
+    forgotten: frozenset[str]
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do: all of it was committed before."""
+        return not (self.copies or self.apply or self.positions or self.entries or self.forgotten)
+
+    @property
+    def trucks(self) -> tuple[str, ...]:
+        """The trucks that have something to do, in order of name."""
+        slots = (*self.apply, *self.entries)
+        return tuple(sorted({*self.positions, *self.forgotten, *(truck for truck, _ in slots)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All that is stored of one project, or of the trucks of one batch."""
+
+    positions: Mapping[str, Lsn] = field(default_factory=dict)
+    entries: Mapping[Slot, Entry] = field(default_factory=dict)
+
+    def states(self) -> dict[str, TruckState]:
+        """What `Sink.open` returns. A truck with tables and no position is at 0/0."""
+        trucks = sorted({*self.positions, *(truck for truck, _ in self.entries)})
+        return {
+            name: TruckState(
+                self.positions.get(name, Lsn(0)),
+                {table: entry.state for (truck, table), entry in self.entries.items() if truck == name},
+            )
+            for name in trucks
+        }
+
+    def plan(self, batch: Batch) -> Plan:
+        """What of `batch` is not stored yet. Raises `TruckFailed` for a copy that another attempt has replaced."""
+        entries = {**self.entries, **self._forgotten(batch)}
+        positions = {truck: lsn for truck, lsn in self.positions.items() if truck not in batch.forget}
+        now = Ledger(positions, entries)
+        targets = {(target.truck, target.source.table): target for target in batch.targets}
+        copies = {slot: copy for slot, target in targets.items() if (copy := now._copy(batch, slot, target))}
+        kept: dict[Slot, Entry] = {}
+        for slot, state in batch.tables.items():
+            if slot in copies or now._state_due(batch, slot, state):
+                target = targets.get(slot)
+                known = entries.get(slot)
+                kept[slot] = Entry(
+                    state.phase,
+                    state.lsn,
+                    target.table if target else known.target if known else None,
+                    batch.snapshot or (known.snapshot if known else ""),
+                )
+        return Plan(
+            tuple(copies.values()),
+            frozenset(slot for slot in targets if now._rows_due(batch, slot)),
+            {truck: lsn for truck, lsn in batch.positions.items() if now._moves(truck, lsn)},
+            {**self._forgotten(batch), **kept},
+            frozenset(batch.forget),
+        )
+
+    def after(self, plan: Plan) -> Ledger:
+        """The ledger once `plan` has been stored."""
+        kept = {truck: lsn for truck, lsn in self.positions.items() if truck not in plan.forgotten}
+        return Ledger({**kept, **plan.positions}, {**self.entries, **plan.entries})
+
+    def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:
+        return {
+            slot: replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot="")
+            for slot, entry in self.entries.items()
+            if slot[0] in batch.forget
+        }
+
+    def _moves(self, truck: str, lsn: Lsn) -> bool:
+        stored = self.positions.get(truck)
+        return stored is None or stored < lsn
+
+    def _copy(self, batch: Batch, slot: Slot, target: Target) -> Copy | None:
+        state, known = batch.tables.get(slot), self.entries.get(slot)
+        if state is None or state.phase is not Phase.COPYING:
+            return None
+        if known is not None and known.snapshot == batch.snapshot != "":
+            return None
+        return Copy(target, ours=known is not None and known.target == target.table)
+
+    def _state_due(self, batch: Batch, slot: Slot, state: TableState) -> bool:
+        known = self.entries.get(slot)
+        if known is None:
+            return True
+        if state.phase is Phase.COPYING:
+            return known.snapshot != batch.snapshot or not batch.snapshot
+        if batch.snapshot:
+            return self._copied_now(batch, slot)
+        return (_ORDER[state.phase], state.lsn) > (_ORDER[known.phase], known.lsn)
+
+    def _copied_now(self, batch: Batch, slot: Slot) -> bool:
+        known = self.entries.get(slot)
+        if known is None or known.snapshot != batch.snapshot:
+            raise TruckFailed(
+                slot[0],
+                SinkError(
+                    f"the copy {batch.snapshot} of table {slot[1]} has been replaced by another attempt",
+                    remedy="make sure that only one instance runs the project, then start it again",
+                ),
+            )
+        return known.phase is Phase.COPYING
+
+    def _rows_due(self, batch: Batch, slot: Slot) -> bool:
+        """A table with a position of its own goes by that, any other by its truck's."""
+        truck, table = slot
+        state, known = batch.tables.get(slot), self.entries.get(slot)
+        if state is not None and state.phase is Phase.COPYING:
+            return False
+        if batch.snapshot:
+            return self._copied_now(batch, slot)
+        if state is not None and known is not None and known.phase is not Phase.STREAMING:
+            return self._state_due(batch, slot, state)
+        if truck in batch.positions:
+            return self._moves(truck, batch.positions[truck])
+        if state is None:
+            raise SinkError(f"batch {batch.name} has rows for {table} of truck {truck} but no position to store")
+        return self._state_due(batch, slot, state)
+
+
+def foreign_rows(target: Target) -> TruckFailed:
+    """A copy was to begin into a table that holds rows of someone else's."""
+    return TruckFailed(
+        target.truck,
+        SinkError(
+            f"table {target.table} holds rows that trucker did not put there; "
+            f"it would not be a copy of {target.source.table}",
+            remedy=f"TRUNCATE {target.table.quoted}, or name another table in the truck's output",
+            code="TRK410",
+        ),
+    )

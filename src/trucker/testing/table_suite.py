@@ -1,0 +1,546 @@
+"""The conformance suite of sinks that keep tables in step; `sink_suite` says how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from trucker.change import Column, Lsn, TableId
+from trucker.errors import SinkError, TruckFailed
+from trucker.sinks.base import Batch, Phase, Sink, Target, Work
+from trucker.testing.handmade import Row, copied_rows_of, delete, insert, schema_of, truncate, update
+from trucker.testing.sink_suite import BAG, ITEMS, ODD_NAMES, ODD_VALUES, START, Load, SinkSuite, target_of
+
+PAIRS = schema_of(
+    TableId("public", "pairs"),
+    {"a": "integer not null", "b": "text not null", "n": "integer", "note": "text"},
+    ["a", "b"],
+)
+
+
+def item(number: int, name: str | None = "n", qty: int | None = 0, note: str | None = None) -> dict[str, str | None]:
+    return {"id": str(number), "name": name, "qty": None if qty is None else str(qty), "note": note}
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: [(cell is None, cell or "") for cell in row.values()])
+
+
+class TableSinkSuite(SinkSuite):
+    """For sinks that take net changes: after every commit the destination's tables are what the source's were."""
+
+    def rows(self, table: TableId) -> list[dict[str, str | None]]:
+        """All rows of a destination table, as text, in any order; none where there is no such table."""
+        raise NotImplementedError
+
+    def put_foreign_row(self, table: TableId) -> None:
+        """Put a row with `id` 77 into an existing table by other means than trucker."""
+        raise NotImplementedError
+
+    def content(self, target: Target) -> object:
+        return ordered(self.rows(target.table))
+
+    def holds(self, target: Target, *rows: Row) -> None:
+        assert ordered(self.rows(target.table)) == ordered(rows)
+
+    def filled(self, target: Target, *rows: Row) -> Sink:
+        """An open sink whose target was copied with these rows."""
+        sink = self.make_sink()
+        sink.open()
+        self.copy(sink, {target: [[copied_rows_of(target.source, rows)]]})
+        return sink
+
+    # -- snapshot (I6) -------------------------------------------------------------------------------------------
+
+    def test_prepare_makes_the_table_and_may_be_repeated(self) -> None:
+        items = target_of(ITEMS, table=TableId("elsewhere", "items copy"))
+        sink = self.make_sink()
+        sink.open()
+        sink.prepare(items)
+        sink.prepare(items)
+        assert self.rows(items.table) == []
+
+    def test_a_copy_in_several_parts(self) -> None:
+        items, bag = target_of(ITEMS), target_of(BAG, "other")
+        sink = self.make_sink()
+        sink.open()
+        halves = [[copied_rows_of(ITEMS, [item(n) for n in part])] for part in ((1, 2), (3, 4), ())]
+        bags = [{"a": "1", "b": None}, {"a": None, "b": ""}, {"a": "1", "b": None}]
+        self.copy(sink, {items: halves, bag: [[copied_rows_of(BAG, bags[:1]), copied_rows_of(BAG, bags[1:])]]})
+        self.holds(items, *(item(n) for n in (1, 2, 3, 4)))
+        self.holds(bag, *bags)
+        assert self.make_sink().open()["main"].lsn == START
+
+    def test_copied_rows_may_come_as_changes(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.make_sink()
+        sink.open()
+        self.copy(sink, {items: [[copied_rows_of(ITEMS, [item(1)]).to_changes()]]})
+        self.holds(items, item(1))
+
+    def test_a_part_of_a_copy_written_twice_counts_once(self) -> None:
+        bag = target_of(BAG)
+        sink = self.make_sink()
+        sink.open()
+        self.begin_copy(sink, [bag])
+        done = self.copied([bag])
+        values = [copied_rows_of(BAG, [{"a": "1", "b": "x"}])]
+        first, second = (self.write_part(Work(done, bag, 0), values) for _ in range(2))
+        assert first.rows == second.rows == 1
+        sink.commit(done, [second])
+        self.holds(bag, {"a": "1", "b": "x"})
+        sink.commit(done, [second])
+        self.holds(bag, {"a": "1", "b": "x"})
+
+    def test_half_a_copy_leaves_nothing_to_the_next(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.make_sink()
+        sink.open()
+        self.begin_copy(sink, [items], name="killed")
+        self.write_part(Work(self.copied([items], name="killed"), items, 0), [copied_rows_of(ITEMS, [item(1)])])
+        sink.close()
+        again = self.make_sink()
+        assert again.open()["main"].tables[ITEMS.table].phase is Phase.COPYING
+        self.copy(again, {items: [[copied_rows_of(ITEMS, [item(2)])]]}, name="second")
+        self.holds(items, item(2))
+
+    def test_a_replaced_copy_can_no_longer_be_committed(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.make_sink()
+        sink.open()
+        self.begin_copy(sink, [items], name="old")
+        old = self.copied([items], name="old")
+        receipts = self.write(old, {items: [[copied_rows_of(ITEMS, [item(1)])]]})
+        self.copy(sink, {items: [[copied_rows_of(ITEMS, [item(2)])]]}, name="new")
+        with pytest.raises(TruckFailed):
+            sink.commit(old, receipts)
+        self.holds(items, item(2))
+
+    def test_a_copy_after_forget_replaces_the_rows(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1), item(2))
+        sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
+        self.holds(items, item(1), item(2))
+        self.copy(sink, {items: [[copied_rows_of(ITEMS, [item(3)])]]}, name="again")
+        self.holds(items, item(3))
+
+    def test_a_copy_into_foreign_rows_is_refused(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.make_sink()
+        sink.open()
+        sink.prepare(items)
+        self.put_foreign_row(items.table)
+        with pytest.raises(TruckFailed) as refused:
+            self.begin_copy(sink, [items])
+        assert refused.value.truck == "main"
+        assert refused.value.remedy
+        assert [row["id"] for row in self.rows(items.table)] == ["77"]
+        assert dict(self.make_sink().open()) == {}
+
+    def test_a_truck_pointed_at_another_table_does_not_empty_it(self) -> None:
+        sink = self.filled(target_of(ITEMS), item(1))
+        elsewhere = target_of(ITEMS, table=TableId("public", "precious"))
+        sink.prepare(elsewhere)
+        self.put_foreign_row(elsewhere.table)
+        with pytest.raises(TruckFailed):
+            self.begin_copy(sink, [elsewhere], name="moved")
+        assert [row["id"] for row in self.rows(elsewhere.table)] == ["77"]
+
+    def test_an_empty_table_made_beforehand_is_taken(self) -> None:
+        items = target_of(ITEMS)
+        self.make_sink().open()
+        other = self.make_sink("another")
+        other.open()
+        other.prepare(items)
+        self.filled(items, item(1))
+        self.holds(items, item(1))
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def test_insert_update_delete(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1), item(2), item(3))
+        self.change(sink, items, insert(item(4)), update(item(2, "new", 5, "x")), delete({"id": "3"}))
+        self.holds(items, item(1), item(2, "new", 5, "x"), item(4))
+        self.change(sink, items, delete({"id": "1"}), delete(item(2)), insert(item(3, None, None)), step=2)
+        self.holds(items, item(3, None, None), item(4))
+
+    def test_an_insert_of_a_row_that_is_there_replaces_it(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "old", 1, "old"))
+        self.change(sink, items, insert(item(1, "new", None, None)))
+        self.holds(items, item(1, "new", None, None))
+
+    def test_a_delete_of_a_row_that_is_not_there(self) -> None:
+        """Inserted and deleted in one batch: the net change is a delete that finds nothing."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1))
+        self.change(sink, items, delete({"id": "9"}))
+        self.holds(items, item(1))
+
+    def test_a_key_of_several_columns(self) -> None:
+        pairs = target_of(PAIRS)
+        rows = [{"a": a, "b": b, "n": "0", "note": "x"} for a in "12" for b in ("", "x", "y")]
+        sink = self.filled(pairs, *rows)
+        self.change(
+            sink,
+            pairs,
+            delete({"a": "1", "b": ""}),
+            update({**rows[1], "n": "7"}, unchanged=["note"]),
+            update({"a": "3", "b": "y", "n": "8"}, old={"a": "2", "b": "y"}, unchanged=["note"]),
+        )
+        self.holds(pairs, {**rows[1], "n": "7"}, rows[2], rows[3], rows[4], {"a": "3", "b": "y", "n": "8", "note": "x"})
+
+    def test_a_table_that_is_all_key(self) -> None:
+        keys = schema_of(TableId("public", "keys"), {"a": "integer not null", "b": "integer not null"}, ["a", "b"])
+        target = target_of(keys)
+        sink = self.filled(target, {"a": "1", "b": "1"}, {"a": "1", "b": "2"})
+        self.change(
+            sink, target, insert({"a": "1", "b": "1"}), insert({"a": "2", "b": "2"}), delete({"a": "1", "b": "2"})
+        )
+        self.holds(target, {"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+
+    def test_many_parts_and_values(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, *(item(n) for n in range(60)))
+        parts = [
+            [self.values(ITEMS, *(update(item(n, f"part {part}")) for n in range(start, start + 3)))
+             for start in (part * 6, part * 6 + 3)]
+            for part in range(10)
+        ]  # fmt: skip
+        batch = self.batch([items])
+        sink.commit(batch, list(reversed(self.write(batch, {items: parts}))))
+        self.holds(items, *(item(n, f"part {n // 6}") for n in range(60)))
+
+    def test_the_values_of_a_part_come_in_order(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1), item(2))
+        part = [
+            self.values(ITEMS, update(item(1, "first", 1)), delete({"id": "2"})),
+            self.values(ITEMS, update(item(1, "second"), unchanged=["qty"]), insert(item(2, "again"))),
+        ]
+        self.apply(sink, {items: [part]})
+        self.holds(items, item(1, "second", 1), item(2, "again"))
+
+    # -- unchanged cells (I7) ------------------------------------------------------------------------------------
+
+    def test_unchanged_cells_keep_the_destinations_values(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", 1, "long"), item(2, "b", 2, None), item(3, "c", 3, "x"))
+        self.change(
+            sink,
+            items,
+            update(item(1, "A"), unchanged=["note", "qty"]),
+            update(item(2, None, 22), unchanged=["note"]),
+            update(item(3, "C", 33, None)),
+        )
+        self.holds(items, item(1, "A", 1, "long"), item(2, None, 22, None), item(3, "C", 33, None))
+
+    def test_an_update_that_changed_nothing(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", 1, "long"))
+        self.change(sink, items, update({"id": "1"}, unchanged=["name", "qty", "note"]))
+        self.holds(items, item(1, "a", 1, "long"))
+
+    def test_unchanged_cells_of_a_row_that_is_not_there_stop_the_truck(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1))
+        batch = self.batch([items])
+        lost = self.write(batch, {items: [[self.values(ITEMS, update(item(9), unchanged=["note"]))]]})
+        with pytest.raises(TruckFailed):
+            sink.commit(batch, lost)
+        self.holds(items, item(1))
+        assert self.make_sink().open()["main"].lsn == START
+
+    # -- keys that move ------------------------------------------------------------------------------------------
+
+    def test_a_key_moves(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a"), item(2, "b"))
+        self.change(sink, items, update(item(9, "A"), old={"id": "1"}))
+        self.holds(items, item(2, "b"), item(9, "A"))
+
+    def test_a_key_moves_with_unchanged_cells(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", 1, "kept"), item(2, "b"))
+        self.change(sink, items, update(item(9, "A"), old={"id": "1"}, unchanged=["note", "qty"]))
+        self.holds(items, item(2, "b"), item(9, "A", 1, "kept"))
+
+    @pytest.mark.parametrize("unchanged", [[], ["note"]])
+    def test_keys_swap(self, unchanged: list[str]) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", note="of a"), item(2, "b", note="of b"))
+        self.change(
+            sink,
+            items,
+            update(item(2, "a", note=None if unchanged else "of a"), old={"id": "1"}, unchanged=unchanged),
+            update(item(1, "b", note=None if unchanged else "of b"), old={"id": "2"}, unchanged=unchanged),
+        )
+        self.holds(items, item(2, "a", note="of a"), item(1, "b", note="of b"))
+
+    @pytest.mark.parametrize("rotated", [False, True])
+    def test_keys_move_along_a_chain(self, rotated: bool) -> None:
+        """1→2→3 with different cells unchanged, the end free or, rotated, moving to the beginning."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, *(item(n, f"name {n}", n, f"note {n}") for n in (1, 2, 3)))
+        last = update(item(1 if rotated else 4, "moved 3", 3, "note 3"), old={"id": "3"})
+        self.change(
+            sink,
+            items,
+            update(item(2, "moved 1", 1), old={"id": "1"}, unchanged=["note"]),
+            update(item(3, None, None), old={"id": "2"}, unchanged=["name", "qty", "note"]),
+            last,
+        )
+        self.holds(
+            items,
+            item(2, "moved 1", 1, "note 1"),
+            item(3, "name 2", 2, "note 2"),
+            item(1 if rotated else 4, "moved 3", 3, "note 3"),
+        )
+
+    def test_a_key_moves_to_where_a_row_was_deleted_and_its_own_is_taken(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", note="of a"), item(2, "b", note="of b"))
+        self.change(
+            sink,
+            items,
+            delete({"id": "2"}),
+            update(item(2, "a"), old={"id": "1"}, unchanged=["note"]),
+            insert(item(1, "new")),
+        )
+        self.holds(items, item(1, "new"), item(2, "a", note="of a"))
+
+    # -- truncate ------------------------------------------------------------------------------------------------
+
+    def test_truncate(self) -> None:
+        items, bag = target_of(ITEMS), target_of(BAG)
+        sink = self.filled(items, item(1), item(2))
+        self.copy(sink, {bag: [[copied_rows_of(BAG, [{"a": "1", "b": "x"}])]]}, name="bag", at=START)
+        self.apply(
+            sink,
+            {
+                items: [[self.values(ITEMS, truncate(), insert(item(2, "after")))]],
+                bag: [[self.values(BAG, truncate())]],
+            },
+        )
+        self.holds(items, item(2, "after"))
+        self.holds(bag)
+
+    def test_truncate_in_several_parts_and_values(self) -> None:
+        """Every part has the truncate; what a part had before it is void, what another part has after it is not."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1), item(2))
+        parts = [
+            [self.values(ITEMS, truncate(), insert(item(3)))],
+            [self.values(ITEMS, insert(item(4))), self.values(ITEMS, truncate(), insert(item(5)))],
+            [self.values(ITEMS, truncate())],
+        ]
+        self.apply(sink, {items: parts})
+        self.holds(items, item(3), item(5))
+
+    # -- tables without a key ------------------------------------------------------------------------------------
+
+    def test_a_delete_takes_exactly_one_of_equal_rows(self) -> None:
+        bag = target_of(BAG)
+        one, none, empty = {"a": "1", "b": "x"}, {"a": None, "b": None}, {"a": None, "b": ""}
+        sink = self.filled(bag, one, one, one, none, none, empty)
+        self.change(sink, bag, delete(one), delete(one), delete(none), insert(empty))
+        self.holds(bag, one, none, empty, empty)
+
+    def test_an_update_of_a_whole_row(self) -> None:
+        bag = target_of(BAG)
+        one = {"a": "1", "b": "x"}
+        sink = self.filled(bag, one, one)
+        self.change(sink, bag, update({"a": "2"}, old=one, unchanged=["b"]))
+        self.holds(bag, one, {"a": "2", "b": "x"})
+
+    def test_a_row_inserted_and_deleted_in_one_batch(self) -> None:
+        bag = target_of(BAG)
+        one = {"a": "1", "b": None}
+        sink = self.filled(bag, one)
+        self.change(sink, bag, insert(one), insert({"a": "2", "b": "y"}), delete({"a": "2", "b": "y"}))
+        self.holds(bag, one, one)
+
+    def test_a_delete_that_finds_no_row_stops_the_truck(self) -> None:
+        bag = target_of(BAG)
+        sink = self.filled(bag, {"a": "1", "b": ""})
+        batch = self.batch([bag])
+        lost = self.write(batch, {bag: [[self.values(BAG, delete({"a": "1", "b": None}))]]})
+        with pytest.raises(TruckFailed):
+            sink.commit(batch, lost)
+        self.holds(bag, {"a": "1", "b": ""})
+
+    # -- columns that come and go --------------------------------------------------------------------------------
+
+    def test_a_new_column(self) -> None:
+        sink = self.filled(target_of(ITEMS), item(1))
+        wider = self.with_column(Column("added", 23, type_name="integer", missing_value="5"))
+        sink.prepare(wider)
+        self.holds(wider, {**item(1), "added": "5"})
+        self.change(sink, wider, insert({**item(2), "added": None}), update({**item(1), "added": "6"}))
+        self.holds(wider, {**item(1), "added": "6"}, {**item(2), "added": None})
+
+    def test_a_new_column_in_the_middle_of_a_batch(self) -> None:
+        """Rows written before the column was added hold its missing value, as at the source."""
+        sink = self.filled(target_of(ITEMS), item(1))
+        wider = self.with_column(Column("added", 25, type_name="text", missing_value="it's"))
+        sink.prepare(wider)
+        part = [
+            self.values(ITEMS, insert(item(2)), update(item(1, "changed"))),
+            self.values(wider.source, insert({**item(3), "added": "own"})),
+        ]
+        self.apply(sink, {wider: [part]})
+        self.holds(
+            wider, {**item(1, "changed"), "added": "it's"}, {**item(2), "added": "it's"}, {**item(3), "added": "own"}
+        )
+
+    def test_a_dropped_column_stays(self) -> None:
+        """Its NOT NULL goes, so that rows without it can come; so do values of it that are still under way."""
+        full = schema_of(ITEMS.table, {"id": "integer not null", "name": "text", "gone": "integer not null"}, ["id"])
+        sink = self.filled(target_of(full), {"id": "1", "name": "a", "gone": "7"})
+        narrow = target_of(replace(full, columns=full.columns[:2]))
+        sink.prepare(narrow)
+        part = [
+            self.values(full, insert({"id": "2", "name": "b", "gone": "8"})),
+            self.values(narrow.source, insert({"id": "3", "name": "c"}), update({"id": "1", "name": "A"})),
+        ]
+        self.apply(sink, {narrow: [part]})
+        assert {row["id"]: row["name"] for row in self.rows(narrow.table)} == {"1": "A", "2": "b", "3": "c"}
+        assert {row["id"]: row["gone"] for row in self.rows(narrow.table)}["1"] == "7"
+
+    def with_column(self, column: Column) -> Target:
+        return target_of(replace(ITEMS, columns=(*ITEMS.columns, column)))
+
+    # -- all or nothing (I5) -------------------------------------------------------------------------------------
+
+    def test_several_trucks_and_tables_in_one_commit(self) -> None:
+        items, bag = target_of(ITEMS), target_of(BAG)
+        copy = target_of(ITEMS, "second", TableId("other", "items"))
+        sink = self.started(items, bag, copy)
+        values = [[self.values(ITEMS, insert(item(1)))]]
+        batch = self.apply(sink, {items: values, bag: [[self.values(BAG, insert({"a": "1", "b": "x"}))]], copy: values})
+        self.holds(items, item(1))
+        self.holds(copy, item(1))
+        self.holds(bag, {"a": "1", "b": "x"})
+        states = self.make_sink().open()
+        assert [states[truck].lsn for truck in ("main", "second")] == [batch.end, batch.end]
+
+    def test_bad_data_of_one_truck_leaves_nothing_and_names_it(self) -> None:
+        good, bad = target_of(ITEMS, "good"), target_of(PAIRS, "bad")
+        sink = self.started(good, bad)
+        load: Load = {
+            good: [[self.values(ITEMS, insert(item(1)))]],
+            bad: [[self.values(PAIRS, insert({"a": "1", "b": "secret", "n": "no number"}))]],
+        }
+        batch = self.batch([good, bad])
+        receipts = self.write(batch, load)
+        with pytest.raises(TruckFailed) as failed:
+            sink.commit(batch, receipts)
+        assert failed.value.truck == "bad"
+        assert "pairs" in str(failed.value)
+        assert "secret" not in str(failed.value)
+        assert "no number" not in str(failed.value)
+        self.holds(good)
+        assert {truck: state.lsn for truck, state in self.make_sink().open().items()} == {"good": START, "bad": START}
+        rest = Batch(batch.start, batch.end, {"good": batch.end}, targets=(good,))
+        sink.commit(rest, [receipt for receipt in receipts if receipt.truck == "good"])
+        self.holds(good, item(1))
+        assert {t: s.lsn for t, s in self.make_sink().open().items()} == {"good": batch.end, "bad": START}
+
+    def test_a_truck_that_is_ahead_is_left_alone(self) -> None:
+        """Two trucks, one of which has the batch already: a lane that rejoins after a crash."""
+        one, two = target_of(BAG, "one"), target_of(BAG, "two", TableId("public", "bag2"))
+        sink = self.started(one, two)
+        values = [[self.values(BAG, insert({"a": "1", "b": "x"}))]]
+        self.apply(sink, {one: values})
+        self.apply(sink, {one: values, two: values})
+        self.holds(one, {"a": "1", "b": "x"})
+        self.holds(two, {"a": "1", "b": "x"})
+
+    def test_a_part_written_twice_counts_once(self) -> None:
+        bag = target_of(BAG)
+        sink = self.started(bag)
+        batch = self.batch([bag])
+        values = [self.values(BAG, insert({"a": "1", "b": "x"}))]
+        self.write_part(Work(batch, bag, 0), values)
+        sink.commit(batch, [self.write_part(Work(batch, bag, 0), values)])
+        self.holds(bag, {"a": "1", "b": "x"})
+
+    def test_a_write_without_commit_leaves_nothing(self) -> None:
+        bag = target_of(BAG)
+        sink = self.started(bag)
+        self.write(self.batch([bag]), {bag: [[self.values(BAG, insert({"a": "1"}))]]})
+        self.holds(bag)
+        sink.close()
+        again = self.make_sink()
+        again.open()
+        self.change(again, bag, insert({"a": "2", "b": None}))
+        self.holds(bag, {"a": "2", "b": None})
+
+    def test_a_receipt_for_no_position_is_refused(self) -> None:
+        items = target_of(ITEMS)
+        sink = self.started(items)
+        batch = replace(self.batch([items]), positions={})
+        receipts = self.write(batch, {items: [[self.values(ITEMS, insert(item(1)))]]})
+        with pytest.raises((SinkError, TruckFailed)):
+            sink.commit(batch, receipts)
+        self.holds(items)
+
+    # -- values and names ----------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("way", ["copied", "inserted", "updated"])
+    def test_odd_values(self, way: str) -> None:
+        items = target_of(ITEMS)
+        rows = [item(n, value, None, value) for n, value in enumerate(ODD_VALUES)]
+        if way == "copied":
+            self.filled(items, *rows)
+        elif way == "inserted":
+            self.change(self.started(items), items, *(insert(row) for row in rows))
+        else:
+            sink = self.filled(items, *(item(n) for n in range(len(rows))))
+            self.change(sink, items, *(update(row, unchanged=["qty"]) for row in rows))
+            rows = [{**row, "qty": "0"} for row in rows]
+        self.holds(items, *rows)
+
+    def test_odd_values_in_a_table_without_key(self) -> None:
+        bag = target_of(BAG)
+        rows = [{"a": "1", "b": value} for value in ODD_VALUES]
+        sink = self.filled(bag, *rows, *rows)
+        self.change(sink, bag, *(delete(row) for row in rows))
+        self.holds(bag, *rows)
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_odd_names(self, name: str) -> None:
+        schema = schema_of(
+            TableId(name, name), {name: "integer not null", f"{name[:20]} 2": "text", "k": "text", "op": "text"}, [name]
+        )
+        target = Target(f"truck {name}", schema, schema.table)
+        row = dict(zip(schema.names, ("1", "a", "b", "c"), strict=True))
+        sink = self.filled(target, row)
+        other, moved = {**row, name: "2"}, {**row, name: "3"}
+        self.change(sink, target, insert(other))
+        self.change(sink, target, update({name: "3"}, {name: "1"}, schema.names[1:]), delete({name: "2"}), step=2)
+        self.holds(target, moved)
+        assert self.make_sink().open()[f"truck {name}"].lsn == Lsn(START + 0x200)
+
+    def test_a_batch_of_some_size(self) -> None:
+        """Large enough for sinks that stage large parts in another way than small ones."""
+        items = target_of(ITEMS)
+        text = "0123456789abcdef" * 8
+        sink = self.filled(items, *(item(n, text, n, text) for n in range(0, 20_000, 2)))
+        self.apply(
+            sink,
+            {
+                items: [
+                    [self.values(ITEMS, *(insert(item(n, text, n)) for n in range(1, 20_000, 2)))],
+                    [self.values(ITEMS, *(update(item(n, text, -n), unchanged=["note"]) for n in range(0, 20_000, 4)))],
+                    [self.values(ITEMS, *(delete({"id": str(n)}) for n in range(2, 20_000, 4)))],
+                ]
+            },
+        )
+        rows = {int(row["id"] or -1): row for row in self.rows(items.table)}
+        assert len(rows) == 15_000
+        assert rows[1] == item(1, text, 1)
+        assert rows[4] == item(4, text, -4, text)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from trucker.lsn import ZERO
 from trucker.lsn import Lsn as Lsn
 
 INSERT: Final = ord("I")
@@ -185,7 +186,7 @@ class Changes:
         )
 
     @classmethod
-    def inserts(cls, schema: TableSchema, rows: pa.RecordBatch, lsn: Lsn = Lsn(0)) -> Changes:
+    def inserts(cls, schema: TableSchema, rows: pa.RecordBatch, lsn: Lsn = ZERO) -> Changes:
         """Rows of a snapshot, as inserts."""
         count = rows.num_rows
         return cls(
@@ -284,7 +285,7 @@ class CopiedRows:
     schema: TableSchema
     csv: bytes
     rows: int
-    lsn: Lsn = Lsn(0)
+    lsn: Lsn = ZERO
 
     def to_changes(self) -> Changes:
         return Changes.inserts(self.schema, parse_copy_csv(self.schema, self.csv), self.lsn)
@@ -292,11 +293,13 @@ class CopiedRows:
 
 def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:
     """COPY's CSV text into one string column per column; quoted is a value, unquoted and empty is NULL."""
+    if not data:
+        return null_rows(schema, 0)
     names = list(schema.names)
     table = pacsv.read_csv(
         pa.BufferReader(data),
         read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=max(len(data) + 1, 1024)),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True),
+        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pacsv.ConvertOptions(
             column_types={name: pa.string() for name in names},
             null_values=[""],

@@ -1,0 +1,221 @@
+"""The Spark session: tuned for small, quick micro-batches that carry references, not rows.
+
+What is set here was measured (`bench/README.md`); the user's own settings win over all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trucker
+from trucker.engine.java import cache_folder, find_java
+from trucker.engine.launch import Launch, prepare_launch
+from trucker.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The driver's heap: it holds plans and receipts, never rows.
+DRIVER_MEMORY = "512m"
+TASK_TRIES = 4
+_SOCKET_PATH_ROOM = 60
+
+_JVM = (
+    # Spark matches a failure's text with a pattern that recurses; a job cancelled by stop() overflowed the default.
+    "-Xss8m",
+    # The JVM coordinates and Python works: a compiler quick to warm up and a collector without threads of its own
+    # give lower latency, half the memory and next to no idle CPU.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Djava.net.preferIPv4Stack=true",
+)
+
+_SETTINGS: Mapping[str, str] = {
+    # 40 ms less per hop between JVM and Python than loopback TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # 60 ms less per batch: the defaults start processes for each file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.scheduler.mode": "FAIR",
+}
+
+_LOOPBACK: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def start_session(
+    app_name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, state: Path
+) -> SparkSession:
+    """Start Spark's driver and connect to `master`. One per process; its log and scratch files are below `state`.
+
+    `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
+    an earlier run left in the scratch folder is deleted.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    asked = dict(settings or {})
+    scratch = _scratch(state)
+    launch = _launch(state, scratch, asked)
+    with _environment({**launch.environment, **_python_environment()}):
+        return _connect(_retrying(master), {**_defaults(app_name, master, state, scratch), **asked}, launch)
+
+
+def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
+    """Stop Spark and let its JVM end; with `wait`, give it so many seconds to be gone, archive written.
+
+    The process can start no other session that differs in what concerns the JVM, unless it has waited.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    spark.stop()
+    process = getattr(gateway, "proc", None)
+    if wait is None or process is None:
+        return
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process.stdin.close()
+    try:
+        process.wait(wait)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise EngineError(
+            f"Spark's driver did not start: {_last_lines(launch.output) or error}",
+            remedy=f"see {launch.output}; check the `spark:` settings in trucker.yml",
+            code="TRK505",
+        ) from error
+    except Exception as error:
+        raise EngineError(
+            f"Spark did not start with master {master}: {_cause(error)}",
+            remedy=f"check `master` and the `spark:` settings; see {launch.output.with_name('spark.log')}",
+            code="TRK506",
+        ) from error
+
+
+def _launch(state: Path, scratch: Path, settings: Mapping[str, str]) -> Launch:
+    cache = cache_folder()
+    options = [
+        *_JVM,
+        f"-Djava.io.tmpdir={scratch}",
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+        f"-Dtrucker.spark.log={state.resolve() / 'spark.log'}",
+    ]
+    return prepare_launch(find_java(cache), cache, state.resolve(), options, settings, DRIVER_MEMORY)
+
+
+def _defaults(app_name: str, master: str, state: Path, scratch: Path) -> dict[str, str]:
+    return {
+        **_SETTINGS,
+        **(_LOOPBACK if master.startswith("local") else {}),
+        "spark.app.name": app_name,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(state.resolve() / "spark" / "warehouse"),
+    }
+
+
+def _retrying(master: str) -> str:
+    """`local[*]` as `local[*,4]`: Spark's plain local mode never tries a task again."""
+    if master == "local":
+        return f"local[1,{TASK_TRIES}]"
+    found = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{found[1]},{TASK_TRIES}]" if found else master
+
+
+def _scratch(state: Path) -> Path:
+    """An empty folder for Spark's temporary files; a killed run's are gone.
+
+    Unix sockets live in it, and their paths are limited to about a hundred bytes.
+    """
+    folder = state.resolve() / "spark" / "tmp"
+    if len(str(folder)) > _SOCKET_PATH_ROOM:
+        name = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+        folder = Path(tempfile.gettempdir()) / f"trucker-{os.getuid()}-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def _python_environment() -> dict[str, str]:
+    """Workers run this Python and find this trucker, also where it is not installed."""
+    source = str(Path(trucker.__file__).parents[1])
+    paths = [source] if source not in site.getsitepackages() else []
+    paths += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    found = {
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Two cores do not need eight heaps each.
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+    }
+    return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
+
+
+@contextlib.contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """pyspark takes what it starts the driver with from the environment; leave it as it was."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _last_lines(path: Path, count: int = 3) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return " | ".join(line.strip() for line in lines[-count:])
+
+
+def _cause(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    text = str(java.getMessage() if java is not None else error)
+    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -243,7 +243,8 @@ class Changes:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        return sink.getvalue().to_pybytes()
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
 
     @classmethod
     def from_ipc(cls, data: bytes | pa.Buffer) -> Changes:

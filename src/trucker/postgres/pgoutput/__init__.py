@@ -20,16 +20,17 @@ The wire. Numbers are big-endian; a string ends with a zero byte; an LSN is an i
     tuple         int16 columns · columns × ("n" | "u" | "t" int32 length · text)
                   n: NULL, or not sent where it is no key in a "K" tuple; u: unchanged and not sent (TOAST)
 
-"K" holds the identity's columns and comes when one of them changed (or lives out of line); "O" is the whole old row, always
-there under REPLICA IDENTITY FULL. A Relation message is in force from where it stands until the next of its oid.
+"K" holds the identity's columns and comes when one of them changed (or lives out of line); "O" is the whole old row,
+always there under REPLICA IDENTITY FULL. A Relation message is in force until the next of its oid.
 
-Input that does not follow the table is a `SourceError` with code TRK250 that names the message's number and kind, never its data.
+Input that does not follow the table is a `SourceError`, code TRK250, that names the message's number and kind, never
+its data. TRK251 is for changes that do not tell which row of the destination they are of.
 """
 
 from __future__ import annotations
 
 from trucker.postgres.pgoutput.bucket import Bucket
-from trucker.postgres.pgoutput.decode import decode, key_changes
+from trucker.postgres.pgoutput.decoding import decode, key_changes
 from trucker.postgres.pgoutput.relation import Relation, parse_relation
 
 __all__ = ["Bucket", "Relation", "decode", "key_changes", "parse_relation"]

@@ -44,7 +44,8 @@ class Bucket:
 
     def holds(self, buffer: Bytes, key: Sequence[Cells]) -> Mask:
         """Which rows belong here; `key` has the cells of one key column each."""
-        return hash_cells(buffer, key) % np.uint64(self.count) == np.uint64(self.index)
+        mine: Mask = hash_cells(buffer, key) % np.uint64(self.count) == np.uint64(self.index)
+        return mine
 
 
 def hash_cells(buffer: Bytes, key: Sequence[Cells]) -> Hashes:

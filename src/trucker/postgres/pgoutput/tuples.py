@@ -35,7 +35,8 @@ class Cells:
 
     @property
     def null(self) -> Mask:
-        return self.kinds != TEXT
+        null: Mask = self.kinds != TEXT
+        return null
 
     def take(self, rows: Places) -> Cells:
         return Cells(self.kinds[rows], self.starts[rows], self.ends[rows])
@@ -51,26 +52,26 @@ class Cells:
 class Tuples:
     """The tuples that begin at `places` of `buffer`, in messages that end at `ends`, in rising order.
 
-    `cells` grows as columns are read. `fill_with` gives, for unchanged cells, the tuples whose cells are taken instead (`origin[i]` is the
-    tuple for tuple i, -1 for none): the old tuple of the same message.
+    `cells` grows as columns are read. `fill_with` names the tuples whose cells stand in for unchanged ones:
+    `origin[i]` is the old tuple of tuple i's message, or -1; `full` marks the donors that are whole rows, whose NULLs
+    are values (in a key-only tuple NULL means "not sent").
     """
 
-    def __init__(
-        self, buffer: Bytes, places: Places, ends: Places, messages: Places, width: int, blame: Blame
-    ) -> None:
+    def __init__(self, buffer: Bytes, places: Places, ends: Places, messages: Places, width: int, blame: Blame) -> None:
         self.buffer, self.places, self.ends, self.messages = buffer, places, ends, messages
         self.width, self.blame = width, blame
         self.cells: list[Cells] = []
         self._donor: Tuples | None = None
         self._origin: Places = np.empty(0, np.int64)
+        self._full: Mask = np.empty(0, np.bool_)
         self._require(uint16_at(buffer, places) == width, f"its tuple has not the {width} columns of its relation")
         self.places = places + 2
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def fill_with(self, donor: Tuples, origin: Places) -> None:
-        self._donor, self._origin = donor, origin
+    def fill_with(self, donor: Tuples, origin: Places, full: Mask) -> None:
+        self._donor, self._origin, self._full = donor, origin, full
 
     def read(self, count: int) -> None:
         """Read on until `count` columns are known."""
@@ -89,7 +90,9 @@ class Tuples:
         if text.all():
             starts = places + 5
         else:
-            self._require(text | (kinds == NULL) | (kinds == UNCHANGED), "a column is neither text nor NULL nor unchanged")
+            self._require(
+                text | (kinds == NULL) | (kinds == UNCHANGED), "a column is neither text nor NULL nor unchanged"
+            )
             lengths *= text
             starts = places + np.where(text, 5, 1)
         self.places = starts + lengths
@@ -99,8 +102,10 @@ class Tuples:
         wanting = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
         if not len(wanting):
             return
+        origin = self._origin[wanting]
+        given = (donor.kinds[origin] == TEXT) | self._full[origin]
         cells.ends = cells.ends.copy()  # they are the next column's places too
-        cells.put(wanting, donor.take(self._origin[wanting]))
+        cells.put(wanting[given], donor.take(origin[given]))
 
     def keep(self, rows: Places) -> Tuples:
         """The chosen tuples, with the columns read so far."""
@@ -108,7 +113,7 @@ class Tuples:
         kept.buffer, kept.width, kept.blame = self.buffer, self.width, self.blame
         kept.places, kept.ends, kept.messages = self.places[rows], self.ends[rows], self.messages[rows]
         kept.cells = [cells.take(rows) for cells in self.cells]
-        kept._donor = self._donor
+        kept._donor, kept._full = self._donor, self._full
         kept._origin = self._origin[rows] if self._donor is not None else self._origin
         return kept
 

@@ -41,8 +41,8 @@ def malformed(index: int | None, kind: int | None, what: str) -> SourceError:
     where = f"message {index} ({name})" if index is not None else f"{name} message in force before the run"
     return SourceError(
         f"pgoutput: {where}: {what}",
-        remedy="the change log or the connection is damaged, or the slot does not speak pgoutput version 1 with text tuples; "
-        "if it happens again, reset the truck so that its tables are copied anew",
+        remedy="the change log is damaged, or the slot does not speak pgoutput version 1 with text tuples; if it happens again, "
+        "reset the truck so that its tables are copied anew",
         code="TRK250",
     )
 
@@ -56,7 +56,7 @@ def _numbers(buffer: Bytes, places: Places, dtype: str) -> npt.NDArray[Any]:
     count = len(buffer) - size + 1
     if count <= 0:
         return np.zeros(len(places), dtype)
-    everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer, strides=(1,))  # type: ignore[arg-type]
+    everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer, strides=(1,))
     return everywhere[np.minimum(places, count - 1)]
 
 

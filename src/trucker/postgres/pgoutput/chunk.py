@@ -1,9 +1,7 @@
-"""Runs of messages into columns; the package's docstring has the wire format."""
+"""Some changes of one relation, decoded together: tuples found and read, shared out by key, made columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,174 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import (
-    DELETE,
-    INSERT,
-    NO_OLD,
-    OLD_FULL,
-    OLD_KEY,
-    TRUNCATE,
-    UPDATE,
-    Changes,
-    Frames,
-    Lsn,
-    Mask,
-    TableId,
-    TableSchema,
-    null_rows,
-)
+from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Mask, TableId, TableSchema
 from trucker.errors import SourceError
 from trucker.postgres.pgoutput.bucket import Bucket
 from trucker.postgres.pgoutput.relation import Relation
 from trucker.postgres.pgoutput.run import Run
-from trucker.postgres.pgoutput.tuples import CHUNK_ROWS, Cells, Tuples
+from trucker.postgres.pgoutput.tuples import Cells, Tuples
 from trucker.postgres.pgoutput.wire import NEW_TUPLE, UNCHANGED, Bytes, Places, bytes_at
-
-# Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
-_SPAN_BYTES = 1 << 30
-
-
-def decode(
-    frames: Frames,
-    keys: Mapping[TableId, tuple[str, ...]],
-    *,
-    after: Mapping[TableId, Lsn] | None = None,
-    bucket: Bucket | None = None,
-    whole: AbstractSet[TableId] = frozenset(),
-) -> list[Changes]:
-    """The changes of the tables in `keys`, by table and shape, in the order of their first change.
-
-    `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
-    `commit_lsn` is below `after[table]` are left out.
-
-    With a `bucket` only the rows whose key falls into it are given. A table in `whole`, or without key, goes to one bucket entirely; a table in
-    which keys change without the whole old row being there (`key_changes`) has to be in it. An update that changes
-    the key then comes as a delete and an insert. Truncates are in every bucket.
-    """
-    run = Run(frames)
-    decoding = _Decoding(run, keys, after or {}, bucket, whole)
-    found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
-    found.sort(key=lambda each: each[0])
-    return [changes for _, changes in found]
-
-
-def key_changes(frames: Frames) -> set[TableId]:
-    """The tables with an update that carries only its old key: their rows cannot be spread by key."""
-    run = Run(frames)
-    updates = np.flatnonzero(run.kinds == UPDATE)
-    if not (run.markers(updates) == OLD_KEY).any():
-        return set()
-    return {
-        relation.table
-        for relation, entries in run.by_relation()
-        if ((run.kinds[run.entries[entries]] == UPDATE) & (run.markers(run.entries[entries]) == OLD_KEY)).any()
-    }
-
-
-class _Decoding:
-    """One call of `decode`."""
-
-    def __init__(
-        self,
-        run: Run,
-        keys: Mapping[TableId, tuple[str, ...]],
-        after: Mapping[TableId, Lsn],
-        bucket: Bucket | None,
-        whole: AbstractSet[TableId],
-    ) -> None:
-        self.run, self.keys, self.after, self.bucket, self.whole = run, keys, after, bucket, whole
-        self.transactions, self.transaction_of, self.number_of = run.transactions()
-
-    def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
-        """The changes of one shape of one table, each with its first entry; normally one."""
-        key = self.keys.get(relation.table)
-        if key is None:
-            return
-        schema = _schema(relation, key)
-        entries = self._later_than(self.after.get(relation.table), entries)
-        bucket = self.bucket
-        if bucket is not None and (not key or relation.table in self.whole):
-            if not bucket.holds_table(relation.table):
-                entries = entries[self.run.is_truncate[self.run.entries[entries]]]
-            bucket = None
-        for span in self._spans(entries):
-            parts = [
-                _Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded(bucket)
-                for at in range(0, len(span), CHUNK_ROWS)
-            ]
-            parts = [part for part in parts if len(part.entries)]
-            if parts:
-                yield int(parts[0].entries[0]), self._changes(schema, parts)
-
-    def _later_than(self, lsn: Lsn | None, entries: Places) -> Places:
-        if lsn is None:
-            return entries
-        commits = self.transactions.commit_lsn[self.transaction_of[self.run.entries[entries]]]
-        return entries[commits >= np.uint64(lsn)]
-
-    def _spans(self, entries: Places) -> Iterator[Places]:
-        """The entries cut so that no part is too large for Arrow; a message itself is always below 1 GB."""
-        if len(self.run.payload) <= _SPAN_BYTES:
-            yield entries
-            return
-        messages = self.run.entries[entries]
-        place = self.run.starts[messages] // _SPAN_BYTES
-        yield from np.split(entries, np.flatnonzero(np.diff(place)) + 1)
-
-    def _changes(self, schema: TableSchema, parts: list[_Part]) -> Changes:
-        entries = np.concatenate([part.entries for part in parts])
-        messages = self.run.entries[entries]
-        transaction = self.transaction_of[messages]
-        names = list(schema.names)
-        counts = [len(part.entries) for part in parts]
-        olds = [part.old for part in parts]
-        return Changes(
-            schema,
-            np.concatenate([part.op for part in parts]),
-            _batch(names, [part.new for part in parts], counts),
-            null_rows(schema, len(entries)) if not any(olds) else _batch(names, olds, counts),
-            np.concatenate([part.old_kind for part in parts]),
-            _masks(parts, counts),
-            self.transactions.commit_lsn[transaction],
-            self.transactions.commit_time[transaction],
-            self.transactions.xid[transaction],
-            self.number_of[messages] - self.transactions.first[transaction],
-        )
-
-
-def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:
-    schema = TableSchema(relation.table, relation.columns, key)
-    missing = set(key) - set(schema.names)
-    if missing:
-        raise SourceError(
-            f"table {relation.table}: the stream does not carry its key column {min(missing)}",
-            remedy="publish every column of the key; after a rename of a key column, reset the truck",
-            code="TRK251",
-        )
-    return schema
-
-
-def _batch(names: list[str], parts: list[list[pa.Array]], counts: list[int]) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return pa.RecordBatch.from_arrays(parts[0], names=names)
-    filled = [part or [pa.nulls(count, pa.string())] * len(names) for part, count in zip(parts, counts, strict=True)]
-    return pa.RecordBatch.from_arrays([pa.concat_arrays(column) for column in zip(*filled, strict=True)], names=names)
-
-
-def _masks(parts: list[_Part], counts: list[int]) -> dict[str, Mask]:
-    if len(parts) == 1:
-        return parts[0].unchanged
-    names = dict.fromkeys(name for part in parts for name in part.unchanged)
-    return {
-        name: np.concatenate(
-            [part.unchanged.get(name, np.zeros(count, np.bool_)) for part, count in zip(parts, counts, strict=True)]
-        )
-        for name in names
-    }
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """A decoded chunk. `entries` are those it comes from; `old` is empty where no row has an old tuple."""
 
     entries: Places
@@ -191,7 +32,7 @@ class _Part:
 
 
 @dataclass
-class _Rows:
+class Rows:
     """The rows a chunk gives: entry, operation, and which old and new tuple each has (-1: none)."""
 
     at: Places
@@ -200,11 +41,11 @@ class _Rows:
     old: Places
     new: Places
 
-    def take(self, rows: npt.NDArray[Any]) -> _Rows:
-        return _Rows(self.at[rows], self.op[rows], self.old_kind[rows], self.old[rows], self.new[rows])
+    def take(self, rows: npt.NDArray[Any]) -> Rows:
+        return Rows(self.at[rows], self.op[rows], self.old_kind[rows], self.old[rows], self.new[rows])
 
 
-class _Chunk:
+class Chunk:
     """Some entries of one relation, decoded together."""
 
     def __init__(self, run: Run, relation: Relation, schema: TableSchema, entries: Places) -> None:
@@ -214,7 +55,7 @@ class _Chunk:
         names = schema.names
         self.key = [names.index(name) for name in schema.key]
 
-    def decoded(self, bucket: Bucket | None) -> _Part:
+    def decoded(self, bucket: Bucket | None) -> Part:
         rows, old, new = self._tuples()
         if bucket is not None:
             rows, old, new = self._share(bucket, rows, old, new)
@@ -222,7 +63,7 @@ class _Chunk:
         new.finish()
         return self._part(rows, old, new)
 
-    def _tuples(self) -> tuple[_Rows, Tuples, Tuples]:
+    def _tuples(self) -> tuple[Rows, Tuples, Tuples]:
         """Every row, its old tuples read, its new ones found."""
         op = self.run.kinds[self.messages]
         marker = self.run.markers(self.messages)
@@ -241,8 +82,8 @@ class _Chunk:
         places[with_old] = old.places + 1
         new = self._at(buffer, places[with_new], ends[with_new], with_new)
         if len(old):
-            new.fill_with(old, old_at[with_new])
-        return _Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
+            new.fill_with(old, old_at[with_new], old_kind[with_old] == OLD_FULL)
+        return Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
 
     def _at(self, buffer: Bytes, places: Places, ends: Places, rows: Mask) -> Tuples:
         return Tuples(buffer, places, ends, self.messages[rows], self.width, self.run.blame)
@@ -272,7 +113,7 @@ class _Chunk:
 
     # sharing by key
 
-    def _share(self, bucket: Bucket, rows: _Rows, old: Tuples, new: Tuples) -> tuple[_Rows, Tuples, Tuples]:
+    def _share(self, bucket: Bucket, rows: Rows, old: Tuples, new: Tuples) -> tuple[Rows, Tuples, Tuples]:
         """Only the bucket's rows and their tuples, after updates of the key became delete and insert."""
         new.read(max(self.key) + 1)
         self._check_key(new)
@@ -283,14 +124,14 @@ class _Chunk:
         new, rows.new = _kept(new, rows.new)
         return rows, old, new
 
-    def _key_cells(self, column: int, rows: _Rows, old: Tuples, new: Tuples) -> Cells:
+    def _key_cells(self, column: int, rows: Rows, old: Tuples, new: Tuples) -> Cells:
         cells = Cells.empty(len(rows.at))
         for tuples, at in ((old, rows.old), (new, rows.new)):  # the new key counts where there is one
             present = np.flatnonzero(at >= 0)
             cells.put(present, tuples.cells[column].take(at[present])) if len(present) else None
         return cells
 
-    def _split(self, rows: _Rows, old: Tuples, new: Tuples) -> _Rows:
+    def _split(self, rows: Rows, old: Tuples, new: Tuples) -> Rows:
         updates = np.flatnonzero((rows.op == UPDATE) & (rows.old >= 0))
         if not len(updates):
             return rows
@@ -322,12 +163,12 @@ class _Chunk:
 
     # columns
 
-    def _part(self, rows: _Rows, old: Tuples, new: Tuples) -> _Part:
+    def _part(self, rows: Rows, old: Tuples, new: Tuples) -> Part:
         count = len(rows.at)
         self._check_key(new)
         new_at, old_at = _all_or(rows.new), _all_or(rows.old)
         columns = range(self.width)
-        return _Part(
+        return Part(
             self.entries[rows.at],
             rows.op,
             rows.old_kind,
@@ -336,7 +177,7 @@ class _Chunk:
             self._unchanged(rows, new),
         )
 
-    def _unchanged(self, rows: _Rows, new: Tuples) -> dict[str, Mask]:
+    def _unchanged(self, rows: Rows, new: Tuples) -> dict[str, Mask]:
         masks = {}
         for name, cells in zip(self.schema.names, new.cells, strict=True):
             unsent = cells.kinds == UNCHANGED
@@ -355,7 +196,8 @@ class _Chunk:
 def _uncovered(table: TableId) -> SourceError:
     return SourceError(
         f"table {table}: its changes do not say which row they are of (the replica identity does not hold the key)",
-        remedy=f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL, or DEFAULT where its primary key is the key; then reset the truck",
+        remedy=f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL (or DEFAULT where the key is its primary key), "
+        "then reset the truck",
         code="TRK251",
     )
 

@@ -1,0 +1,161 @@
+"""Runs of messages into columns; the package's docstring has the wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+import pyarrow as pa
+
+from trucker.change import OLD_KEY, UPDATE, Changes, Frames, Lsn, Mask, TableId, TableSchema, null_rows
+from trucker.errors import SourceError
+from trucker.postgres.pgoutput.bucket import Bucket
+from trucker.postgres.pgoutput.chunk import Chunk, Part
+from trucker.postgres.pgoutput.relation import Relation
+from trucker.postgres.pgoutput.run import Run
+from trucker.postgres.pgoutput.tuples import CHUNK_ROWS
+from trucker.postgres.pgoutput.wire import Places
+
+# Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
+_SPAN_BYTES = 1 << 30
+
+
+def decode(
+    frames: Frames,
+    keys: Mapping[TableId, tuple[str, ...]],
+    *,
+    after: Mapping[TableId, Lsn] | None = None,
+    bucket: Bucket | None = None,
+    whole: AbstractSet[TableId] = frozenset(),
+) -> list[Changes]:
+    """The changes of the tables in `keys`, by table and shape, in the order of their first change.
+
+    `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
+    `commit_lsn` is below `after[table]` are left out.
+
+    With a `bucket` only the rows whose key falls into it are given. A table in `whole`, or without key, goes to one
+    bucket entirely; a table in which keys change without the whole old row being there (`key_changes`) has to be in
+    `whole`. In any other table an update that changes the key then comes as a delete and an insert. Truncates are in
+    every bucket.
+    """
+    run = Run(frames)
+    decoding = _Decoding(run, keys, after or {}, bucket, whole)
+    found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
+    found.sort(key=lambda each: each[0])
+    return [changes for _, changes in found]
+
+
+def key_changes(frames: Frames) -> set[TableId]:
+    """The tables with an update that carries only its old key: their rows cannot be spread by key."""
+    run = Run(frames)
+    updates = np.flatnonzero(run.kinds == UPDATE)
+    if not (run.markers(updates) == OLD_KEY).any():
+        return set()
+    return {
+        relation.table
+        for relation, entries in run.by_relation()
+        if ((run.kinds[run.entries[entries]] == UPDATE) & (run.markers(run.entries[entries]) == OLD_KEY)).any()
+    }
+
+
+class _Decoding:
+    """One call of `decode`."""
+
+    def __init__(
+        self,
+        run: Run,
+        keys: Mapping[TableId, tuple[str, ...]],
+        after: Mapping[TableId, Lsn],
+        bucket: Bucket | None,
+        whole: AbstractSet[TableId],
+    ) -> None:
+        self.run, self.keys, self.after, self.bucket, self.whole = run, keys, after, bucket, whole
+        self.transactions, self.transaction_of, self.number_of = run.transactions()
+
+    def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
+        """The changes of one shape of one table, each with its first entry; normally one."""
+        key = self.keys.get(relation.table)
+        if key is None:
+            return
+        schema = _schema(relation, key)
+        entries = self._later_than(self.after.get(relation.table), entries)
+        bucket = self.bucket
+        if bucket is not None and (not key or relation.table in self.whole):
+            if not bucket.holds_table(relation.table):
+                entries = entries[self.run.is_truncate[self.run.entries[entries]]]
+            bucket = None
+        for span in self._spans(entries):
+            parts = [
+                Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded(bucket)
+                for at in range(0, len(span), CHUNK_ROWS)
+            ]
+            parts = [part for part in parts if len(part.entries)]
+            if parts:
+                yield int(parts[0].entries[0]), self._changes(schema, parts)
+
+    def _later_than(self, lsn: Lsn | None, entries: Places) -> Places:
+        if lsn is None:
+            return entries
+        commits = self.transactions.commit_lsn[self.transaction_of[self.run.entries[entries]]]
+        return entries[commits >= np.uint64(lsn)]
+
+    def _spans(self, entries: Places) -> Iterator[Places]:
+        """The entries cut so that no part is too large for Arrow; a message itself is always below 1 GB."""
+        if len(self.run.payload) <= _SPAN_BYTES:
+            yield entries
+            return
+        messages = self.run.entries[entries]
+        place = self.run.starts[messages] // _SPAN_BYTES
+        yield from np.split(entries, np.flatnonzero(np.diff(place)) + 1)
+
+    def _changes(self, schema: TableSchema, parts: list[Part]) -> Changes:
+        entries = np.concatenate([part.entries for part in parts])
+        messages = self.run.entries[entries]
+        transaction = self.transaction_of[messages]
+        names = list(schema.names)
+        counts = [len(part.entries) for part in parts]
+        olds = [part.old for part in parts]
+        return Changes(
+            schema,
+            np.concatenate([part.op for part in parts]),
+            _batch(names, [part.new for part in parts], counts),
+            null_rows(schema, len(entries)) if not any(olds) else _batch(names, olds, counts),
+            np.concatenate([part.old_kind for part in parts]),
+            _masks(parts, counts),
+            self.transactions.commit_lsn[transaction],
+            self.transactions.commit_time[transaction],
+            self.transactions.xid[transaction],
+            self.number_of[messages] - self.transactions.first[transaction],
+        )
+
+
+def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:
+    schema = TableSchema(relation.table, relation.columns, key)
+    missing = set(key) - set(schema.names)
+    if missing:
+        raise SourceError(
+            f"table {relation.table}: the stream does not carry its key column {min(missing)}",
+            remedy="publish every column of the key; after a rename of a key column, reset the truck",
+            code="TRK251",
+        )
+    return schema
+
+
+def _batch(names: list[str], parts: list[list[pa.Array]], counts: list[int]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return pa.RecordBatch.from_arrays(parts[0], names=names)
+    filled = [part or [pa.nulls(count, pa.string())] * len(names) for part, count in zip(parts, counts, strict=True)]
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(column) for column in zip(*filled, strict=True)], names=names)
+
+
+def _masks(parts: list[Part], counts: list[int]) -> dict[str, Mask]:
+    if len(parts) == 1:
+        return parts[0].unchanged
+    names = dict.fromkeys(name for part in parts for name in part.unchanged)
+    return {
+        name: np.concatenate(
+            [part.unchanged.get(name, np.zeros(count, np.bool_)) for part, count in zip(parts, counts, strict=True)]
+        )
+        for name in names
+    }

@@ -3,10 +3,15 @@
     TruckerError
     ├── ConfigError          TRK1xx  the project's files are wrong
     ├── SourceError          TRK2xx  PostgreSQL, the publication or the slot is not as needed
+    │   └── SourceUnavailable        … for now: the work is tried again
     ├── ChangeLogError       TRK3xx  the change log is missing, behind or damaged
+    │   └── ChangeLogFull            … for now: its disk is full, and nothing is acknowledged
     ├── SinkError            TRK4xx  a destination cannot take what it is given
     │   └── SinkUnavailable          … for now: the work is tried again
     ├── EngineError          TRK5xx  Spark or Java
+    │   └── JobFailed                … for now: the work is tried again
+    ├── CheckFailed          TRK600  what was found before a run stands in its way
+    ├── TruckFailed          TRK402  one truck of a batch cannot be committed
     └── LockedError          TRK601  another instance holds the project
 
 Spark hands the driver an executor's exception as text only, so the code is part of the message. Whether
@@ -90,6 +95,13 @@ class ChangeLogError(TruckerError):
     code = "TRK300"
 
 
+class ChangeLogFull(ChangeLogError):
+    """The change log's disk is full; nothing is acknowledged to the source until there is room again."""
+
+    code = "TRK305"
+    transient = True
+
+
 class SinkError(TruckerError):
     """A destination cannot take what it is given; the truck stops (I8)."""
 
@@ -107,6 +119,19 @@ class EngineError(TruckerError):
     """Spark or Java could not be started or failed."""
 
     code = "TRK500"
+
+
+class JobFailed(EngineError):
+    """Spark gave up on a job, as when its processes are killed again and again; it is tried again."""
+
+    code = "TRK510"
+    transient = True
+
+
+class CheckFailed(TruckerError):
+    """What `trucker check` finds stands in the way of a run; nothing has been created."""
+
+    code = "TRK600"
 
 
 class LockedError(TruckerError):

@@ -1,0 +1,279 @@
+"""The exported snapshot: tables copied as of one commit, by many tasks at once, while the stream goes on.
+
+Who calls: the source's runner, in a thread, for every table whose destination does not say that it has been copied. The
+consistent point is a slot's: the permanent one's own when it was made just now, a temporary one's otherwise. What
+was committed before it is in the copy, what comes after it is in the change log, with no gap and no overlap (I6),
+because the table was published and captured before.
+
+What may fail: the source (the snapshot is gone with its connection), a destination, one truck. What repeats: the whole copy of
+those tables, from a new snapshot; the destination is emptied first and says "copying" until it is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trucker.change import Lsn, TableId
+from trucker.config.models import PostgresConnection
+from trucker.engine.backoff import Backoff
+from trucker.engine.destination import Destination, without
+from trucker.engine.job import run_job
+from trucker.engine.plan import Assignment, CopyPart
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.work import copy_part
+from trucker.errors import TruckerError
+from trucker.observe.status import CopyProgress, TruckPhase
+from trucker.postgres.catalog import SourceTable, load_table
+from trucker.postgres.connect import connect
+from trucker.postgres.slot import ExportedSnapshot, create_slot
+from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("trucker.copy")
+
+CHUNK_BYTES = 16 << 20
+MOST_CHUNKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Tables of a truck that must be copied; `whole` when the truck has no position yet."""
+
+    run: TruckRun
+    tables: frozenset[TableId]
+    whole: bool
+
+
+class Copier:
+    """Copies what is needed, however often it takes, and hands each truck on to a lane at the snapshot's LSN."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: PostgresConnection,
+        temporary_slot: str,
+        destinations: Mapping[str, Destination],
+        *,
+        backoff: Backoff,
+        tries: int | None,
+        spawn: Callable[[Lane], None],
+    ) -> None:
+        self.spark = spark
+        self.connection = connection
+        self._temporary_slot = temporary_slot
+        self.destinations = destinations
+        self._backoff = backoff
+        self._tries = tries
+        self.spawn = spawn
+        self.group = ""
+        self.lsn: Lsn | None = None
+
+    def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
+        """Copy all of it. `first` is the permanent slot's own snapshot, good for one try."""
+        left = list(needs)
+        while left and not stop.is_set():
+            exported = first
+            try:
+                exported = first or create_slot(self.connection, self._temporary_slot, temporary=True)
+                self.lsn = exported.lsn
+                failures = _Attempt(self, left, exported).run()
+            except TruckerError as error:
+                failures = {need.run.name: error for need in left}
+            finally:
+                self.lsn = first = None
+                if exported is not None:
+                    exported.close()
+            left = self._settle(left, failures)
+            if left:
+                self._backoff.wait(stop)
+
+    def cancel(self) -> None:
+        """Give up the copy in hand; it is taken again at the next start."""
+        if self.group:
+            self.spark.sparkContext.cancelJobGroup(self.group)
+
+    def _settle(self, needs: Sequence[Need], failures: Mapping[str, TruckerError]) -> list[Need]:
+        """What must be tried again."""
+        again = []
+        for need in needs:
+            error = failures.get(need.run.name)
+            if error is None:
+                continue
+            need.run.error = error
+            exhausted = self._tries is not None and self._backoff.tries >= self._tries
+            need.run.phase = TruckPhase.RETRYING if error.transient and not exhausted else TruckPhase.FAILED
+            log.warning(
+                "copy %s",
+                need.run.phase,
+                extra={"truck": need.run.name, "code": error.code, "reason": error.message},
+            )
+            if need.run.phase is TruckPhase.RETRYING:
+                again.append(need)
+        return again
+
+
+class _Attempt:
+    """One try at copying, at one snapshot."""
+
+    def __init__(self, copier: Copier, needs: Sequence[Need], exported: ExportedSnapshot) -> None:
+        self._copier = copier
+        self._needs = {need.run.name: need for need in needs}
+        self._exported = exported
+        self._name = f"copy-{uuid.uuid4().hex[:12]}"
+        self._failures: dict[str, TruckerError] = {}
+
+    def run(self) -> Mapping[str, TruckerError]:
+        tables, chunks = self._look()
+        targets = self._prepare(tables)
+        self._commit(targets, Phase.COPYING, {})
+        parts = self._parts(targets, chunks)
+        receipts = self._copy(parts)
+        self._commit(targets, None, receipts)
+        for need in self._alive():
+            if need.whole:
+                need.run.position = need.run.stored = self._exported.lsn
+                need.run.floors = dict.fromkeys(need.tables, self._exported.lsn)
+            need.run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == need.run.name)
+            need.run.copying.clear()
+            destination = need.run.truck.destination
+            lane = Lane(destination, [need.run], self._exported.lsn, None if need.whole else need.tables)
+            self._copier.spawn(lane)
+        return self._failures
+
+    def _alive(self) -> list[Need]:
+        return [need for name, need in self._needs.items() if name not in self._failures]
+
+    def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[Chunk]]]:
+        """The tables as they are in the snapshot, cut into chunks."""
+        wanted = sorted({table for need in self._needs.values() for table in need.tables})
+        with connect(self._copier.connection, application="trucker snapshot") as connection:
+            enter_snapshot(connection, self._exported.snapshot)
+            tables = {table: load_table(connection, table) for table in wanted}
+            size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
+            chunks = {name: plan_chunks(connection, table, size) for name, table in tables.items()}
+        return tables, chunks
+
+    def _prepare(self, tables: Mapping[TableId, SourceTable]) -> dict[str, list[Target]]:
+        """Every destination's targets, their tables made where missing."""
+        targets: dict[str, list[Target]] = defaultdict(list)
+        for need in self._needs.values():
+            truck = need.run.truck
+            made = [truck.tables[table].target(truck.name, tables[table].schema) for table in sorted(need.tables)]
+            try:
+                for target in made:
+                    self._copier.destinations[truck.destination].prepare(target)
+            except TruckerError as error:
+                self._failures[truck.name] = error
+                continue
+            targets[truck.destination] += made
+        return targets
+
+    def _commit(
+        self,
+        targets: Mapping[str, Sequence[Target]],
+        phase: Phase | None,
+        receipts: Mapping[str, Sequence[Receipt]],
+    ) -> None:
+        """Say at every destination that its tables are being copied, or (`phase` None) that they have been."""
+        lsn = self._exported.lsn
+        for name, own in targets.items():
+            batch = self._batch(own, lsn, phase)
+            fine, kept = without(batch, receipts.get(name, ()), self._failures.keys())
+            self._failures.update(self._copier.destinations[name].commit(fine, kept))
+
+    def _batch(self, targets: Sequence[Target], lsn: Lsn, phase: Phase | None) -> Batch:
+        tables = {}
+        positions = {}
+        for target in targets:
+            whole = self._needs[target.truck].whole
+            done = Phase.STREAMING if whole else Phase.CATCHING_UP
+            tables[target.truck, target.source.table] = TableState(phase or done, lsn)
+            if whole and phase is None:
+                positions[target.truck] = lsn
+        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name)
+
+    def _parts(
+        self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[Chunk]]
+    ) -> list[CopyPart]:
+        readers: dict[TableId, list[Assignment]] = defaultdict(list)
+        for name, own in targets.items():
+            for target in own:
+                if target.truck not in self._failures:
+                    readers[target.source.table].append(Assignment(name, target, self._exported.lsn))
+        destinations = self._copier.destinations
+        batches = {name: self._batch(own, self._exported.lsn, None) for name, own in targets.items()}
+        sinks = {name: destinations[name].spec for name in targets}
+        pairs = [(chunk, assignments) for table, assignments in readers.items() for chunk in chunks[table]]
+        return [
+            CopyPart(
+                index,
+                self._copier.connection,
+                self._exported.snapshot,
+                self._exported.lsn,
+                chunk,
+                batches,
+                sinks,
+                assignments,
+            )
+            for index, (chunk, assignments) in enumerate(pairs)
+        ]
+
+    def _copy(self, parts: Sequence[CopyPart]) -> Mapping[str, Sequence[Receipt]]:
+        receipts: dict[str, list[Receipt]] = defaultdict(list)
+        if not parts:
+            return receipts
+        copier = self._copier
+        copier.group = self._name
+        with _Watch(copier.spark, self._name, len(parts), self._alive()):
+            copier.spark.sparkContext.setJobGroup(self._name, "trucker copy", interruptOnCancel=True)
+            outcomes = run_job(copier.spark, copy_part, parts)
+        for outcome in outcomes:
+            for destination, kept in outcome.receipts.items():
+                receipts[destination] += kept
+            for failure in outcome.failures:
+                self._failures[failure.truck] = failure.error
+        return receipts
+
+
+class _Watch:
+    """Keeps the trucks' copy progress up to date while the job runs."""
+
+    def __init__(self, spark: SparkSession, group: str, chunks: int, needs: Sequence[Need]) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._group = group
+        self._chunks = chunks
+        self._needs = needs
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {group}", daemon=True)
+
+    def __enter__(self) -> None:
+        self._show(0)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(0.5):
+            stages = [
+                self._tracker.getStageInfo(stage)
+                for job in self._tracker.getJobIdsForGroup(self._group)
+                for stage in getattr(self._tracker.getJobInfo(job), "stageIds", ())
+            ]
+            self._show(sum(stage.numCompletedTasks for stage in stages if stage))
+
+    def _show(self, done: int) -> None:
+        for need in self._needs:
+            need.run.phase = TruckPhase.COPYING if need.whole else need.run.phase
+            for table in need.tables:
+                need.run.copying[table] = CopyProgress(str(table), done, self._chunks, 0)

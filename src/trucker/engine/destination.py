@@ -1,0 +1,85 @@
+"""A destination in the driver: one sink, used by one thread at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from trucker.engine.plan import SinkSpec
+from trucker.errors import SinkError, TruckerError, TruckFailed
+from trucker.sinks.base import Batch, Receipt, Target, TruckState
+from trucker.sinks.registry import make_sink
+
+log = logging.getLogger("trucker.destination")
+
+
+class Destination:
+    """Owns the committing sink. Safe to call from the main lane and from lanes that catch up."""
+
+    def __init__(self, spec: SinkSpec) -> None:
+        self.spec = spec
+        self.name = spec.connection.name
+        self.sink = make_sink(spec.connection, spec.workspace)
+        self.committed_at = 0.0
+        self._lock = threading.RLock()
+        self._prepared: dict[tuple[str, str], Target] = {}
+
+    def open(self) -> Mapping[str, TruckState]:
+        """Connect, or connect again after a failure whose outcome is not known; what is stored there now."""
+        with self._lock:
+            self._prepared.clear()
+            return self.sink.open()
+
+    def prepare(self, target: Target) -> None:
+        """Have the table ready for the target's shape; does nothing if it is."""
+        with self._lock:
+            found = (target.truck, str(target.source.table))
+            if self._prepared.get(found) != target:
+                self.sink.prepare(target)
+                self._prepared[found] = target
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:
+        """Commit for as many trucks as it can; the errors of the others. Trucks without one are committed.
+
+        A truck that fails for good is left out and the rest tried again, so that it does not stop them (I8).
+        """
+        failures: dict[str, TruckerError] = {}
+        with self._lock:
+            while trucks := _trucks(batch):
+                try:
+                    self.sink.commit(batch, receipts)
+                    self.committed_at = time.monotonic()
+                    break
+                except TruckFailed as error:
+                    failures[error.truck] = error.reason
+                    batch, receipts = without(batch, receipts, {error.truck})
+                except TruckerError as error:
+                    return {**failures, **dict.fromkeys(trucks, error)}
+                except Exception as error:
+                    log.exception("sink failed unexpectedly", extra={"destination": self.name})
+                    reason = SinkError(f"committing to {self.name} failed: {type(error).__name__}", code="TRK499")
+                    return {**failures, **dict.fromkeys(trucks, reason)}
+        return failures
+
+    def close(self) -> None:
+        with self._lock:
+            self.sink.close()
+
+
+def _trucks(batch: Batch) -> frozenset[str]:
+    return frozenset(batch.positions) | {truck for truck, _ in batch.tables} | frozenset(batch.forget)
+
+
+def without(batch: Batch, receipts: Sequence[Receipt], trucks: AbstractSet[str]) -> tuple[Batch, list[Receipt]]:
+    """The batch as it is for the other trucks."""
+    kept = replace(
+        batch,
+        positions={name: lsn for name, lsn in batch.positions.items() if name not in trucks},
+        tables={found: state for found, state in batch.tables.items() if found[0] not in trucks},
+        targets=tuple(target for target in batch.targets if target.truck not in trucks),
+    )
+    return kept, [receipt for receipt in receipts if receipt.truck not in trucks]

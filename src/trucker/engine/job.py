@@ -1,0 +1,37 @@
+"""One Spark job from a list of parts: the only way trucker puts work on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trucker.engine.plan import CopyPart, Outcome, StreamPart
+from trucker.engine.work import PartFunction, run_parts
+from trucker.errors import JobFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_job(spark: SparkSession, function: PartFunction, parts: Sequence[StreamPart | CopyPart]) -> list[Outcome]:
+    """Run `function` over every part, a task each, and collect the outcomes in the parts' order.
+
+    Raises JobFailed when Spark gives up on a task: its process died more often than Spark tries again.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        tasks = spark.sparkContext.parallelize(parts, len(parts))
+        return tasks.mapPartitions(partial(run_parts, function)).collect()
+    except Py4JError as error:
+        raise JobFailed(
+            f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
+            remedy="see spark.log in the project's state folder",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "java_exception", None)
+    text = str(cause.getMessage()) if cause is not None else str(error)
+    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -1,0 +1,301 @@
+"""The micro-batch: from a range of the change log to a commit at every destination.
+
+The one place that decides when a position advances: in `_settle`, after the destination has committed it with the data (I3).
+
+Who calls. `SourceQuery.apply` is called by the streaming query's batches (the main lane, under `turn`) and by lanes that
+catch up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole; each
+fails those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges
+begin at the stored positions, never at Spark's checkpoint, which is made anew at every start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trucker.change import Lsn, TableId
+from trucker.changelog.reader import BlockRef, LogReader
+from trucker.engine.destination import Destination, without
+from trucker.engine.job import run_job
+from trucker.engine.plan import Assignment, Outcome, StreamPart, consecutive, spread
+from trucker.engine.schemas import Schemas
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.work import stream_part
+from trucker.errors import TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("trucker.query")
+
+PART_BYTES = 64 << 20
+QUIET_COMMIT_SECONDS = 10.0
+
+Failures = Mapping[str, TruckerError]
+
+
+class SourceQuery:
+    """All trucks of one source. `turn` is held while the main lane applies a batch, and by whoever joins it."""
+
+    def __init__(
+        self,
+        name: str,
+        spark: SparkSession,
+        folder: Path,
+        destinations: Mapping[str, Destination],
+        schemas: Schemas,
+        *,
+        max_bytes: int,
+        leave: Callable[[Lane], None],
+    ) -> None:
+        self.name = name
+        self.reader = LogReader(folder)
+        self.turn = threading.Lock()
+        self.main = Lsn(0)
+        self.max_bytes = max_bytes
+        self.stopping = threading.Event()
+        self._members: dict[str, TruckRun] = {}
+        self._spark = spark
+        self._folder = folder
+        self._destinations = destinations
+        self._schemas = schemas
+        self._leave = leave
+        self._query: StreamingQuery | None = None
+        self._checkpoint: Path | None = None
+        self._parallelism = spark.sparkContext.defaultParallelism
+
+    # -- the main lane ------------------------------------------------------------------------------------------
+
+    def start(self, checkpoint: Path, *, once: bool) -> None:
+        """Start the streaming query at `main`; with `once` it takes what is durable now and ends."""
+        from trucker.engine.source import FORMAT, ChangeLogSource
+
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        self._checkpoint = checkpoint
+        self._spark.dataSource.register(ChangeLogSource)
+        stream = (
+            self._spark.readStream.format(FORMAT)
+            .option("folder", str(self._folder))
+            .option("start", str(int(self.main)))
+            .option("max_bytes", str(self.max_bytes))
+            .load()
+        )
+        writer = stream.writeStream.queryName(f"trucker {self.name}").foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", checkpoint.absolute().as_uri())
+        self._query = (writer.trigger(availableNow=True) if once else writer).start()
+
+    def stop(self) -> None:
+        """Finish the batch in hand, then stop."""
+        self.stopping.set()
+        with self.turn:
+            if self._query is not None and self._query.isActive:
+                self._query.stop()
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def failure(self) -> str | None:
+        """Why the query ended, if it failed."""
+        error = self._query.exception() if self._query is not None else None
+        return str(error).splitlines()[0][:300] if error else None
+
+    def _on_batch(self, _: DataFrame, batch_id: int) -> None:
+        end = self._end_of(batch_id)
+        with self.turn:
+            if self.stopping.is_set() or end <= self.main:
+                return
+            runs = self._alive()
+            start = self.main
+            failures = self.apply(runs, start, end)
+            self.main = end
+            self._drop([run for run in runs if run.name in failures], failures)
+
+    def _alive(self) -> list[TruckRun]:
+        """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""
+        self._members = {name: run for name, run in self._members.items() if run.phase is not TruckPhase.FAILED}
+        return list(self._members.values())
+
+    def _end_of(self, batch_id: int) -> Lsn:
+        """The batch's end, from the offset that Spark has written down for it before calling us."""
+        assert self._checkpoint is not None
+        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+        offset: dict[str, Any] = json.loads(text.splitlines()[2])
+        return Lsn(offset["lsn"])
+
+    def _drop(self, runs: Sequence[TruckRun], failures: Failures) -> None:
+        """Take trucks out of the main lane: for good, or to catch up later from where they are.
+
+        Those of one destination stay together, so that what it shows stays whole (I5).
+        """
+        lanes: dict[tuple[str, Lsn], Lane] = {}
+        for run in runs:
+            del self._members[run.name]
+            if failures[run.name].transient:
+                found = (run.truck.destination, run.position)
+                lanes.setdefault(found, Lane(run.truck.destination, [], run.position)).runs.append(run)
+        for lane in lanes.values():
+            self._leave(lane)
+
+    def join(self, lane: Lane) -> bool:
+        """Take a lane that has caught up into the main one. Call with `turn` held.
+
+        A member may be ahead of the main lane (its copy is younger): its changes count from its own position on.
+        """
+        if lane.position < self.main:
+            return False
+        for run in lane.runs:
+            if lane.tables:
+                if run.name not in self._members:
+                    return False
+                run.floors.update(dict.fromkeys(lane.tables, lane.position))
+            else:
+                self._members[run.name] = run
+            run.phase, run.error = TruckPhase.STREAMING, None
+            run.copying.clear()
+        return True
+
+    # -- one range, for whoever is at its start -----------------------------------------------------------------
+
+    def apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None = None) -> Failures:
+        """Apply (start, end] for these trucks; what failed, by truck. The others have advanced to `end`."""
+        if not runs:
+            return {}
+        try:
+            blocks = self.reader.blocks(start, end)
+            touched = self._schemas.follow(self.reader.relations(blocks))
+        except TruckerError as error:
+            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+        failures: dict[str, TruckerError] = {}
+        assignments = [a for a in self._assign(runs, touched, lane, failures) if a.after < end]
+        if not assignments and not failures and not lane and not self._persist_due(runs):
+            return self._settle(runs, {}, {}, end, lane, persisted=False)
+        batches = {
+            name: self._batch(name, runs, assignments, start, end, lane) for name in {r.truck.destination for r in runs}
+        }
+        try:
+            outcomes = self._run(blocks, assignments, batches) if assignments else []
+        except TruckerError as error:
+            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+        receipts, failed = _collect(outcomes)
+        failures |= failed
+        for name, batch in batches.items():
+            fine, kept = without(batch, receipts.get(name, ()), failures.keys())
+            failures |= self._destinations[name].commit(fine, kept)
+        rows: dict[str, int] = defaultdict(int)
+        for receipt in (receipt for kept in receipts.values() for receipt in kept):
+            rows[receipt.truck] += receipt.rows
+        return self._settle(runs, failures, rows, end, lane)
+
+    def _settle(
+        self,
+        runs: Sequence[TruckRun],
+        failures: Failures,
+        rows: Mapping[str, int],
+        end: Lsn,
+        lane: Lane | None,
+        *,
+        persisted: bool = True,
+    ) -> Failures:
+        """Advance those that committed; note why the others did not."""
+        committed = self.reader.commit_time(end) or 0
+        for run in runs:
+            error = failures.get(run.name)
+            if error is not None:
+                run.error = error
+                run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
+                log.warning(
+                    "truck %s", run.phase, extra={"truck": run.name, "code": error.code, "reason": error.message}
+                )
+                continue
+            if lane is not None and not lane.tables:
+                run.phase, run.error = TruckPhase.CATCHING_UP, None
+            if lane is None or not lane.tables:
+                run.position = max(run.position, end)
+                run.stored = run.position if persisted else run.stored
+            run.rows += rows.get(run.name, 0)
+            run.batches += 1 if persisted else 0
+            run.applied_time = committed or run.applied_time
+        if lane is not None and not failures:
+            lane.position = max(lane.position, end)
+        return failures
+
+    def _assign(
+        self,
+        runs: Sequence[TruckRun],
+        touched: frozenset[TableId],
+        lane: Lane | None,
+        failures: dict[str, TruckerError],
+    ) -> list[Assignment]:
+        assignments = []
+        for run in runs:
+            tables = lane.tables if lane and lane.tables else run.floors.keys()
+            destination = self._destinations[run.truck.destination]
+            try:
+                for table in sorted(touched & tables):
+                    target = self._schemas.target(run.truck, table)
+                    destination.prepare(target)
+                    after = lane.position if lane and lane.tables else run.after(table)
+                    assignments.append(Assignment(destination.name, target, after))
+            except TruckerError as error:
+                failures[run.name] = error
+                assignments = [a for a in assignments if a.target.truck != run.name]
+        return assignments
+
+    def _batch(
+        self,
+        destination: str,
+        runs: Sequence[TruckRun],
+        assignments: Sequence[Assignment],
+        start: Lsn,
+        end: Lsn,
+        lane: Lane | None,
+    ) -> Batch:
+        own = [run for run in runs if run.truck.destination == destination]
+        targets: tuple[Target, ...] = tuple(a.target for a in assignments if a.destination == destination)
+        if lane and lane.tables:
+            state = TableState(Phase.CATCHING_UP, end)
+            tables = {(run.name, table): state for run in own for table in lane.tables}
+            return Batch(start, end, tables=tables, targets=targets)
+        return Batch(start, end, {run.name: end for run in own if run.position < end}, targets=targets)
+
+    def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
+        """A range without a change for anybody is committed now and then, not every time."""
+        now = time.monotonic()
+        return any(
+            now - self._destinations[run.truck.destination].committed_at > QUIET_COMMIT_SECONDS for run in runs
+        )
+
+    def _run(
+        self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
+    ) -> list[Outcome]:
+        count = spread(blocks, self._parallelism, PART_BYTES)
+        sinks = {name: self._destinations[name].spec for name in batches}
+        parts = [
+            StreamPart(index, count, self._folder, blocks, own, batches, sinks, assignments)
+            for index, own in enumerate(consecutive(blocks, count))
+        ]
+        return run_job(self._spark, stream_part, parts)
+
+
+def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:
+    receipts: dict[str, list[Receipt]] = defaultdict(list)
+    failures: dict[str, TruckerError] = {}
+    for outcome in outcomes:
+        for destination, kept in outcome.receipts.items():
+            receipts[destination] += kept
+        for failure in outcome.failures:
+            # a permanent reason says more than a passing one
+            if failure.truck not in failures or failures[failure.truck].transient:
+                failures[failure.truck] = failure.error
+    return receipts, failures

@@ -1,0 +1,181 @@
+"""Trucks as configured against the source as it is: names, patterns, keys, columns. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from trucker.change import TableId
+from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.patterns import missing_tables, parse_table, select_tables
+from trucker.engine.plan import Table, Truck
+from trucker.errors import ConfigError, SourceError
+from trucker.postgres.catalog import SourceTable, list_tables, load_table
+from trucker.postgres.publication import PublishedTable
+from trucker.postgres.slot import object_name
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSource:
+    """One source connection, the names of its publication and slot, and the trucks that read from it."""
+
+    connection: PostgresConnection
+    publication: str
+    slot: str
+    temporary_slot: str
+    trucks: tuple[Truck, ...]
+    tables: Mapping[TableId, SourceTable]
+    published: tuple[PublishedTable, ...]
+
+    @property
+    def manages_publication(self) -> bool:
+        return self.connection.publication is None
+
+    @property
+    def manages_slot(self) -> bool:
+        return self.connection.slot is None
+
+
+def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
+    """The publication's and the slot's name."""
+    name = object_name(config.unique_id, connection.name)
+    return connection.publication or name, connection.slot or name
+
+
+def resolve_source(
+    config: ProjectConfig, connection: PostgresConnection, database: psycopg.Connection[Any]
+) -> ResolvedSource:
+    """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
+    available = list_tables(database)
+    tables: dict[TableId, SourceTable] = {}
+    trucks = []
+    for truck in config.trucks:
+        if truck.input.connection != connection.name:
+            continue
+        wanted = _select(truck, available, database)
+        tables |= {name: load_table(database, name) for name in wanted if name not in tables}
+        trucks.append(_truck(truck, [tables[name] for name in wanted]))
+    publication, slot = source_names(config, connection)
+    return ResolvedSource(
+        connection,
+        publication,
+        slot,
+        object_name(config.unique_id, f"{connection.name} copy"),
+        tuple(trucks),
+        tables,
+        _published(trucks, tables),
+    )
+
+
+def _select(truck: TruckConfig, available: Sequence[TableId], database: psycopg.Connection[Any]) -> list[TableId]:
+    wanted = select_tables(truck.input.tables, available)
+    for missing in missing_tables(truck.input.tables, available):
+        load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
+    if not wanted:
+        raise SourceError(
+            f"truck {truck.name}: no table of connection {truck.input.connection} matches"
+            f" {', '.join(truck.input.tables)}",
+            remedy="give tables that exist, as schema.table, or patterns that match some",
+            code="TRK210",
+        )
+    return wanted
+
+
+def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
+    resolved = {}
+    for table in tables:
+        name = table.schema.table
+        _check_columns(config, table)
+        resolved[name] = Table(
+            name,
+            _output_table(config, name),
+            table.schema.key,
+            frozenset(config.input.only_columns or ()),
+            frozenset(config.input.except_columns or ()),
+            config.input.where,
+        )
+    return Truck(config.name, config.input.connection, config.output.connection, resolved)
+
+
+def _output_table(config: TruckConfig, source: TableId) -> TableId:
+    output = config.output
+    if output.table:
+        return parse_table(output.table, source.schema)
+    return TableId(output.schema_ or source.schema, source.name)
+
+
+def _check_columns(config: TruckConfig, table: SourceTable) -> None:
+    names = table.schema.names
+    for column in (*(config.input.only_columns or ()), *(config.input.except_columns or ())):
+        if column not in names and not config.input.is_many:
+            raise SourceError(
+                f"truck {config.name}: {table.schema.table} has no column {column!r}",
+                remedy=f"its columns are {', '.join(names)}",
+                code="TRK211",
+            )
+        if column in table.schema.key and column in (config.input.except_columns or ()):
+            raise SourceError(
+                f"truck {config.name}: column {column!r} is part of the key of {table.schema.table}",
+                remedy="take it out of except_columns: without its key a row cannot be found again",
+                code="TRK212",
+            )
+
+
+def _published(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -> tuple[PublishedTable, ...]:
+    """What the publication must hold: the union of what trucks take, and their common condition."""
+    published = []
+    for name, table in sorted(tables.items()):
+        readers = [(truck, truck.tables[name]) for truck in trucks if name in truck.tables]
+        conditions = {reader.where for _, reader in readers}
+        if len(conditions) > 1:
+            raise ConfigError(
+                f"trucks {', '.join(truck.name for truck, _ in readers)} read {name} with different input.where",
+                remedy="give them the same condition: the rows are filtered once, at the source",
+                code="TRK120",
+            )
+        names = [c.name for c in table.schema.columns if any(reader.takes(c.name) for _, reader in readers)]
+        columns = None if len(names) == len(table.schema.columns) else tuple(names)
+        published.append(PublishedTable(name, columns, conditions.pop()))
+    return tuple(published)
+
+
+def check_outputs(
+    trucks: Sequence[Truck], databases: Mapping[str, tuple[str, str]], shared: AbstractSet[str]
+) -> None:
+    """Refuse two inputs for one output table, and an output table that is an input (a loop).
+
+    `databases` gives what a PostgreSQL connection really is: its cluster's identifier and database. `shared` names
+    the destinations that keep every change as it is, where inputs may well meet.
+    """
+    inputs = {
+        (databases[truck.source], table): truck.name
+        for truck in trucks
+        for table in truck.tables
+        if truck.source in databases
+    }
+    writers: dict[tuple[object, TableId], tuple[Truck, Table]] = {}
+    for truck in trucks:
+        place: object = databases.get(truck.destination, truck.destination)
+        for table in truck.tables.values():
+            reader = inputs.get((place, table.output))  # type: ignore[arg-type]
+            if reader:
+                raise ConfigError(
+                    f"truck {truck.name} writes {table.output} of {truck.destination},"
+                    f" which truck {reader} reads: the changes would go round in a loop",
+                    remedy="write to another table, schema or database (output.table, output.schema)",
+                    code="TRK121",
+                )
+            if truck.destination in shared:
+                continue
+            other, input_ = writers.setdefault((place, table.output), (truck, table))
+            if input_ is not table:
+                raise ConfigError(
+                    f"truck {truck.name} from {table.source} and truck {other.name} from {input_.source}"
+                    f" both write {table.output} of {truck.destination}",
+                    remedy="give each input a table of its own (output.table, output.schema)",
+                    code="TRK122",
+                )

@@ -1,0 +1,187 @@
+"""A project from start to stop: all its sources, destinations and trucks, and the status they show."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from trucker.change import Lsn
+from trucker.config.models import ProjectConfig
+from trucker.engine.destination import Destination
+from trucker.engine.plan import SinkSpec
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.source_run import SourceRun
+from trucker.engine.truck_run import TruckRun
+from trucker.errors import EngineError
+from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, write_status
+from trucker.sinks.base import TruckState, Workspace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("trucker.run")
+
+STATUS_SECONDS = 1.0
+
+Observer = Callable[[ProjectStatus], None]
+
+
+class ProjectRun:
+    """One run. `resolved` has been checked; nothing has been created yet."""
+
+    def __init__(
+        self, config: ProjectConfig, resolved: Mapping[str, ResolvedSource], *, once: bool, observer: Observer | None
+    ) -> None:
+        self._config = config
+        self._once = once
+        self._observer = observer
+        self._stop = threading.Event()
+        self._started = time.time()
+        workspace = config.state_folder / "spool"
+        used = {truck.destination for source in resolved.values() for truck in source.trucks}
+        self._destinations = {
+            connection.name: Destination(SinkSpec(connection, Workspace(config.unique_id, workspace / connection.name)))
+            for connection in config.connections
+            if connection.name in used
+        }
+        self._sources = [SourceRun(config, source, self._destinations, once=once) for source in resolved.values()]
+
+    def run(self) -> ProjectStatus:
+        """Run until told to stop, or with `once` until all that is there has been taken; the last status."""
+        handlers = self._handle_signals()
+        spark: SparkSession | None = None
+        try:
+            with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile
+                session = starter.submit(self._start_spark)
+                try:
+                    states = self._open()
+                finally:
+                    spark = session.result()
+            for source in self._sources:
+                source.start_stream(spark, states)
+            self._watch(spark)
+        finally:
+            self._shut_down(spark)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return self._show(running=False)
+
+    def stop(self) -> None:
+        """Ask the run to finish its batch and end; returns at once. Any thread may call it."""
+        self._stop.set()
+
+    def _open(self) -> Mapping[str, TruckState]:
+        states: dict[str, TruckState] = {}
+        for destination in self._destinations.values():
+            destination.spec.workspace.folder.mkdir(parents=True, exist_ok=True)
+            states |= destination.open()
+        for source in self._sources:
+            source.start_capture(states)
+        return states
+
+    def _start_spark(self) -> SparkSession:
+        from trucker.engine.session import start_session
+
+        spark = self._config.spark
+        return start_session(
+            f"trucker {self._config.unique_id}",
+            master=spark.master,
+            settings=spark.settings,
+            state=self._config.state_folder,
+        )
+
+    def _watch(self, spark: SparkSession) -> None:
+        process = getattr(spark.sparkContext._gateway, "proc", None)
+        while not self._stop.is_set():
+            for source in self._sources:
+                source.look()
+            if process is not None and process.poll() is not None:
+                raise EngineError(
+                    f"the Java process of Spark ended with {process.returncode}",
+                    remedy=f"see spark.log in {self._config.state_folder}; start again, nothing is lost",
+                    code="TRK511",
+                )
+            status = self._show(running=True)
+            if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
+                return
+            if self._once and all(source.done for source in self._sources):
+                self._check_once()
+                return
+            self._stop.wait(0.1 if self._once else STATUS_SECONDS)
+
+    def _check_once(self) -> None:
+        for source in self._sources:
+            reason = source.once_failure()
+            if reason:
+                raise EngineError(f"the streaming query of {source.name} failed: {reason}", code="TRK512")
+
+    def _shut_down(self, spark: SparkSession | None) -> None:
+        for source in self._sources:
+            source.stop()
+        for destination in self._destinations.values():
+            destination.close()
+        if spark is not None:
+            spark.stop()
+
+    def _handle_signals(self) -> dict[signal.Signals, signal._HANDLER]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def handle(number: int, _: FrameType | None) -> None:
+            log.info("stopping", extra={"signal": signal.Signals(number).name})
+            self._stop.set()
+
+        return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    # -- status -------------------------------------------------------------------------------------------------
+
+    def _show(self, *, running: bool) -> ProjectStatus:
+        trucks = tuple(
+            _status(source, run, running=running) for source in self._sources for run in source.runs.values()
+        )
+        status = ProjectStatus(
+            self._config.unique_id,
+            str(self._config.folder),
+            running,
+            os.getpid(),
+            socket.gethostname(),
+            self._started,
+            time.time(),
+            trucks,
+        )
+        write_status(self._config.state_folder / "status.json", status)
+        if self._observer is not None:
+            self._observer(status)
+        return status
+
+
+def _status(source: SourceRun, run: TruckRun, *, running: bool) -> TruckStatus:
+    durable = source.durable
+    seen = durable.seen_lsn if durable else source.source_lsn
+    lag = max(0, durable.commit_lsn - run.position) if durable and run.position else None
+    error = str(run.error) if run.error else source.trouble
+    phase = run.phase if running or run.phase is TruckPhase.FAILED else TruckPhase.STOPPED
+    return TruckStatus(
+        run.name,
+        source.name,
+        run.truck.destination,
+        phase,
+        str(run.position) if run.position else None,
+        str(Lsn(seen)) if seen else None,
+        lag,
+        0.0 if not lag else max(0.0, time.time() - run.applied_time / 1e6) if run.applied_time else None,
+        run.rows,
+        run.batches,
+        tuple(run.copying.values()),
+        error,
+    )
+
+

@@ -1,0 +1,333 @@
+"""Everything of one source while a project runs: slot, capture, the streaming query, copies and lanes.
+
+Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its publication
+fails for good), then capture, then copies; a truck streams when its destination says it has been copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.changelog.durable import Durable
+from trucker.changelog.reader import LogReader
+from trucker.changelog.retention import prune
+from trucker.changelog.source import (
+    SourceIdentity,
+    check_against_server,
+    check_against_slot,
+    check_source,
+    create_log,
+    log_exists,
+)
+from trucker.config.models import ProjectConfig
+from trucker.engine.backoff import Backoff
+from trucker.engine.copy import Copier, Need
+from trucker.engine.destination import Destination
+from trucker.engine.lane import LaneRunner
+from trucker.engine.query import SourceQuery
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.schemas import Schemas
+from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.errors import ChangeLogError, SourceError, TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.catalog import describe
+from trucker.postgres.connect import connect
+from trucker.postgres.publication import ensure_publication
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, current_lsn, find_slot, identify
+from trucker.sinks.base import Phase, TableState, TruckState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("trucker.source")
+
+ONCE_TRIES = 6
+
+
+class SourceRun:
+    """One source of a running project."""
+
+    def __init__(
+        self, config: ProjectConfig, resolved: ResolvedSource, destinations: Mapping[str, Destination], *, once: bool
+    ) -> None:
+        self.name = resolved.connection.name
+        self.resolved = resolved
+        self.folder = config.state_folder / "log" / self.name
+        self.runs = {truck.name: TruckRun(truck) for truck in resolved.trucks}
+        self.source_lsn = Lsn(0)
+        self._config = config
+        self._destinations = destinations
+        self._once = once
+        self._stop = threading.Event()
+        self._checkpoint = config.state_folder
+        self.fatal: Exception | None = None
+        self._threads: list[threading.Thread] = []
+        self._lanes: list[Lane] = []
+        self._first: ExportedSnapshot | None = None
+        self._capture: CaptureSupervisor | None = None
+        self._copier: Copier | None = None
+        self._query: SourceQuery | None = None
+
+    # -- before Spark -------------------------------------------------------------------------------------------
+
+    def start_capture(self, states: Mapping[str, TruckState]) -> None:
+        """Publication, slot, log, capture. Refuses what would skip changes (I11) before it touches anything."""
+        resolved = self.resolved
+        with connect(resolved.connection, application="trucker setup") as database:
+            slot = find_slot(database, resolved.slot)
+            self.source_lsn = current_lsn(database)
+            system = identify(database)
+            identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
+            begin = self._check_slot(slot, identity, [state.lsn for state in self._own(states).values()])
+            ensure_publication(
+                database, resolved.publication, resolved.published, managed=resolved.manages_publication
+            )
+            if slot is None:
+                failover = Capabilities.of(database).failover_slots
+                self._first = create_slot(resolved.connection, resolved.slot, temporary=False, failover=failover)
+                begin = self._first.lsn
+        create_log(self.folder, identity, begin)
+        self._capture = CaptureSupervisor(
+            CaptureSpec(
+                resolved.connection,
+                resolved.slot,
+                resolved.publication,
+                self.folder,
+                identity,
+                heartbeat=self._config.heartbeat,
+                segment_bytes=self._config.log.segment_bytes,
+            )
+        )
+        self._capture.start()
+
+    def _own(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
+        return {name: state for name, state in states.items() if name in self.runs}
+
+    def _check_slot(self, slot: SlotInfo | None, identity: SourceIdentity, positions: Sequence[Lsn]) -> Lsn:
+        """Whether slot, log and destinations fit together; where a new log would begin."""
+        has_log = log_exists(self.folder)
+        if has_log:
+            check_source(self.folder, identity)
+        if slot is None:
+            if has_log or positions:
+                raise SourceError(
+                    f"slot {self.resolved.slot} of {self.name} is gone: changes since then cannot be had",
+                    remedy="trucker reset, then run: the tables are copied again",
+                    code="TRK230",
+                )
+            return Lsn(0)
+        if has_log:
+            durable = LogReader(self.folder).durable()
+            check_against_slot(durable, slot.confirmed_flush_lsn)
+            check_against_server(durable, self.source_lsn)
+        behind = [lsn for lsn in positions if lsn < slot.confirmed_flush_lsn]
+        if behind and not has_log:
+            raise ChangeLogError(
+                f"the change log {self.folder} is missing, and slot {self.resolved.slot} is at"
+                f" {slot.confirmed_flush_lsn}, past a truck at {min(behind)}",
+                remedy="put the folder back, or trucker reset: the tables are copied again",
+                code="TRK301",
+            )
+        return slot.confirmed_flush_lsn
+
+    # -- with Spark ---------------------------------------------------------------------------------------------
+
+    def start_stream(self, spark: SparkSession, states: Mapping[str, TruckState]) -> None:
+        """Start the copies that are due, the lanes of trucks that lag and the streaming query."""
+        assert self._capture is not None
+        if self._once:
+            self._capture.wait_seen(self.source_lsn, self._stop)
+        query = self._query = SourceQuery(
+            self.name,
+            spark,
+            self.folder,
+            self._destinations,
+            Schemas(self._describe),
+            max_bytes=self._config.batch.max_bytes,
+            leave=self._spawn,
+        )
+        own = self._own(states)
+        self._check_log(own)
+        needs, lanes = self._divide(own)
+        whole = [lane.position for lane in lanes if not lane.tables]
+        query.main = max(whole, default=query.reader.durable().commit_lsn)
+        for lane in lanes:
+            with query.turn:
+                joined = not lane.tables and query.join(lane)
+            if not joined:
+                self._spawn(lane)
+        self._start_copy(spark, needs)
+        if self._once:
+            self._await_threads()
+        self._checkpoint = self._config.state_folder / "checkpoint" / self.name
+        query.start(self._checkpoint, once=self._once)
+
+    def _check_log(self, states: Mapping[str, TruckState]) -> None:
+        """Every position must still be in the log, or lie ahead of all that was pruned."""
+        assert self._query is not None
+        oldest = self._query.reader.oldest()
+        for name, state in states.items():
+            if state.lsn < oldest:
+                raise ChangeLogError(
+                    f"truck {name} is at {state.lsn}, but the change log {self.folder} begins at {oldest}",
+                    remedy=f"trucker reset --truck {name}, then run: its tables are copied again",
+                    code="TRK302",
+                )
+
+    def _divide(self, states: Mapping[str, TruckState]) -> tuple[list[Need], list[Lane]]:
+        """What must be copied, and who goes on from where. The destinations decide."""
+        needs: list[Need] = []
+        trucks: dict[tuple[str, Lsn], Lane] = {}
+        tables: list[Lane] = []
+        for run in self.runs.values():
+            destination = run.truck.destination
+            state = states.get(run.name, TruckState(Lsn(0), {}))
+            known = {name: table for name, table in state.tables.items() if name in run.truck.tables}
+            copied = {name: table for name, table in known.items() if table.phase is not Phase.COPYING}
+            if copied:
+                run.position = run.stored = state.lsn
+                run.floors = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}
+                lane = trucks.setdefault((destination, state.lsn), Lane(destination, [], state.lsn))
+                lane.runs.append(run)
+            for position in {table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP}:
+                behind = frozenset(
+                    name for name, table in copied.items() if table == TableState(Phase.CATCHING_UP, position)
+                )
+                tables.append(Lane(destination, [run], position, behind))
+            due = frozenset(run.truck.tables) - copied.keys()
+            if due:
+                needs.append(Need(run, due, whole=not copied))
+        return needs, [*trucks.values(), *tables]
+
+    def _start_copy(self, spark: SparkSession, needs: Sequence[Need]) -> None:
+        first, self._first = self._first, None
+        if not needs:
+            if first is not None:
+                first.close()
+            return
+        copier = self._copier = Copier(
+            spark,
+            self.resolved.connection,
+            self.resolved.temporary_slot,
+            self._destinations,
+            backoff=self._backoff(),
+            tries=ONCE_TRIES if self._once else None,
+            spawn=self._spawn,
+        )
+        self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))
+
+    def _spawn(self, lane: Lane) -> None:
+        """Let a lane catch up in a thread of its own."""
+        assert self._query is not None
+        runner = LaneRunner(
+            lane,
+            self._query,
+            self._destinations[lane.destination],
+            backoff=self._backoff(),
+            tries=ONCE_TRIES if self._once else None,
+            spawn=self._spawn,
+        )
+
+        def work() -> None:
+            try:
+                runner.run(self._stop)
+            finally:
+                self._lanes.remove(lane)
+
+        self._lanes.append(lane)
+        self._thread(f"lane {lane.name}", work)
+
+    def _thread(self, name: str, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.exception("thread failed", extra={"thread": name})
+                self.fatal = error
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _backoff(self) -> Backoff:
+        retry = self._config.retry
+        return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
+
+    def _describe(self, table: TableId, columns: tuple[Column, ...]) -> TableSchema:
+        with connect(self.resolved.connection, application="trucker catalog") as database:
+            return describe(database, table, columns)
+
+    # -- while it runs ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Called about once a second: notice what died, bring it back, forget what everybody has applied."""
+        if self.fatal is not None:
+            raise self.fatal
+        if self._query is None or self._capture is None:
+            return
+        failed = self._capture.failure()
+        if failed is not None:
+            self.fail(failed)
+        elif not self._query.active and not self._once and not self._stop.is_set():
+            log.warning("streaming query ended", extra={"source": self.name, "reason": self._query.failure()})
+            self._query.start(self._checkpoint, once=False)
+        self._prune()
+
+    def fail(self, error: TruckerError) -> None:
+        """Nothing more can be had from this source."""
+        for run in self.runs.values():
+            if run.phase is not TruckPhase.FAILED:
+                run.phase, run.error = TruckPhase.FAILED, error
+
+    def _prune(self) -> None:
+        """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
+        assert self._query is not None
+        held = [run.stored for run in self.runs.values() if run.stored]
+        held += [lane.position for lane in list(self._lanes)]
+        if self._copier is not None and self._copier.lsn is not None:
+            held.append(self._copier.lsn)
+        if held:
+            kept = self._config.log
+            prune(self.folder, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
+
+    @property
+    def durable(self) -> Durable | None:
+        return self._query.reader.durable() if self._query is not None else None
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps capture from the source at the moment."""
+        return self._capture.trouble if self._capture is not None else None
+
+    @property
+    def done(self) -> bool:
+        """With `once`: nothing is left to do."""
+        return self._query is not None and not self._query.active and not any(t.is_alive() for t in self._threads)
+
+    def once_failure(self) -> str | None:
+        return self._query.failure() if self._query is not None else None
+
+    def _await_threads(self) -> None:
+        while any(thread.is_alive() for thread in self._threads) and not self._stop.is_set():
+            for thread in list(self._threads):
+                thread.join(0.1)
+
+    def stop(self) -> None:
+        """Finish what is in hand; a copy in progress is given up, it begins anew at the next start."""
+        self._stop.set()
+        if self._copier is not None:
+            self._copier.cancel()
+        if self._query is not None:
+            self._query.stop()
+        for thread in list(self._threads):
+            thread.join(60)
+        if self._first is not None:
+            self._first.close()
+        if self._capture is not None:
+            self._capture.stop()

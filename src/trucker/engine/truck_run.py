@@ -1,0 +1,57 @@
+"""A truck while it runs: how far it is, what it is doing, what went wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trucker.change import Lsn, TableId
+from trucker.engine.plan import Truck
+from trucker.errors import TruckerError
+from trucker.observe.status import CopyProgress, TruckPhase
+
+
+@dataclass(slots=True)
+class TruckRun:
+    """Owned by the source's query; written under its lock.
+
+    `position` is the end of the last commit applied, `stored` the one its destination holds (the same, but for
+    quiet stretches that nobody had to write down yet). `floors` has the tables that follow it, each with the LSN it was
+    copied at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
+    """
+
+    truck: Truck
+    position: Lsn = field(default_factory=Lsn)
+    stored: Lsn = field(default_factory=Lsn)
+    floors: dict[TableId, Lsn] = field(default_factory=dict)
+    phase: TruckPhase = TruckPhase.STARTING
+    error: TruckerError | None = None
+    rows: int = 0
+    batches: int = 0
+    applied_time: int = 0
+    copying: dict[TableId, CopyProgress] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.truck.name
+
+    def after(self, table: TableId) -> Lsn:
+        """Changes of the table committed below this are at the destination already."""
+        return max(self.position, self.floors[table])
+
+
+@dataclass(slots=True)
+class Lane:
+    """Members of one destination that move together, apart from the main lane.
+
+    A lane holds whole trucks, or, while one is added to a truck that streams, single tables of it (`tables`).
+    """
+
+    destination: str
+    runs: list[TruckRun]
+    position: Lsn
+    tables: frozenset[TableId] | None = None
+
+    @property
+    def name(self) -> str:
+        trucks = ", ".join(run.name for run in self.runs)
+        return f"{trucks} ({', '.join(map(str, sorted(self.tables)))})" if self.tables else trucks

@@ -1,0 +1,219 @@
+"""What a Spark task does, in one Python process: read, decode, compact, write.
+
+Called by executors; imports no pyspark, so that it is tested without one. A failure of one truck's share never
+raises: it comes back as a `Failure`, so that the others' shares of the same part count (I8). A part may run
+twice (a lost executor, a retried task): sinks expect that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from trucker.change import INSERT, Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.changelog.reader import LogReader
+from trucker.engine.compact import compact
+from trucker.engine.plan import Assignment, CopyPart, Failure, Outcome, SinkSpec, StreamPart
+from trucker.errors import SinkError, TruckerError
+from trucker.postgres.connect import connect
+from trucker.postgres.pgoutput import Bucket, decode, key_changes
+from trucker.postgres.snapshot import enter_snapshot, read_chunk
+from trucker.sinks.base import Receipt, Sink, Work
+from trucker.sinks.registry import make_sink
+
+log = logging.getLogger("trucker.work")
+
+# Spark keeps its Python workers, so a sink (and what it holds, connections above all) lives from batch to batch.
+_sinks: dict[str, tuple[SinkSpec, Sink]] = {}
+
+
+def sink_for(spec: SinkSpec) -> Sink:
+    """This process's sink for a destination, built once."""
+    name = spec.connection.name
+    known = _sinks.get(name)
+    if known and known[0] == spec:
+        return known[1]
+    if known:
+        known[1].close()
+    sink = make_sink(spec.connection, spec.workspace)
+    _sinks[name] = (spec, sink)
+    return sink
+
+
+def stream_part(part: StreamPart) -> Outcome:
+    """Decode the part's changes and hand each truck its share."""
+    kinds = {name: sink_for(spec).capabilities.keeps_changes for name, spec in part.sinks.items()}
+    state = [a for a in part.assignments if not kinds[a.destination]]
+    kept = [a for a in part.assignments if kinds[a.destination]]
+    receipts: dict[str, list[Receipt]] = defaultdict(list)
+    failures: list[Failure] = []
+    for assignments, load in ((state, _load_bucket), (kept, _load_own)):
+        if not assignments:
+            continue
+        try:
+            tables = load(part, assignments)
+        except TruckerError as error:
+            failures += [Failure(truck, error) for truck in {a.target.truck for a in assignments}]
+            continue
+        net = _Net(tables, compacted=load is _load_bucket)
+        for assignment in assignments:
+            changes = net.of(assignment)
+            if changes:
+                _write(part, assignment, changes, receipts, failures)
+    return Outcome(receipts, failures)
+
+
+def copy_part(part: CopyPart) -> Outcome:
+    """Read one chunk inside the shared snapshot, once, and write it to every target."""
+    receipts: dict[str, list[Receipt]] = defaultdict(list)
+    failures: list[Failure] = []
+    with connect(part.connection, application="trucker copy", autocommit=True) as connection:  # type: ignore[arg-type]
+        enter_snapshot(connection, part.snapshot)
+        pieces = list(read_chunk(connection, part.chunk, part.lsn))
+    for assignment in part.assignments:
+        _write(part, assignment, [_narrow(piece, assignment) for piece in pieces], receipts, failures)
+    return Outcome(receipts, failures)
+
+
+def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
+    names = assignment.target.source.names
+    return piece if names == piece.schema.names else _projected(piece.to_changes(), assignment.target.source)
+
+
+def _write(
+    part: StreamPart | CopyPart,
+    assignment: Assignment,
+    changes: Iterable[Changes | CopiedRows],
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+) -> None:
+    target, destination = assignment.target, assignment.destination
+    work = Work(part.batches[destination], target, part.index)
+    try:
+        receipts[destination].append(sink_for(part.sinks[destination]).write(work, iter(changes)))
+    except TruckerError as error:
+        failures.append(Failure(target.truck, error))
+    except Exception as error:  # a sink's own bug must not take the other trucks down
+        log.exception("sink failed unexpectedly", extra={"truck": target.truck})
+        reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
+        failures.append(Failure(target.truck, reason))
+
+
+Tables = Mapping[TableId, Sequence[Changes]]
+
+
+def _load_bucket(part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
+    """All changes of the keys that fall to this part."""
+    reader = LogReader(part.log)
+    keys, after = _wanted(assignments)
+    bucket = Bucket(part.index, part.count) if part.count > 1 else None
+    whole = frozenset[TableId]()
+    if bucket:
+        whole = frozenset(table for ref in part.blocks for table in key_changes(reader.read(ref)))
+    tables: dict[TableId, list[Changes]] = defaultdict(list)
+    for ref in part.blocks:
+        for changes in decode(reader.read(ref), keys, after=after, bucket=bucket, whole=whole):
+            tables[changes.schema.table].append(changes)
+    return tables
+
+
+def _load_own(part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
+    """Every change of the part's consecutive blocks."""
+    reader = LogReader(part.log)
+    keys, after = _wanted(assignments)
+    tables: dict[TableId, list[Changes]] = defaultdict(list)
+    for position in part.own:
+        for changes in decode(reader.read(part.blocks[position]), keys, after=after):
+            tables[changes.schema.table].append(changes)
+    return tables
+
+
+def _wanted(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn]]:
+    keys: dict[TableId, tuple[str, ...]] = {}
+    after: dict[TableId, Lsn] = {}
+    for assignment in assignments:
+        table = assignment.target.source.table
+        keys[table] = assignment.target.source.key
+        after[table] = min(after.get(table, assignment.after), assignment.after)
+    return keys, after
+
+
+class _Net:
+    """The changes for each assignment; trucks that share a table and a position share the work."""
+
+    def __init__(self, tables: Tables, *, compacted: bool) -> None:
+        self._tables = tables
+        self._compacted = compacted
+        self._done: dict[tuple[TableId, Lsn, TableSchema], list[Changes]] = {}
+
+    def of(self, assignment: Assignment) -> list[Changes]:
+        source = assignment.target.source
+        found = (source.table, assignment.after, source)
+        if found not in self._done:
+            self._done[found] = self._make(source, assignment.after)
+        return self._done[found]
+
+    def _make(self, source: TableSchema, after: Lsn) -> list[Changes]:
+        parts = (_since(changes, after) for changes in self._tables.get(source.table, ()))
+        shaped = [_projected(changes, source) for changes in parts if len(changes)]
+        if self._compacted and shaped:
+            return [changes for changes in compact(shaped) if len(changes)]
+        return shaped
+
+
+def _since(changes: Changes, after: Lsn) -> Changes:
+    fresh = changes.commit_lsn >= np.uint64(after)
+    return changes if fresh.all() else changes.take(fresh)
+
+
+def _projected(changes: Changes, schema: TableSchema) -> Changes:
+    """The changes in the target's shape.
+
+    A column that the changes do not have was added to the table after them: their inserts hold what the source
+    gave all older rows, their updates leave the destination's value.
+    """
+    if changes.schema.names == schema.names:
+        return changes
+    have = frozenset(changes.schema.names)
+    count = len(changes)
+    inserts = changes.op == INSERT
+    new: list[pa.Array] = []
+    old: list[pa.Array] = []
+    unchanged = {name: mask for name, mask in changes.unchanged.items() if name in schema.names}
+    for column in schema.columns:
+        if column.name in have:
+            new.append(changes.new.column(column.name))
+            old.append(changes.old.column(column.name))
+            continue
+        filled = pa.array(np.where(inserts, column.missing_value, None).tolist(), pa.string())
+        new.append(filled)
+        old.append(pa.nulls(count, pa.string()))
+        if not inserts.all():
+            unchanged[column.name] = ~inserts
+    names = list(schema.names)
+    shape = TableSchema(schema.table, schema.columns, schema.key)
+    return Changes(
+        shape,
+        changes.op,
+        pa.RecordBatch.from_arrays(new, names=names),
+        pa.RecordBatch.from_arrays(old, names=names),
+        changes.old_kind,
+        unchanged,
+        changes.commit_lsn,
+        changes.commit_time,
+        changes.xid,
+        changes.ordinal,
+    )
+
+
+PartFunction = Callable[[StreamPart], Outcome] | Callable[[CopyPart], Outcome]
+
+
+def run_parts(function: PartFunction, parts: Iterator[StreamPart | CopyPart]) -> Iterator[Outcome]:
+    """A Spark partition's worth of parts, one after the other."""
+    for part in parts:
+        yield function(part)  # type: ignore[arg-type]

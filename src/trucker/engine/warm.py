@@ -1,7 +1,7 @@
 """`python -m trucker.engine.warm`: make the class-data archive now, so that the next start is a quick one.
 
 Any run that ends well leaves an archive; this is for those who cannot wait for one: tests, the demo, an image being
-built. It does what a run does to Spark, on nothing: a micro-batch of a Python source, a job of Python tasks, and the end.
+built. It does what a run does to Spark, on nothing: micro-batches of a Python source, jobs of Python tasks, the end.
 """
 
 from __future__ import annotations

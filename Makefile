@@ -1,0 +1,52 @@
+# Verbs for this repository; `make` lists them. Each sets up what it needs: nothing but Python has to be there.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+FOUND := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+PYTHON ?= $(FOUND)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench soak docs clean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(READY) ## a shop under load, replicated twice, killed once, compared at the end
+	$(PY) -m trucker.testing.demo $(ARGS)
+
+test: $(READY) ## every test but the soak
+	$(PY) -m trucker.engine.warm
+	$(PY) -m pytest -m "not soak" $(ARGS)
+
+check: $(READY) ## lint, format, types, import arrows, sizes, generated documentation
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) tools/check_imports.py
+	$(PY) tools/check_sizes.py
+	$(PY) tools/gen_docs.py --check
+
+bench: $(READY) ## measure against PostgreSQL's own tools; ARGS="--quick" for a short run
+	$(PY) -m trucker.engine.warm
+	$(PY) bench/run.py $(ARGS)
+
+soak: $(READY) ## the long campaign
+	$(PY) -m trucker.engine.warm
+	$(PY) -m pytest -m soak --timeout=0 $(ARGS)
+
+docs: $(READY) ## write the generated documentation anew
+	$(PY) tools/gen_docs.py
+
+clean: ## remove what the other verbs made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "trucker needs Python 3.11 or newer with the modules venv and ensurepip" \
+		"(Debian and Ubuntu: the package python3-venv); if you have one, name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

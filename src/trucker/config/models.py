@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.url import PARAMETERS, UrlError, parse_url
-from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project, one_or_many, refuse
+from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project, refuse
 
 MIB = 1024 * 1024
 
@@ -285,9 +285,11 @@ class InputConfig(Model):
         table, tables = data.get("table"), data.get("tables")
         if table is None and tables is None:
             raise refuse("the input names no table", remedy="add table: schema.table, or tables: with patterns")
-        if table is not None and tables is not None and tuple(one_or_many(tables)) != (table,):
+        if table is not None and tables is not None and tables not in ([table], (table,)):
             raise refuse("the input has both table and tables", key="tables", remedy="remove one of them")
-        return data if table is None else {**data, "tables": [table]}
+        if table is None:
+            return data
+        return {**data, "tables": [table if isinstance(table, str) and table else "?"]}  # "?": table is refused anyway
 
     @field_validator("table")
     @classmethod
@@ -299,11 +301,11 @@ class InputConfig(Model):
     def _patterns(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if info.data.get("table", "") is not None:
             return value
-        for text in value:
+        for index, text in enumerate(value):
             try:
                 parse_pattern(text)
             except PatternError as error:
-                raise refuse(str(error), remedy=_PATTERN_REMEDY) from None
+                raise refuse(str(error), key=str(index), remedy=_PATTERN_REMEDY) from None
         if all(parse_pattern(text).excludes for text in value):
             raise refuse("tables only says what to leave out", remedy="add what to take, such as public.*")
         return value

@@ -130,9 +130,13 @@ def _explain_one(
         about = _describe(model, loc)
         return ConfigError(f'"{key}" is missing', place=item.place, remedy=f"add {key}: {about}".strip(), code="TRK106")
     if kind == "trucker":
-        inner = context["key"]
-        place = item.entries[inner].key_place if inner in item.entries else item.place
-        return ConfigError(context["message"], place=place, remedy=context["remedy"], code="TRK105")
+        inner = item.at((context["key"],))
+        return ConfigError(
+            context["message"],
+            place=inner.key_place if inner is not item else item.place,
+            remedy=context["remedy"],
+            code="TRK105",
+        )
     if item.value is None and loc:
         return ConfigError(
             f'"{key}" has no value', place=item.key_place, remedy="give it a value, or remove the key", code="TRK105"

@@ -1,0 +1,203 @@
+"""The commands: each parses, calls one method of `Project` and renders what it gives.
+
+What they need is imported when they run: `trucker --help` loads neither Spark nor Arrow nor a driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trucker.cli import live, output
+from trucker.cli.exits import ExitCode
+from trucker.cli.options import AsJson, Debug, ProjectFolder
+from trucker.errors import TruckerError
+from trucker.finding import Level
+from trucker.observe import logs
+from trucker.observe.logs import LogFormat
+from trucker.observe.status import ProjectStatus, TruckPhase
+
+if TYPE_CHECKING:
+    from trucker.project import Project
+
+HERE = Path()
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to make.", show_default="the current folder")
+    ] = HERE,
+    debug: Debug = False,
+) -> None:
+    """Write a commented starter project.
+
+    Nothing is overwritten.
+    """
+    from trucker.config.starter import write_starter
+
+    for path in write_starter(folder):
+        output.say(f"wrote {path}")
+    output.say(f"next: describe your connections in {folder / 'trucker.yml'}, then run `trucker check {folder}`")
+
+
+def check(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Say what is missing, and what to do about it.
+
+    Looks at the project, the source and the destinations, and changes nothing. Exit code 1 when there are errors.
+    """
+    findings = _open(project, debug).check()
+    if as_json:
+        output.say(output.findings_json(findings))
+    else:
+        output.findings_text(findings)
+    if any(finding.level is Level.ERROR for finding in findings):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def run(
+    project: ProjectFolder = HERE,
+    once: Annotated[bool, typer.Option("--once", help="Take all that is there, then end.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Where another instance holds the project, wait for it.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only, show no table.")] = False,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How log lines are written.")] = LogFormat.TEXT,
+    debug: Debug = False,
+) -> None:
+    """Run the trucks until stopped.
+
+    SIGINT and SIGTERM finish the batch in hand. `trucker PROJECT` does the same as `trucker run PROJECT`.
+    """
+    opened = _open(project, debug)
+    as_table = live.shows_table(opened.config, quiet=quiet) and log_format is LogFormat.TEXT
+    logs.set_up(_level(verbose or debug, quiet or as_table), log_format, debug=debug)
+    with live.table() if as_table else live.lines() as on_status:
+        final = opened.run(once=once, wait=wait, on_status=on_status)
+    _exit_if_failed(final)
+
+
+def status(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show every truck and how far it is.
+
+    State, position, the source's position, lag, rows and the last error. Exit code 1 when a truck has failed.
+    """
+    current = _open(project, debug).status()
+    if as_json:
+        output.say(current.to_json())
+    else:
+        output.status_text(current)
+    if _failed(current):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def peek(
+    project: ProjectFolder = HERE,
+    truck: Annotated[
+        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only what this truck would take.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="End after this many changes.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print changes, as JSON lines.
+
+    Nothing is applied or acknowledged.
+    """
+    try:
+        for line in _open(project, debug).peek(truck=truck, limit=limit, follow=follow):
+            sys.stdout.write(line + "\n")
+            if follow:
+                sys.stdout.flush()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        # The reader has seen enough; what is still buffered must not fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reset(
+    project: ProjectFolder = HERE,
+    truck: Annotated[
+        list[str] | None, typer.Option("--truck", "-t", metavar="NAME", help="Only this truck; may be repeated.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Forget how far trucks have come.
+
+    Drops the slot, the publication and the positions, after asking. The next run begins anew.
+    """
+    opened = _open(project, debug)
+    _ask(opened.reset_plan(truck or None), yes=yes)
+    for line in opened.reset(truck or None):
+        output.say(line)
+
+
+def demo(debug: Debug = False) -> None:
+    """See it work, in about a minute.
+
+    A small shop on an embedded PostgreSQL is kept in step in two stores, with a crash in the middle.
+    """
+    logs.set_up(logging.DEBUG if debug else logging.WARNING, debug=debug)
+    try:
+        from trucker.testing.demo import main
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] != "trucker":
+            raise TruckerError(
+                f"the demo needs the package {error.name}", remedy='run: pip install "trucker[demo]"', code="TRK602"
+            ) from None
+        raise
+    raise typer.Exit(main())
+
+
+def _open(folder: Path, debug: bool) -> Project:
+    logs.set_up(logging.DEBUG if debug else logging.WARNING, debug=debug)
+    from trucker.project import Project
+
+    return Project.load(folder)
+
+
+def _level(verbose: bool, quiet: bool) -> int:
+    if verbose:
+        return logging.DEBUG
+    return logging.WARNING if quiet else logging.INFO
+
+
+def _failed(status: ProjectStatus) -> bool:
+    return any(truck.phase is TruckPhase.FAILED for truck in status.trucks)
+
+
+def _exit_if_failed(final: ProjectStatus) -> None:
+    for truck in final.trucks:
+        if truck.phase is TruckPhase.FAILED:
+            sys.stderr.write(f"error: truck {truck.name} failed: {truck.error or 'no reason was given'}\n")
+    if _failed(final):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ask(plan: Sequence[str], *, yes: bool) -> None:
+    """Show what would go and wait for a yes; without a terminal, only `--yes` is one."""
+    if not plan:
+        output.say("there is nothing to reset")
+        raise typer.Exit(ExitCode.FINE)
+    if yes:
+        return
+    output.say("this would be dropped:")
+    for line in plan:
+        output.say(f"  {line}")
+    if not sys.stdin.isatty():
+        sys.stderr.write("error: there is no terminal to ask on\nnext: give --yes to go ahead\n")
+        raise typer.Exit(ExitCode.WRONG)
+    if not typer.confirm("go ahead?"):
+        output.say("nothing was changed")
+        raise typer.Exit(ExitCode.FAILED)

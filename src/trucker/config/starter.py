@@ -1,0 +1,104 @@
+"""The project that `trucker init` writes: every setting with its default, commented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from trucker.errors import ConfigError, Place
+
+TRUCKER_YML: Final = """\
+# A trucker project. Every key is described in docs/reference/configuration.md.
+# A value in double braces comes from the environment, as below, or from a file: file("/run/secrets/password").
+# Every key of a connection also has a form that reads a file: pass_path: /run/secrets/password.
+
+# Keeps this project apart from others on the same servers: it names the replication slot and the publication.
+# unique_id: my_project
+
+connections:
+  # Where changes come from: PostgreSQL 14 or later with wal_level = logical.
+  - name: source
+    adapter: postgres
+    host: {{ env("SOURCE_HOST", "localhost") }}
+    port: {{ env("SOURCE_PORT", "5432") }}
+    database: {{ env("SOURCE_DATABASE", "postgres") }}
+    user: {{ env("SOURCE_USER", "postgres") }}
+    pass: {{ env("SOURCE_PASSWORD", "") }}
+    # ssl: verify-full                        # libpq's modes, or a mapping:
+    # ssl: {mode: verify-full, root_certificate: ca.pem}
+    # url: postgresql://user:password@host/database?sslmode=require     # instead of host, port, database, user, pass
+    # replica_host: standby.example.com       # read from a standby; replica_port, _database, _user, _pass likewise
+    # publication: made_by_the_dba            # made beforehand: used, and left as it is
+    # slot: made_by_the_dba
+
+  # Where changes go: postgres, duckdb, jsonl (a folder of JSON-lines files) or stdout.
+  - name: warehouse
+    adapter: duckdb
+    path: warehouse.duckdb
+
+# state: .trucker             # the change log and other local state
+# heartbeat: 10s              # keeps an idle source's slot moving; 0 is never
+# spark:
+#   master: local[*]          # or a cluster
+#   settings:
+#     spark.driver.memory: 2g
+# log:                        # the change log always keeps what a truck has yet to apply
+#   keep: 7d                  # and applied changes this long
+#   max_bytes: 10 GiB         # but no more of them than this
+#   segment_bytes: 64 MiB
+# batch:
+#   max_bytes: 64 MiB         # the most one micro-batch takes
+# retry:
+#   first: 500ms              # waits before something is tried again: the first, and the longest
+#   longest: 30s
+"""
+
+TRUCK_YML: Final = """\
+# A truck: what it reads and where it writes. Its name is its folder's.
+input:
+  connection: source
+  tables:                     # or table: public.orders
+    - public.*
+    # - "!public.audit_*"     # all but these
+  # only_columns: [id, name]
+  # except_columns: [password]
+  # where: region = 'EU'      # a condition on the source's rows
+output:
+  connection: warehouse
+  # schema: shop              # for all tables; or table: shop.orders for one; the default is the source's names
+"""
+
+IGNORED: Final = (".trucker/", "*.duckdb", "*.duckdb.wal")
+
+
+def write_starter(folder: Path) -> list[Path]:
+    """Write a new project and return its files. Nothing is overwritten: raises `ConfigError` before writing at all."""
+    files = {folder / "trucker.yml": TRUCKER_YML, folder / "trucks" / "example" / "truck.yml": TRUCK_YML}
+    for path in files:
+        if path.exists():
+            raise ConfigError(
+                "the file exists already, and is left as it is",
+                place=Place(str(path)),
+                remedy="name another folder, or remove the file first",
+                code="TRK112",
+            )
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return [*files, _ignore_state(folder / ".gitignore")]
+    except OSError as error:
+        raise ConfigError(
+            f"the project cannot be written: {error.strerror}",
+            place=Place(str(folder)),
+            remedy="name a folder you may write to",
+            code="TRK112",
+        ) from None
+
+
+def _ignore_state(path: Path) -> Path:
+    """Keep state out of version control; lines that are there stay."""
+    present = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = [*present, *(line for line in IGNORED if line not in present)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

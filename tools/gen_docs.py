@@ -1,0 +1,209 @@
+"""Write the documentation that is made from the code: JSON schemas, configuration and command-line reference.
+
+python tools/gen_docs.py            write what differs
+python tools/gen_docs.py --check    write nothing; exit code 1 where something differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from trucker.cli.exits import MEANINGS
+from trucker.cli.main import COMMANDS, main
+from trucker.config import models
+from trucker.config.problems import key_of
+from trucker.config.schema import project_schema, truck_schema
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+NOTICE = "<!-- Made by tools/gen_docs.py from the code. Change it there. -->\n"
+WIDTH = "100"
+
+INTRODUCTION = """\
+# Configuration
+
+A project is a folder with a `trucker.yml` and, for each truck, `trucks/<name>/truck.yml`
+(`<name>/truck.yml` directly in the folder is found too). An unknown key is an error. Editors can complete and check
+both files with [trucker.schema.json](trucker.schema.json) and [truck.schema.json](truck.schema.json).
+
+Both files are templates (Jinja2). `{{ env("NAME", "default") }}` is an environment variable; without a default it
+must be set. `{{ file("/run/secrets/x") }}` is what a file holds, without the blanks around it. What a template gives is
+always one value: a password may hold quotes, colons or `#` and needs no quotes around it, and nothing in it can change
+the file's structure.
+
+Relative paths are seen from the project's folder. A size is a number of bytes or a text such as `64 MiB` or `2 GB`,
+a duration a number of seconds or a text such as `500ms`, `30s`, `12h` or `7d`.
+
+"""
+
+CONNECTIONS = """\
+Every key of a connection has a second form, `<key>_path`: the path of a file that holds the value, such as
+`pass_path: /run/secrets/password`. Giving both forms is an error.
+
+"""
+
+TABLES = """\
+### Tables and patterns
+
+| written | means |
+|---|---|
+| `orders` | table `orders` of schema `public` |
+| `shop.orders` | table `orders` of schema `shop` |
+| `shop.*`, `public.order_?` | every table that matches; `*` is any text, `?` any one character |
+| `"odd.name"."a*b"` | in double quotes every character stands for itself |
+| `!shop.audit_*` | not these, whatever else chooses them (in YAML, quote what begins with `!`) |
+
+Names are taken as written; letters keep their case without quotes.
+
+### SQL files
+
+`input.sql`, `transform.sql`, `insert.sql`, `update.sql`, `delete.sql` and `output.sql` in a truck's folder are kept for
+a later version. This one refuses a truck that has any, because without them it would write other data than its author
+expects.
+"""
+
+
+def configuration() -> str:
+    parts = [NOTICE, INTRODUCTION, "## trucker.yml\n\n", _table(models.ProjectFile)]
+    for title, model in (
+        ("spark", models.SparkConfig),
+        ("log", models.LogConfig),
+        ("batch", models.BatchConfig),
+        ("retry", models.RetryConfig),
+    ):
+        parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
+    parts += ["### connections\n\n", CONNECTIONS]
+    for adapter, model in models.CONNECTIONS.items():
+        parts += [f"#### adapter: {adapter}\n\n{model.__doc__}\n\n", _table(model)]
+    parts += [f"#### ssl\n\n{models.Ssl.__doc__} `ssl: require` is short for `ssl: {{mode: require}}`.\n\n"]
+    parts += [_table(models.Ssl), "## truck.yml\n\n", _table(models.TruckFile)]
+    for title, model in (("input", models.InputConfig), ("output", models.OutputConfig)):
+        parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
+    return "".join([*parts, TABLES])
+
+
+def command_line() -> str:
+    parts = [NOTICE, "# Command line\n\n", _block("trucker --help")]
+    for name in COMMANDS:
+        parts += [f"## trucker {name}\n\n", _block(f"trucker {name} --help")]
+    parts += ["## Exit codes\n\n| code | meaning |\n|---|---|\n"]
+    parts += [f"| {code.value} | {meaning} |\n" for code, meaning in MEANINGS.items()]
+    return "".join(parts)
+
+
+def _block(command: str) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main(command.split()[1:])
+    text = "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+    return f"```\n$ {command}\n{text}\n```\n\n"
+
+
+def _table(model: type[BaseModel]) -> str:
+    rows = [
+        f"| `{key_of(name, field)}` | {_kind(field)} | {_default(field)} | {field.description or ''} |\n"
+        for name, field in model.model_fields.items()
+    ]
+    return "".join(["| key | value | default | |\n|---|---|---|---|\n", *rows, "\n"])
+
+
+def _kind(field: FieldInfo) -> str:
+    return " or ".join(dict.fromkeys(_names(_with_metadata(field)))).replace("|", "\\|")
+
+
+def _with_metadata(field: FieldInfo) -> Any:
+    return typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _names(kind: Any) -> Iterator[str]:
+    """A type in words. Sizes, durations and lists are told by their validators."""
+    base = _unwrapped(kind)
+    special = {"parse_bytes": "size", "parse_seconds": "duration", "one_or_many": "text or list of texts"}
+    named = next((special[mark] for mark in _validators(kind) if mark in special), None)
+    if named:
+        yield named
+    elif isinstance(base, UnionType) or typing.get_origin(base) is typing.Union:
+        members = [member for member in typing.get_args(base) if member is not type(None)]
+        yield from (name for member in members for name in _names(member))
+    elif typing.get_origin(base) is typing.Literal:
+        yield from (f"`{value}`" for value in typing.get_args(base))
+    elif isinstance(base, type) and issubclass(base, BaseModel):
+        yield from ("text", "mapping") if base is models.Ssl else ("mapping",)
+    elif typing.get_origin(base) is tuple:
+        yield "list of connections"
+    elif typing.get_origin(base) is dict:
+        yield "mapping of texts"
+    else:
+        yield {str: "text", SecretStr: "text", int: "whole number", float: "number", Path: "path"}[base]
+
+
+def _unwrapped(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def _validators(kind: Any) -> list[str]:
+    marks = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
+    return [mark.func.__name__ for mark in marks if hasattr(mark, "func")]
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if default is PydanticUndefined:
+        return "required"
+    if default is None or default in ((), {}) or isinstance(default, BaseModel):
+        return ""
+    if isinstance(default, SecretStr):
+        return ""
+    kind = _kind(field)
+    if kind == "size":
+        return f"`{default // models.MIB} MiB`"
+    return f"`{default:g}s`" if kind == "duration" else f"`{default}`"
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "trucker.schema.json": lambda: _json(project_schema()),
+    "truck.schema.json": lambda: _json(truck_schema()),
+    "configuration.md": configuration,
+    "cli.md": command_line,
+}
+
+
+def generate(folder: Path, *, check: bool) -> list[Path]:
+    """The pages that differed from what the code says; they are written unless only checked."""
+    os.environ["COLUMNS"] = os.environ["TERMINAL_WIDTH"] = WIDTH
+    stale = []
+    for name, page in PAGES.items():
+        path, text = folder / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    return stale
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write the documentation that is made from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where something differs")
+    only_check = parser.parse_args().check
+    pages = generate(REFERENCE, check=only_check)
+    for page in pages:
+        sys.stdout.write(f"{'differs' if only_check else 'wrote'}: {page}\n")
+    sys.exit(1 if only_check and pages else 0)

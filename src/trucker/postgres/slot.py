@@ -1,0 +1,278 @@
+"""The replication slot: its name, its life, and who is at it.
+
+A slot is created over a replication connection, which also exports the snapshot that belongs to the slot's
+consistent point; the snapshot can be imported as long as that connection stays open and idle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import dict_row
+
+from trucker.change import Lsn, quote_identifier
+from trucker.config.models import PostgresConnection
+from trucker.errors import SourceError, SourceUnavailable
+from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.connect import connect
+
+Connection = psycopg.Connection[Any]
+
+PLUGIN = "pgoutput"
+_PREFIX = "trucker_"
+_LIMIT = 63
+
+# Columns that came with later versions are taken from the row as JSON, where they are simply absent before.
+_FIND = """
+    select s.plugin, s.database, s.temporary, s.active_pid, s.confirmed_flush_lsn::text, s.restart_lsn::text,
+           s.wal_status, s.safe_wal_size, to_jsonb(s) ->> 'invalidation_reason' as invalidation_reason,
+           coalesce((to_jsonb(s) ->> 'conflicting')::boolean, false) as conflicting,
+           coalesce((to_jsonb(s) ->> 'failover')::boolean, false) as failover
+      from pg_replication_slots s
+     where s.slot_name = %s"""
+
+_HOLDER = """
+    select s.active_pid, a.application_name, a.usename, host(a.client_addr) as client, a.backend_start
+      from pg_replication_slots s left join pg_stat_activity a on a.pid = s.active_pid
+     where s.slot_name = %s"""
+
+_IDENTIFY = """
+    select (select system_identifier from pg_control_system()),
+           case when pg_is_in_recovery() then (select timeline_id from pg_control_checkpoint())
+                else ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int end,
+           current_database()"""
+
+_CURRENT_LSN = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end::text"""
+
+
+def object_name(unique_id: str, connection_name: str) -> str:
+    """The slot's and the publication's name for a project's connection: `trucker_<unique_id>_<connection>`.
+
+    PostgreSQL allows slots lower-case letters, digits and underscores, 63 of them. Where something is lost by
+    that, or the two parts could be taken for two others, a hash of both keeps different projects apart.
+    """
+    parts = [re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in (unique_id, connection_name)]
+    plain = f"{_PREFIX}{parts[0]}_{parts[1]}"
+    faithful = (unique_id, connection_name) == (*parts,) and all(parts) and "_" not in unique_id
+    if faithful and len(plain) <= _LIMIT:
+        return plain
+    digest = hashlib.sha256(f"{len(unique_id)}:{unique_id}:{connection_name}".encode()).hexdigest()[:10]
+    return f"{plain[: _LIMIT - 11].rstrip('_')}_{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """A row of pg_replication_slots. `invalidation` says why the slot cannot be used any more, if that is so."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    confirmed_flush_lsn: Lsn | None
+    restart_lsn: Lsn | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    invalidation: str | None
+    failover: bool
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server has thrown away what the slot would still need."""
+        return self.wal_status == "lost" or self.invalidation is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """Which database this is, wherever it is reached: a restored or another server has another identifier."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+
+
+def find_slot(connection: Connection, name: str) -> SlotInfo | None:
+    """The slot of that name, or None."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(_FIND, [name]).fetchone()
+    if row is None:
+        return None
+    return SlotInfo(
+        name,
+        row["plugin"],
+        row["database"],
+        row["temporary"],
+        row["active_pid"],
+        _lsn(row["confirmed_flush_lsn"]),
+        _lsn(row["restart_lsn"]),
+        row["wal_status"],
+        row["safe_wal_size"],
+        _invalidation(row),
+        row["failover"],
+    )
+
+
+def _invalidation(row: dict[str, Any]) -> str | None:
+    if row["invalidation_reason"]:
+        return str(row["invalidation_reason"])
+    if row["conflicting"]:
+        return "conflict with recovery on the standby"
+    return "wal_removed" if row["wal_status"] == "lost" else None
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text else None
+
+
+class ExportedSnapshot:
+    """A slot just created and the snapshot of its consistent point, which shows exactly what committed before `lsn`.
+
+    Holds the replication connection open, which the snapshot needs until everybody who reads from it has imported
+    it, and which a temporary slot needs to live.
+    """
+
+    def __init__(self, connection: Connection, slot: str, lsn: Lsn, snapshot: str) -> None:
+        self.slot = slot
+        self.lsn = lsn
+        self.snapshot = snapshot
+        self._connection = connection
+
+    def close(self) -> None:
+        """End the snapshot, and the slot if it is temporary."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def create_slot(
+    config: PostgresConnection, name: str, *, temporary: bool = False, failover: bool = False
+) -> ExportedSnapshot:
+    """Create a logical slot and export its snapshot.
+
+    The server waits for the transactions that are open now to end, which may take as long as they do.
+    `failover` is left out where the server cannot do it (before 17, on a standby, for a temporary slot).
+    """
+    connection = connect(config, application=f"trucker slot {name}", replication=True)
+    try:
+        version = Capabilities.of(connection)
+        survives = failover and not temporary and version.failover_slots and not _in_recovery(connection)
+        row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
+    except psycopg.Error as error:
+        connection.close()
+        raise _creation_error(config, name, error) from error
+    except BaseException:
+        connection.close()
+        raise
+    assert row is not None
+    return ExportedSnapshot(connection, name, Lsn.parse(row[1]), row[2])
+
+
+def _creation(version: Capabilities, name: str, temporary: bool, failover: bool) -> str:
+    kind = " TEMPORARY" if temporary else ""
+    start = f"CREATE_REPLICATION_SLOT {quote_identifier(name)}{kind} LOGICAL {PLUGIN}"
+    if version.major < 15:
+        return f"{start} EXPORT_SNAPSHOT"
+    return f"{start} (SNAPSHOT 'export'{', FAILOVER true' if failover else ''})"
+
+
+def _in_recovery(connection: Connection) -> bool:
+    row = connection.execute("select pg_is_in_recovery()").fetchone()
+    return bool(row and row[0])
+
+
+def _creation_error(config: PostgresConnection, name: str, error: psycopg.Error) -> SourceError:
+    where = f"connection {config.name}: replication slot {name} cannot be created"
+    reason = error.diag.message_primary or str(error)
+    match error:
+        case errors.DuplicateObject():
+            remedy, code = f"it exists already; run: SELECT pg_drop_replication_slot('{name}')", "TRK231"
+        case errors.ConfigurationLimitExceeded():
+            remedy, code = "raise max_replication_slots and restart the server, or drop an unused slot", "TRK230"
+        case errors.InsufficientPrivilege():
+            remedy, code = f"run: ALTER ROLE {quote_identifier(config.user)} REPLICATION", "TRK220"
+        case errors.ObjectNotInPrerequisiteState():
+            remedy, code = "run: ALTER SYSTEM SET wal_level = 'logical'  and restart the server", "TRK233"
+        case psycopg.OperationalError():
+            return SourceUnavailable(f"{where}: {reason}", remedy="it is tried again")
+        case _:
+            remedy, code = "run: trucker check", "TRK200"
+    return SourceError(f"{where}: {reason}", remedy=remedy, code=code)
+
+
+def drop_slot(connection: Connection, name: str) -> bool:
+    """Drop the slot; False where there is none. `SourceError` says who holds it where it is in use."""
+    try:
+        connection.execute("select pg_drop_replication_slot(%s)", [name])
+    except errors.UndefinedObject:
+        return False
+    except errors.ObjectInUse:
+        raise SourceError(
+            f"replication slot {name} is in use by {who_holds(connection, name)}",
+            remedy="stop what uses it, then try again",
+            code="TRK231",
+        ) from None
+    except errors.InsufficientPrivilege as error:
+        user = quote_identifier(connection.info.user)
+        raise SourceError(
+            f"replication slot {name} cannot be dropped: {error.diag.message_primary}",
+            remedy=f"run: ALTER ROLE {user} REPLICATION",
+            code="TRK220",
+        ) from None
+    return True
+
+
+def who_holds(connection: Connection, slot: str) -> str:
+    """Who reads from the slot, for messages; "nobody" where nobody does."""
+    row = connection.execute(_HOLDER, [slot]).fetchone()
+    if row is None or row[0] is None:
+        return "nobody"
+    pid, application, user, client, since = row
+    parts = [f"pid {pid}"]
+    if application:
+        parts.append(f'application "{application}"')
+    if user:
+        parts.append(f"user {user}")
+    parts.append(f"from {client or 'the server itself or out of sight'}")
+    if since:
+        parts.append(f"since {since:%Y-%m-%d %H:%M:%S} UTC")
+    return ", ".join(parts)
+
+
+def identify(connection: Connection) -> SystemIdentity:
+    """Which server and database a connection leads to, be it an ordinary or a replication one."""
+    row = connection.execute(_IDENTIFY.encode()).fetchone()
+    assert row is not None
+    return SystemIdentity(str(row[0]), int(row[1]), str(row[2]))
+
+
+def current_lsn(connection: Connection) -> Lsn:
+    """The end of what the server has flushed, or on a standby has replayed."""
+    row = connection.execute(_CURRENT_LSN.encode()).fetchone()
+    return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
+
+
+def emit_heartbeat(connection: Connection, content: str = "") -> bool:
+    """Write a message into the log, so that an idle slot moves on; False where that is not permitted."""
+    try:
+        connection.execute("select pg_logical_emit_message(false, 'trucker', %s::text)", [content])
+    except (
+        errors.InsufficientPrivilege,
+        errors.ReadOnlySqlTransaction,
+        errors.ObjectNotInPrerequisiteState,
+        errors.UndefinedFunction,
+    ):
+        return False
+    return True

@@ -1,0 +1,233 @@
+"""Copying tables as of one moment: cut into ranges of pages, each read with COPY by whoever has a hand free.
+
+All readers import the snapshot that came with the slot (`slot.create_slot`). A range is `[first, last)` in pages of
+one table or partition; the last one of each is open, so that nothing depends on how exact the size was. Sizes come
+from the files, never from statistics: a table that was never analysed is cut like any other.
+
+A snapshot does not protect from a table being rewritten (ALTER TABLE … TYPE, TRUNCATE, VACUUM FULL): the rows it
+should show are then gone or elsewhere. Planner and readers therefore compare the table's file with the one it
+had in the snapshot, under a lock, and ask for a new snapshot where it is another one.
+"""
+
+from __future__ import annotations
+
+import io
+import select
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+from psycopg import errors, pq
+
+from trucker.change import CopiedRows, Lsn, TableId, TableSchema, quote_identifier
+from trucker.errors import SourceError, SourceUnavailable
+from trucker.postgres.catalog import SourceTable
+
+Connection = psycopg.Connection[Any]
+
+PIECE_BYTES = 4 * 1024 * 1024
+LOCK_TIMEOUT = "30s"
+
+# pg_class is read as of the snapshot, pg_relation_filenode() as of now.
+_SIZES = """
+    select c.oid, n.nspname, c.relname, pg_relation_filenode(c.oid) is not distinct from c.relfilenode as untouched,
+           pg_relation_size(c.oid) as main, pg_table_size(c.oid) as total, current_setting('block_size')::int as block,
+           coalesce(a.amname = 'heap', false) as heap
+      from unnest(%s::oid[]) with ordinality as leaf(oid, ordinality)
+      join pg_class c on c.oid = leaf.oid
+      join pg_namespace n on n.oid = c.relnamespace
+      left join pg_am a on a.oid = c.relam
+     order by leaf.ordinality"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range of pages of one leaf; `schema` is the root table with the columns to copy. `last` None is open."""
+
+    schema: TableSchema
+    leaf: TableId
+    oid: int
+    first: int
+    last: int | None
+    where: str | None = None
+    bytes: int = 0
+
+
+def enter_snapshot(connection: Connection, snapshot: str) -> None:
+    """Begin a read-only transaction on an autocommit connection that sees exactly what the snapshot shows."""
+    connection.execute("begin isolation level repeatable read read only")
+    try:
+        connection.execute(f"set transaction snapshot '{snapshot}'".encode())
+    except (errors.UndefinedObject, errors.InvalidParameterValue, errors.ObjectNotInPrerequisiteState) as error:
+        connection.execute("rollback")
+        raise SourceUnavailable(
+            f"the exported snapshot {snapshot} is gone: {error.diag.message_primary}",
+            remedy="the connection that exported it has ended; the copy is started again with a new snapshot",
+        ) from None
+
+
+def plan_chunks(
+    connection: Connection,
+    table: SourceTable,
+    chunk_bytes: int,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+) -> list[Chunk]:
+    """Cut a table into chunks of about `chunk_bytes`, TOAST included; `connection` must be inside the snapshot.
+
+    An empty table is one chunk, an empty partition none. `columns` and `where` limit what is read.
+    """
+    schema = table.schema if columns is None else table.schema.only(columns)
+    rows = connection.execute(_SIZES.encode(), [[leaf.oid for leaf in table.leaves]]).fetchall()
+    if len(rows) != len(table.leaves):
+        raise _changed(table.table)
+    chunks: list[Chunk] = []
+    for oid, namespace, name, untouched, main, total, block, heap in rows:
+        leaf = TableId(namespace, name)
+        if not untouched:
+            raise _changed(leaf)
+        if table.partitioned and main == 0:
+            continue
+        bounds = _bounds(main // block, total, chunk_bytes) if heap else [0, None]
+        share = total // (len(bounds) - 1)
+        chunks += [Chunk(schema, leaf, oid, first or 0, last, where, share) for first, last in pairwise(bounds)]
+    return chunks
+
+
+def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
+    """Page numbers at which to cut, the first 0 and the last open. TOAST is taken to be spread evenly."""
+    count = max(1, min(pages, -(-total // max(chunk_bytes, 1))))
+    return [*(pages * i // count for i in range(count)), None]
+
+
+def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:
+    """A chunk's rows in pieces of a few MiB; `connection` must be inside the snapshot (`enter_snapshot`).
+
+    The iteration must be taken to its end: one that is left early closes the connection.
+    """
+    try:
+        _lock(connection, chunk)
+        yield from _pieces(connection.pgconn, _copy_statement(chunk), chunk, lsn)
+    except GeneratorExit:
+        connection.close()
+        raise
+    except psycopg.Error as error:
+        # Until the last result is taken the connection could not even roll back.
+        with suppress(psycopg.Error):
+            _drain(connection.pgconn)
+        raise _read_error(chunk, error) from error
+
+
+def _lock(connection: Connection, chunk: Chunk) -> None:
+    """Keep the table from being rewritten while it is read, and make sure that it was not before."""
+    # A waiting ALTER TABLE would make this wait behind it, with other readers keeping it waiting: give up instead.
+    connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT}'".encode())
+    connection.execute(f"lock table only {chunk.leaf.quoted} in access share mode".encode())
+    row = connection.execute(_SIZES.encode(), [[chunk.oid]]).fetchone()
+    if row is None or not row[3]:
+        raise _changed(chunk.leaf)
+
+
+def _copy_statement(chunk: Chunk) -> bytes:
+    names = ", ".join(quote_identifier(name) for name in chunk.schema.names)
+    conditions = []
+    if chunk.first > 0:
+        conditions.append(f"ctid >= '({chunk.first},0)'::tid")
+    if chunk.last is not None:
+        conditions.append(f"ctid < '({chunk.last},0)'::tid")
+    if chunk.where:
+        conditions.append(f"({chunk.where}\n)")
+    where = f" where {' and '.join(conditions)}" if conditions else ""
+    query = f"select {names} from only {chunk.leaf.quoted}{where}"
+    return f"copy ({query}) to stdout (format csv, force_quote *, encoding 'UTF8')".encode()
+
+
+def _pieces(connection: pq.abc.PGconn, statement: bytes, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:
+    """Run COPY and cut its output between rows.
+
+    Every CopyData message is one whole row, so rows are counted and cut by message, whatever the values hold. This
+    loop runs once per row: it does nothing that it need not, and is the reason for using libpq's functions directly.
+    """
+    connection.send_query(statement)
+    _expect(_result(connection), pq.ExecStatus.COPY_OUT)
+    buffer, rows = io.BytesIO(), 0
+    get, write, size = connection.get_copy_data, buffer.write, 0
+    while True:
+        length, data = get(1)
+        if length > 0:
+            write(data)
+            rows += 1
+            size += length
+            if size >= PIECE_BYTES:
+                yield CopiedRows(chunk.schema, buffer.getvalue(), rows, lsn)
+                buffer, rows, size = io.BytesIO(), 0, 0
+                write = buffer.write
+        elif length == 0:
+            _await_input(connection)
+        else:
+            break
+    _expect(_result(connection), pq.ExecStatus.COMMAND_OK)
+    _drain(connection)
+    if rows:
+        yield CopiedRows(chunk.schema, buffer.getvalue(), rows, lsn)
+
+
+def _await_input(connection: pq.abc.PGconn) -> None:
+    poller = select.poll()
+    poller.register(connection.socket, select.POLLIN)
+    poller.poll()
+    connection.consume_input()
+
+
+def _result(connection: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """The next result, waiting for it without holding up other threads."""
+    while connection.flush():
+        select.select([], [connection.socket], [])
+    while connection.is_busy():
+        _await_input(connection)
+    return connection.get_result()
+
+
+def _drain(connection: pq.abc.PGconn) -> None:
+    while _result(connection) is not None:
+        pass
+
+
+def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> None:
+    if result is None:
+        raise psycopg.OperationalError("the server ended COPY without a result")
+    if result.status != status:
+        raise errors.error_from_result(result)
+
+
+def _changed(leaf: TableId) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"table {leaf} was rewritten, truncated or dropped after the snapshot was taken",
+        remedy="the copy is started again with a new snapshot",
+    )
+
+
+def _read_error(chunk: Chunk, error: psycopg.Error) -> SourceError:
+    """Row data can be part of PostgreSQL's detail, so that only its primary message is kept (I10)."""
+    place = f"copying table {chunk.leaf}"
+    reason = error.diag.message_primary or type(error).__name__
+    match error:
+        case errors.UndefinedColumn() | errors.UndefinedTable() | errors.LockNotAvailable():
+            return SourceUnavailable(f"{place}: {reason}", remedy="the table is being altered; the copy starts again")
+        case errors.InsufficientPrivilege() if "row-level security" in reason:
+            return SourceError(
+                f"{place}: {reason}",
+                remedy="give the role BYPASSRLS: ALTER ROLE … BYPASSRLS, or make it the owner of the table",
+                code="TRK220",
+            )
+        case errors.InsufficientPrivilege():
+            return SourceError(
+                f"{place}: {reason}", remedy=f"run: GRANT SELECT ON {chunk.leaf.quoted} TO <role>", code="TRK220"
+            )
+        case psycopg.OperationalError():
+            return SourceUnavailable(f"{place}: {reason}", remedy="the copy is started again")
+    return SourceError(f"{place}: {reason}", remedy="check the truck's `where`", code="TRK213")

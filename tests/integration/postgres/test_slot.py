@@ -1,0 +1,111 @@
+"""Slots: created with a snapshot, found, held, dropped; and what the server says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.pg import Database
+from fixtures.waiting import wait_until
+from trucker.change import Lsn
+from trucker.errors import SourceError
+from trucker.postgres.connect import connect
+from trucker.postgres.slot import (
+    create_slot,
+    current_lsn,
+    drop_slot,
+    emit_heartbeat,
+    find_slot,
+    identify,
+    who_holds,
+)
+
+
+def slot_name(database: Database) -> str:
+    return f"trucker_{database.name}"
+
+
+def test_a_permanent_slot_outlives_its_connection(any_database: Database) -> None:
+    name = slot_name(any_database)
+    with create_slot(any_database.connection, name, failover=True) as exported:
+        assert exported.snapshot
+        assert exported.lsn > 0
+    with any_database.connect() as connection:
+        found = find_slot(connection, name)
+        assert found is not None
+        assert (found.plugin, found.database, found.temporary) == ("pgoutput", any_database.name, False)
+        assert found.confirmed_flush_lsn == exported.lsn
+        assert found.failover == (any_database.server.version >= 17)
+        assert not found.lost
+        assert who_holds(connection, name) == "nobody"
+        assert drop_slot(connection, name)
+        assert find_slot(connection, name) is None
+        assert not drop_slot(connection, name)
+
+
+def test_a_temporary_slot_goes_with_its_connection_and_says_who_holds_it(any_database: Database) -> None:
+    name = slot_name(any_database)
+    with any_database.connect() as connection:
+        with create_slot(any_database.connection, name, temporary=True):
+            found = find_slot(connection, name)
+            assert found is not None
+            assert found.temporary
+            assert found.active_pid
+            held = who_holds(connection, name)
+            assert f"pid {found.active_pid}" in held
+            assert f'application "trucker slot {name}"' in held
+            assert "127.0.0.1" in held
+            with pytest.raises(SourceError, match="in use by pid"):
+                drop_slot(connection, name)
+        wait_until(lambda: find_slot(connection, name) is None)
+
+
+def test_a_slot_that_exists_is_not_made_again(database: Database) -> None:
+    name = slot_name(database)
+    create_slot(database.connection, name).close()
+    with pytest.raises(SourceError, match="already exists") as caught:
+        create_slot(database.connection, name)
+    assert caught.value.code == "TRK231"
+    assert not caught.value.transient
+
+
+def test_a_role_without_replication_is_told_what_to_grant(database: Database) -> None:
+    database.execute("create role plain login password 'p4ss-w0rd'")
+    try:
+        with pytest.raises(SourceError, match="may not replicate") as caught:
+            create_slot(database.as_user("plain", "p4ss-w0rd"), "trucker_x")
+        assert 'ALTER ROLE "plain" REPLICATION' in caught.value.remedy
+        assert "p4ss-w0rd" not in str(caught.value)
+    finally:
+        database.execute("drop role plain")
+
+
+def test_identity_is_the_same_over_both_kinds_of_connection(any_database: Database) -> None:
+    with (
+        connect(any_database.connection, application="test") as ordinary,
+        connect(any_database.connection, application="test", replication=True) as replication,
+    ):
+        identity = identify(ordinary)
+        assert identity == identify(replication)
+        assert (identity.timeline, identity.database) == (1, any_database.name)
+        row = replication.execute("IDENTIFY_SYSTEM").fetchone()
+        assert row is not None
+        assert row[0] == identity.system_identifier
+
+
+def test_a_heartbeat_moves_the_log(any_database: Database) -> None:
+    with any_database.connect() as connection:
+        before = current_lsn(connection)
+        assert isinstance(before, Lsn)
+        assert emit_heartbeat(connection)
+        wait_until(lambda: current_lsn(connection) > before)
+
+
+def test_a_heartbeat_that_is_not_permitted_says_so(database: Database) -> None:
+    function = "pg_logical_emit_message(boolean, text, text, boolean)"
+    database.execute(f"revoke execute on function {function} from public", "create role mute")
+    with database.connect() as connection:
+        connection.execute("set role mute")
+        assert not emit_heartbeat(connection)
+        assert connection.info.transaction_status.name == "IDLE"
+        connection.execute("reset role")
+        connection.execute("drop role mute")

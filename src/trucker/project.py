@@ -1,12 +1,13 @@
 """A project as one object: what the command line does, a program can do too.
 
-    from trucker import Project
-    Project.load("my-project").run(once=True)
+from trucker import Project
+Project.load("my-project").run(once=True)
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from trucker.finding import Checkable, Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.sinks.base import Sink
@@ -86,11 +89,14 @@ class Project:
         once: bool = False,
         wait: bool = False,
         on_status: Callable[[ProjectStatus], None] | None = None,
+        stop: threading.Event | None = None,
+        spark: SparkSession | None = None,
     ) -> ProjectStatus:
         """Run until SIGINT or SIGTERM, or with `once` until all that is there now has been taken.
 
         Everything wrong that can be seen beforehand is refused before anything is created on either side (I11).
-        `wait` waits for another instance of the project to end instead of raising LockedError.
+        `wait` waits for another instance of the project to end instead of raising LockedError. Setting `stop` ends
+        the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
         from trucker.engine.lock import ProjectLock
         from trucker.engine.run import ProjectRun
@@ -100,7 +106,7 @@ class Project:
         try:
             findings, sources = self._examine()
             refuse(findings)
-            return ProjectRun(self.config, sources, once=once, observer=on_status).run()
+            return ProjectRun(self.config, sources, once=once, observer=on_status, stop=stop).run(spark)
         finally:
             lock.release()
 
@@ -193,9 +199,7 @@ def _examine_source(
     return findings, resolved
 
 
-def _examine_destination(
-    connection: Connection, sink: Sink, databases: dict[str, tuple[str, str]]
-) -> list[Finding]:
+def _examine_destination(connection: Connection, sink: Sink, databases: dict[str, tuple[str, str]]) -> list[Finding]:
     from trucker.postgres.connect import connect
     from trucker.postgres.slot import identify
 
@@ -223,5 +227,3 @@ def _examine_outputs(
 
 def _finding(subject: str, error: TruckerError) -> Finding:
     return Finding(Level.ERROR, subject, error.message, error.remedy, error.code)
-
-

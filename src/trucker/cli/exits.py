@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from trucker.errors import ChangeLogError, ConfigError, LockedError, SinkError, SourceError, TruckerError
+from trucker.errors import ChangeLogError, CheckFailed, ConfigError, LockedError, SinkError, SourceError, TruckerError
 
 
 class ExitCode(IntEnum):
@@ -31,6 +31,6 @@ def exit_code(error: TruckerError) -> ExitCode:
     """The exit code an error ends the command with."""
     if isinstance(error, ConfigError):
         return ExitCode.WRONG
-    if isinstance(error, SourceError | SinkError | ChangeLogError):
+    if isinstance(error, SourceError | SinkError | ChangeLogError | CheckFailed):
         return ExitCode.UNUSABLE
     return ExitCode.LOCKED if isinstance(error, LockedError) else ExitCode.FAILED

@@ -159,7 +159,11 @@ class _Attempt:
             enter_snapshot(connection, self._exported.snapshot)
             tables = {table: load_table(connection, table) for table in wanted}
             size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
-            chunks = {name: plan_chunks(connection, table, size) for name, table in tables.items()}
+            chunks = {}
+            for name, table in tables.items():
+                readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
+                columns = [c for c in table.schema.names if any(reader.takes(c) for reader in readers)]
+                chunks[name] = plan_chunks(connection, table, size, columns=columns, where=readers[0].where)
         return tables, chunks
 
     def _prepare(self, tables: Mapping[TableId, SourceTable]) -> dict[str, list[Target]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
-from trucker.config.models import Connection
+from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
 from trucker.postgres.snapshot import Chunk
 from trucker.sinks.base import Batch, Receipt, Target, Workspace
@@ -92,7 +92,7 @@ class CopyPart:
     """One chunk of a table's snapshot, and everything it goes to."""
 
     index: int
-    connection: Connection
+    connection: PostgresConnection
     snapshot: str
     lsn: Lsn
     chunk: Chunk

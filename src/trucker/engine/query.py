@@ -59,7 +59,6 @@ class SourceQuery:
         leave: Callable[[Lane], None],
     ) -> None:
         self.name = name
-        self.reader = LogReader(folder)
         self.turn = threading.Lock()
         self.main = Lsn(0)
         self.max_bytes = max_bytes
@@ -73,6 +72,15 @@ class SourceQuery:
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._parallelism = spark.sparkContext.defaultParallelism
+        self._readers = threading.local()
+
+    @property
+    def reader(self) -> LogReader:
+        """This thread's reader of the change log."""
+        if not hasattr(self._readers, "own"):
+            self._readers.own = LogReader(self._folder)
+        own: LogReader = self._readers.own
+        return own
 
     # -- the main lane ------------------------------------------------------------------------------------------
 
@@ -272,9 +280,7 @@ class SourceQuery:
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""
         now = time.monotonic()
-        return any(
-            now - self._destinations[run.truck.destination].committed_at > QUIET_COMMIT_SECONDS for run in runs
-        )
+        return any(now - self._destinations[run.truck.destination].committed_at > QUIET_COMMIT_SECONDS for run in runs)
 
     def _run(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]

@@ -143,9 +143,7 @@ def _published(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -
     return tuple(published)
 
 
-def check_outputs(
-    trucks: Sequence[Truck], databases: Mapping[str, tuple[str, str]], shared: AbstractSet[str]
-) -> None:
+def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, str]], shared: AbstractSet[str]) -> None:
     """Refuse two inputs for one output table, and an output table that is an input (a loop).
 
     `databases` gives what a PostgreSQL connection really is: its cluster's identifier and database. `shared` names

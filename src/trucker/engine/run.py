@@ -38,12 +38,18 @@ class ProjectRun:
     """One run. `resolved` has been checked; nothing has been created yet."""
 
     def __init__(
-        self, config: ProjectConfig, resolved: Mapping[str, ResolvedSource], *, once: bool, observer: Observer | None
+        self,
+        config: ProjectConfig,
+        resolved: Mapping[str, ResolvedSource],
+        *,
+        once: bool,
+        observer: Observer | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         self._config = config
         self._once = once
         self._observer = observer
-        self._stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._started = time.time()
         workspace = config.state_folder / "spool"
         used = {truck.destination for source in resolved.values() for truck in source.trucks}
@@ -54,29 +60,29 @@ class ProjectRun:
         }
         self._sources = [SourceRun(config, source, self._destinations, once=once) for source in resolved.values()]
 
-    def run(self) -> ProjectStatus:
-        """Run until told to stop, or with `once` until all that is there has been taken; the last status."""
+    def run(self, session: SparkSession | None = None) -> ProjectStatus:
+        """Run until told to stop, or with `once` until all that is there has been taken; the last status.
+
+        Without a `session` of the caller's it starts its own, and stops it at the end.
+        """
         handlers = self._handle_signals()
-        spark: SparkSession | None = None
+        spark = session
         try:
             with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile
-                session = starter.submit(self._start_spark)
+                starting = None if session else starter.submit(self._start_spark)
                 try:
                     states = self._open()
                 finally:
-                    spark = session.result()
+                    spark = session or (starting.result() if starting else None)
+            assert spark is not None
             for source in self._sources:
                 source.start_stream(spark, states)
             self._watch(spark)
         finally:
-            self._shut_down(spark)
+            self._shut_down(None if session else spark)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return self._show(running=False)
-
-    def stop(self) -> None:
-        """Ask the run to finish its batch and end; returns at once. Any thread may call it."""
-        self._stop.set()
 
     def _open(self) -> Mapping[str, TruckState]:
         states: dict[str, TruckState] = {}
@@ -183,5 +189,3 @@ def _status(source: SourceRun, run: TruckRun, *, running: bool) -> TruckStatus:
         tuple(run.copying.values()),
         error,
     )
-
-

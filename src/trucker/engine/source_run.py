@@ -85,9 +85,7 @@ class SourceRun:
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             begin = self._check_slot(slot, identity, [state.lsn for state in self._own(states).values()])
-            ensure_publication(
-                database, resolved.publication, resolved.published, managed=resolved.manages_publication
-            )
+            ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
             if slot is None:
                 failover = Capabilities.of(database).failover_slots
                 self._first = create_slot(resolved.connection, resolved.slot, temporary=False, failover=failover)

@@ -71,11 +71,18 @@ def copy_part(part: CopyPart) -> Outcome:
     """Read one chunk inside the shared snapshot, once, and write it to every target."""
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
-    with connect(part.connection, application="trucker copy", autocommit=True) as connection:  # type: ignore[arg-type]
-        enter_snapshot(connection, part.snapshot)
-        pieces = list(read_chunk(connection, part.chunk, part.lsn))
-    for assignment in part.assignments:
-        _write(part, assignment, [_narrow(piece, assignment) for piece in pieces], receipts, failures)
+    try:
+        with connect(part.connection, application="trucker copy") as connection:
+            enter_snapshot(connection, part.snapshot)
+            pieces: Iterable[CopiedRows] = read_chunk(connection, part.chunk, part.lsn)
+            if len(part.assignments) > 1:
+                pieces = list(pieces)
+            for assignment in part.assignments:
+                _write(part, assignment, (_narrow(piece, assignment) for piece in pieces), receipts, failures)
+    except TruckerError as error:
+        failed = {failure.truck for failure in failures}
+        trucks = {assignment.target.truck for assignment in part.assignments} - failed
+        return Outcome({}, [*failures, *(Failure(truck, error) for truck in trucks)])
     return Outcome(receipts, failures)
 
 

@@ -1,0 +1,9 @@
+"""`python -m trucker` is the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from trucker.cli.main import main
+
+sys.exit(main())

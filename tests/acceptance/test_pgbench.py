@@ -1,0 +1,133 @@
+"""pgbench on the source while a truck replicates its four tables: equal in the end, whatever is killed meanwhile (I4)."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fixtures.compare import same
+from fixtures.pg import Database, new_database, start_server
+from fixtures.project import ProjectFolder, TruckerProcess, postgres
+from fixtures.waiting import wait_until
+
+from trucker.change import Lsn
+from trucker.testing.server import Server
+
+TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of its own: the load must not slow other tests' server down."""
+    yield from start_server(tmp_path_factory, 18)
+
+
+@pytest.fixture
+def database(busy: Server) -> Iterator[Database]:
+    yield from new_database(busy, "source")
+
+
+@pytest.fixture
+def loaded(database: Database, project: ProjectFolder, destination: Database) -> ProjectFolder:
+    """Scale 10, the history with FULL identity, and a truck for all four tables."""
+    _pgbench(database, "-i", "-s", "10", "-q").wait(120)
+    database.execute("alter table pgbench_history replica identity full")
+    project.connect(postgres("replica", destination))
+    return project.truck("bench", ["public.pgbench_*"], {"connection": "replica"})
+
+
+def _pgbench(database: Database, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(database.server.bin / "pgbench"), *arguments],
+        env=database.server.environment(database.name),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _load(database: Database, seconds: int) -> subprocess.Popen[bytes]:
+    return _pgbench(database, "-n", "-c", "4", "-T", str(seconds))
+
+
+def _equal_soon(database: Database, destination: Database, timeout: float = 60) -> None:
+    wait_until(lambda: same(database, destination, *TABLES), timeout, 0.5)
+
+
+Start = Callable[..., TruckerProcess]
+
+
+def test_source_and_destination_are_equal_after_a_load(
+    loaded: ProjectFolder, database: Database, destination: Database, start: Start
+) -> None:
+    trucker = start()
+    load = _load(database, 30)
+    trucker.wait_streaming(90)
+    assert load.wait(90) == 0
+    _equal_soon(database, destination, 30)
+    assert trucker.stop() == 0
+
+
+def test_equal_after_the_whole_process_tree_is_killed_three_times(
+    loaded: ProjectFolder, database: Database, destination: Database, start: Start
+) -> None:
+    load = _load(database, 40)
+    for number in range(3):
+        trucker = start()
+        before = _rows(destination)
+        if number == 0:
+            trucker.wait_streaming(90)
+        else:  # it has done something since it came back
+            wait_until(lambda before=before: _rows(destination) > before, 60, 0.2)
+        trucker.kill_tree()
+    trucker = start()
+    assert load.wait(120) == 0
+    trucker.wait_streaming(90)
+    _equal_soon(database, destination)
+    assert trucker.stop() == 0
+
+
+def test_the_slot_advances_while_the_destination_is_down(
+    loaded: ProjectFolder,
+    database: Database,
+    tmp_path_factory: pytest.TempPathFactory,
+    start: Start,
+) -> None:
+    servers = start_server(tmp_path_factory, 18)
+    server = next(servers)
+    destinations = new_database(server, "replica")
+    destination = next(destinations)
+    loaded.config["connections"][1] = postgres("replica", destination)
+    loaded.save()
+    try:
+        trucker = start()
+        load = _load(database, 40)
+        trucker.wait_streaming(90)
+        server.stop("immediate")
+        down = time.monotonic()
+        places = [_confirmed(database)]
+        while time.monotonic() - down < 20:
+            wait_until(lambda: _confirmed(database) > places[-1], 10, 0.1)
+            places.append(_confirmed(database))
+        assert len(places) > 10
+        server.start()
+        assert load.wait(90) == 0
+        _equal_soon(database, destination)
+        assert trucker.stop() == 0
+    finally:
+        for fixture in (destinations, servers):
+            next(fixture, None)
+
+
+def _rows(destination: Database) -> int:
+    found: list[Any] = destination.query("select count(*) from pgbench_history")
+    return int(found[0][0])
+
+
+def _confirmed(database: Database) -> Lsn:
+    rows = database.query(
+        f"select confirmed_flush_lsn::text from pg_replication_slots where database = '{database.name}' and not temporary"
+    )
+    return Lsn.parse(rows[0][0])

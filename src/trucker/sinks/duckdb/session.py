@@ -1,0 +1,164 @@
+"""The one connection to a DuckDB file.
+
+DuckDB locks its file for the one process that writes. A session therefore lets go of it after a quiet second, so that
+others can read in the pauses: closing costs some milliseconds (what the log holds is checkpointed), opening again about
+twenty, far less than the pause that caused it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from trucker.change import quote_identifier
+from trucker.errors import SinkError, SinkUnavailable, TruckerError
+
+log = logging.getLogger("trucker.sinks.duckdb")
+
+IDLE_SECONDS: Final = 1.0
+_HOLDER: Final = re.compile(r"lock is held in (.+?) \(PID (\d+)\)")
+_SETTINGS: Final = (
+    "SET TimeZone = 'UTC'",
+    # The driver shares its machine with Spark; what does not fit spills to <file>.tmp.
+    "SET memory_limit = '25%'",
+    # Rows of a table have no order that anybody could rely on; keeping one costs memory.
+    "SET preserve_insertion_order = false",
+)
+
+
+class Session:
+    """Opens the file when it is needed and closes it when it is not. Safe in several threads; pickles closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._timer: threading.Timer | None = None
+        self._used = 0.0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Session, (self._path,))
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    @contextmanager
+    def use(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection, for as long as the block runs."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = connect(self._path)
+            try:
+                yield self._connection
+            except duckdb.FatalException as error:
+                # The instance has declared itself unusable; a new one recovers from its log.
+                self.close()
+                raise SinkUnavailable(
+                    f"DuckDB gave up on {self._path}", remedy="it is opened again", code="TRK430"
+                ) from error
+            finally:
+                self._used = time.monotonic()
+                self._watch(IDLE_SECONDS)
+
+    @contextmanager
+    def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection inside a transaction, committed at the end of the block and rolled back by an error."""
+        with self.use() as connection:
+            run(connection, "BEGIN TRANSACTION")
+            try:
+                yield connection
+                run(connection, "COMMIT")
+            except BaseException:
+                with suppress(duckdb.Error):
+                    run(connection, "ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._connection is not None:
+                connection, self._connection = self._connection, None
+                connection.close()
+
+    def _watch(self, seconds: float) -> None:
+        if self._timer is None and self._connection is not None:
+            self._timer = threading.Timer(seconds, self._close_if_idle)
+            self._timer.daemon = True
+            self._timer.name = f"idle {self._path.name}"
+            self._timer.start()
+
+    def _close_if_idle(self) -> None:
+        with self._lock:
+            self._timer = None
+            left = self._used + IDLE_SECONDS - time.monotonic()
+            if left > 0:
+                self._watch(left)
+                return
+            try:
+                self.close()
+            except duckdb.Error:
+                log.warning("closing an idle database failed", exc_info=True)
+
+
+def connect(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+    """Open the file. Raises `SinkUnavailable` while another process holds it."""
+    try:
+        connection = duckdb.connect(str(path), read_only=read_only)
+        for setting in _SETTINGS:
+            run(connection, setting)
+    except duckdb.Error as error:
+        raise _explained(path, error) from error
+    return connection
+
+
+def run(
+    connection: duckdb.DuckDBPyConnection, statement: str, parameters: Sequence[object] | None = None
+) -> list[tuple[Any, ...]]:
+    """Run a statement; all rows of its result. A result that is not read to its end blocks the connection."""
+    rows: list[tuple[Any, ...]] = connection.execute(statement, parameters).fetchall()
+    return rows
+
+
+def catalog(connection: duckdb.DuckDBPyConnection) -> str:
+    """The file's name for SQL. Needed in every name: a schema called like the file is ambiguous without it."""
+    ((name,),) = run(connection, "SELECT current_database()")
+    return quote_identifier(name)
+
+
+def _explained(path: Path, error: duckdb.Error) -> TruckerError:
+    holder = _HOLDER.search(str(error))
+    if holder or "Could not set lock" in str(error):
+        who = f"{holder[1]}, process {holder[2]}" if holder else "another process"
+        return SinkUnavailable(
+            f"{path} is held by {who}",
+            remedy="DuckDB lets one process at a time write: close it there (usually a DuckDB shell, a notebook or a "
+            "BI tool left open, or another trucker); nothing is lost, it is tried again",
+            code="TRK431",
+        )
+    if isinstance(error, duckdb.IOException) and path.exists() and path.is_file():
+        return SinkError(
+            f"{path} cannot be opened: {_first_line(error)}",
+            remedy="name a file that DuckDB made, with a version no newer than the one installed, or a new file",
+            code="TRK432",
+        )
+    return SinkError(
+        f"{path} cannot be opened: {_first_line(error)}",
+        remedy="name a file in a folder that exists and that trucker may write",
+        code="TRK433",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

@@ -1,0 +1,148 @@
+"""A destination table: its catalog entry, and keeping its columns able to hold the source's rows.
+
+Tables that trucker makes have no constraint at all. A PRIMARY KEY doubled the time of a bulk load when measured
+(its index lives in memory, too), DuckDB does not use it for the joins that apply a batch, and it refuses legal
+batches: a key that leaves a row and comes to another one inside a transaction is a violation to it. NOT NULL would
+have to be released again for a column that the source drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import duckdb
+
+from trucker.change import TableId, quote_identifier
+from trucker.errors import SinkError
+from trucker.sinks.base import Target
+from trucker.sinks.duckdb.bookkeeping import SCHEMA
+from trucker.sinks.duckdb.session import catalog, run
+from trucker.sinks.duckdb.types import duckdb_type, holds, literal, widens
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the file's catalog has it: its name for SQL, and its columns' types."""
+
+    sql: str
+    types: Mapping[str, str]
+
+
+def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table | None:
+    """The table, None where there is none. Raises `SinkError` if only its capitals differ: to DuckDB it is the same."""
+    rows = run(
+        connection,
+        "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() "
+        "WHERE database_name = current_database() AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?) "
+        "ORDER BY column_index",
+        [table.schema, table.name],
+    )
+    if not rows:
+        return None
+    if rows[0][1] != table.name:
+        raise SinkError(
+            f"table {table} and the existing table {rows[0][0]}.{rows[0][1]} are the same to DuckDB, "
+            "which does not tell capitals from small letters",
+            remedy="name another table in the truck's output",
+            code="TRK435",
+        )
+    return Table(_sql_name(connection, table), {name: kind for _, _, name, kind in rows})
+
+
+def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
+    return f"{catalog(connection)}.{table.quoted}"
+
+
+def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    """Create the table, or add and widen columns; the caller owns the transaction."""
+    _check_names(target)
+    table = find_table(connection, target.table)
+    if table is None:
+        _create(connection, target)
+        return
+    for column in target.source.columns:
+        wanted = duckdb_type(column)
+        name = quote_identifier(column.name)
+        actual = table.types.get(column.name)
+        if actual is None:
+            _check_capitals(target, column.name, table)
+            default = literal(column.missing_value, wanted)
+            run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted} DEFAULT {default}")
+            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP DEFAULT")
+        elif not holds(actual, wanted):
+            if not widens(actual, wanted):
+                raise _unfit(target, column.name, actual, wanted)
+            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} SET DATA TYPE {wanted}")
+    _release(connection, target, table)
+
+
+def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    columns = ", ".join(f"{quote_identifier(c.name)} {duckdb_type(c)}" for c in target.source.columns)
+    run(connection, f"CREATE SCHEMA IF NOT EXISTS {catalog(connection)}.{quote_identifier(target.table.schema)}")
+    run(connection, f"CREATE TABLE {_sql_name(connection, target.table)} ({columns})")
+
+
+def _release(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> None:
+    """Columns that the source no longer has must not demand a value."""
+    rows = run(
+        connection,
+        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
+        "AND schema_name = ? AND table_name = ? AND NOT is_nullable AND column_default IS NULL",
+        [target.table.schema, target.table.name],
+    )
+    for (name,) in rows:
+        if name not in target.source.names:
+            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {quote_identifier(name)} DROP NOT NULL")
+
+
+def _check_names(target: Target) -> None:
+    if target.table.schema.lower() == SCHEMA:
+        raise SinkError(
+            f"table {target.table} is in the schema that trucker keeps its positions in",
+            remedy="name another schema in the truck's output",
+            code="TRK436",
+        )
+    seen: dict[str, str] = {}
+    for name in target.source.names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise _same_name(target, name, other)
+
+
+def _check_capitals(target: Target, name: str, table: Table) -> None:
+    for existing in table.types:
+        if existing.lower() == name.lower():
+            raise _same_name(target, name, existing)
+
+
+def _same_name(target: Target, name: str, other: str) -> SinkError:
+    return SinkError(
+        f"columns {name!r} and {other!r} of table {target.table} are the same to DuckDB, "
+        "which does not tell capitals from small letters",
+        remedy="leave one of them out with except_columns, or rename it at the source",
+        code="TRK437",
+    )
+
+
+def _unfit(target: Target, name: str, actual: str, wanted: str) -> SinkError:
+    column = quote_identifier(name)
+    return SinkError(
+        f"column {name!r} of table {target.table} is {actual}, which cannot hold every {wanted}",
+        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted} (or VARCHAR, which holds everything)",
+        code="TRK438",
+    )
+
+
+def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
+    """The prepared table of a target. Raises `SinkError` if somebody has dropped it or a column of it."""
+    table = find_table(connection, target.table)
+    lost = [] if table is None else [name for name in target.source.names if name not in table.types]
+    if table is None or lost:
+        what = f"column {lost[0]!r} of table {target.table}" if lost else f"table {target.table}"
+        raise SinkError(f"{what} is gone", remedy="run `trucker reset`, then copy it again", code="TRK439")
+    return table
+
+
+def is_empty(connection: duckdb.DuckDBPyConnection, table: Table) -> bool:
+    return not run(connection, f"SELECT 1 FROM {table.sql} LIMIT 1")

@@ -1,0 +1,103 @@
+"""A ledger as a JSON file, for destinations that have no tables to keep it in.
+
+The file is replaced as a whole: written beside, fsynced, renamed, and the folder fsynced, so that after any crash
+there is either the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trucker.change import Lsn, TableId
+from trucker.errors import SinkError
+from trucker.sinks.base import Phase
+from trucker.sinks.ledger import Entry, Ledger
+
+FORMAT: Final = 1
+
+
+def load(path: Path, project: str) -> dict[str, Any] | None:
+    """The file's content, None where there is none. Raises `SinkError` if it is damaged or another project's."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise SinkError(
+            f"{path} is damaged: it is not JSON",
+            remedy="restore it from a backup, or remove the whole folder and run `trucker reset`",
+            code="TRK412",
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise SinkError(
+            f"{path} was not written by this version of trucker",
+            remedy="use the version that wrote it, or another folder",
+            code="TRK413",
+        )
+    if content.get("project") != project:
+        raise SinkError(
+            f"{path} belongs to the project {content.get('project')!r}, this one is {project!r}",
+            remedy="give every project a folder of its own, or set unique_id back to what it was",
+            code="TRK414",
+        )
+    return content
+
+
+def save(path: Path, project: str, ledger: Ledger, **more: Any) -> None:
+    """Replace the file; durable when this returns."""
+    content = {"format": FORMAT, "project": project, **ledger_to_json(ledger), **more}
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable, where the system can."""
+    with contextlib.suppress(PermissionError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def ledger_to_json(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "positions": {truck: str(lsn) for truck, lsn in sorted(ledger.positions.items())},
+        "tables": [
+            {
+                "truck": truck,
+                "schema": table.schema,
+                "table": table.name,
+                "phase": entry.phase.value,
+                "lsn": str(entry.lsn),
+                "target": [entry.target.schema, entry.target.name] if entry.target else None,
+                "snapshot": entry.snapshot,
+            }
+            for (truck, table), entry in sorted(ledger.entries.items(), key=lambda item: item[0])
+        ],
+    }
+
+
+def ledger_from_json(content: Mapping[str, Any]) -> Ledger:
+    return Ledger(
+        {truck: Lsn.parse(text) for truck, text in content["positions"].items()},
+        {
+            (row["truck"], TableId(row["schema"], row["table"])): Entry(
+                Phase(row["phase"]),
+                Lsn.parse(row["lsn"]),
+                TableId(*row["target"]) if row["target"] else None,
+                row["snapshot"],
+            )
+            for row in content["tables"]
+        },
+    )

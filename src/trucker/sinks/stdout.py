@@ -1,0 +1,101 @@
+"""The driver's standard output: the lines of `json_lines`, in commit order truck by truck."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from trucker.change import Changes, CopiedRows
+from trucker.config.models import StdoutConnection
+from trucker.errors import SinkError, TruckerError
+from trucker.finding import Finding, Level
+from trucker.sinks import ledger_file
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, TruckState, Work, Workspace
+from trucker.sinks.json_lines import block
+from trucker.sinks.ledger import Ledger
+from trucker.sinks.spool import Spool
+from trucker.sinks.staged_lines import stage_lines, staged_lines
+
+
+class StdoutSink(Sink):
+    """Guarantee: at least once, in commit order; a crash between printing and noting the position prints again."""
+
+    name: ClassVar[str] = "stdout"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        keeps_changes=True, exactly_once=False, guarantee="at least once: a batch may be printed again after a crash"
+    )
+
+    def __init__(self, connection: StdoutConnection, workspace: Workspace) -> None:
+        self._connection = connection
+        self._workspace = workspace
+        self._spool = Spool.of(workspace, connection.name)
+        self._ledger: Ledger | None = None
+
+    @property
+    def _positions(self) -> Path:
+        return self._workspace.folder / f"{self._connection.name}.positions.json"
+
+    def check(self) -> list[Finding]:
+        """Whether the positions can be read. Creates nothing."""
+        subject = f"connection {self._connection.name}"
+        try:
+            self._load()
+        except TruckerError as error:
+            return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
+        return [Finding(Level.OK, subject, "lines go to standard output, at least once")]
+
+    def open(self) -> Mapping[str, TruckState]:
+        if self._ledger is None:
+            self._spool.clear()
+        self._ledger = self._load()
+        return self._ledger.states()
+
+    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        return stage_lines(self._spool, work, changes)
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        if self._ledger is None:
+            raise SinkError(f"connection {self._connection.name} was not opened")
+        self._spool.keep_only(batch, receipts)
+        plan = self._ledger.plan(batch)
+        if not plan.empty:
+            due = [receipt for receipt in receipts if (receipt.truck, receipt.table) in plan.apply]
+            self._print(batch, due)
+            ledger = self._ledger.after(plan)
+            self._workspace.folder.mkdir(parents=True, exist_ok=True)
+            ledger_file.save(self._positions, self._workspace.project, ledger)
+            self._ledger = ledger
+        self._spool.discard(batch)
+
+    def _print(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        out = sys.stdout.buffer
+        try:
+            for truck in sorted({receipt.truck for receipt in receipts}):
+                for text in staged_lines(self._spool, batch, [r for r in receipts if r.truck == truck]):
+                    out.write(block(text))
+            out.flush()
+        except BrokenPipeError as error:
+            _silence_stdout()
+            raise SinkError(
+                "standard output was closed by its reader",
+                remedy="start trucker again with a reader that stays; nothing is lost",
+                code="TRK418",
+            ) from error
+
+    def _load(self) -> Ledger:
+        content = ledger_file.load(self._positions, self._workspace.project)
+        return ledger_file.ledger_from_json(content) if content else Ledger()
+
+
+def _silence_stdout() -> None:
+    """What is still buffered would fail again when Python flushes at its end: let it go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())
+        finally:
+            os.close(nowhere)

@@ -139,7 +139,8 @@ class Changes:
     changes inside the transaction, all tables together.
 
     A compacted value has at most one row per key, truncates first; its updates may change the key
-    (`old` then holds the key whose row keeps the unchanged cells), see `engine.compact`.
+    (`old` then holds the key whose row keeps the unchanged cells), and such a one may come with a delete of the row
+    that had its new key before, see `engine.compact`.
     """
 
     schema: TableSchema
@@ -183,6 +184,38 @@ class Changes:
             new=self.new.select(kept),
             old=self.old.select(kept),
             unchanged={name: mask for name, mask in self.unchanged.items() if name in kept},
+        )
+
+    def reshaped(self, schema: TableSchema) -> Changes:
+        """The same changes in another shape of the table: columns dropped, or added after these changes were made.
+
+        A column that is not here gets its `missing_value` where the row is given whole, which is what the source itself
+        shows for rows older than the column; in updates of keyed rows it is unchanged, so that the destination's stays.
+        """
+        if self.schema.names == schema.names:
+            return self if self.schema == schema else replace(self, schema=schema)
+        updates = self.op == UPDATE
+        given, full = self.op == INSERT, self.old_kind == OLD_FULL
+        if not schema.key:
+            given = given | updates
+        unchanged = {name: mask for name, mask in self.unchanged.items() if name in schema.names}
+        new, old = [], []
+        for column in schema.columns:
+            if column.name in self.schema.names:
+                new.append(self.new.column(column.name))
+                old.append(self.old.column(column.name))
+                continue
+            new.append(_constant(column.missing_value, given))
+            old.append(_constant(column.missing_value, full))
+            if schema.key and updates.any():
+                unchanged[column.name] = updates
+        names = list(schema.names)
+        return replace(
+            self,
+            schema=schema,
+            new=pa.RecordBatch.from_arrays(new, names=names),
+            old=pa.RecordBatch.from_arrays(old, names=names),
+            unchanged=unchanged,
         )
 
     @classmethod
@@ -317,6 +350,13 @@ def null_rows(schema: TableSchema, count: int) -> pa.RecordBatch:
     """`count` rows of nothing but NULL."""
     names = list(schema.names)
     return pa.RecordBatch.from_arrays([pa.nulls(count, pa.string())] * len(names), names=names)
+
+
+def _constant(text: str | None, rows: Mask) -> pa.Array:
+    """`text` in the marked rows, NULL in the others."""
+    if text is None or not rows.any():
+        return pa.nulls(len(rows), pa.string())
+    return pa.array([text], pa.string()).take(pa.array(np.zeros(len(rows), np.int32), mask=~rows))
 
 
 def _concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class Lsn(int):
     """A position in the write-ahead log; `str()` gives PostgreSQL's own form, `16/B374D848`."""
@@ -16,3 +18,6 @@ class Lsn(int):
 
     def __repr__(self) -> str:
         return f"Lsn({str(self)!r})"
+
+
+ZERO: Final = Lsn(0)

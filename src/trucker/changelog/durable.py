@@ -1,0 +1,192 @@
+"""The durable end of a log: a small file that the writer overwrites and readers watch.
+
+Two records of 64 bytes, at 0 and 512, written in turn, so that a torn write leaves the one before. Little-endian:
+
+    offset  size  field
+    0       8     sequence, from 1; the record with the greater one counts
+    8       8     commit: end LSN of the last durable commit
+    16      8     seen: nothing of interest is missing below this LSN
+    24      8     commit time, µs since 1970
+    32      8     segment's base
+    40      4     segment's part
+    44      8     offset in that segment at which the durable blocks end
+    52      4     CRC-32 of the 52 bytes before
+
+The file is never replaced, so a reader's watch on it stays good. What a record says is on disk before it is written;
+the record itself is only flushed where nothing else could tell it after a crash of the machine (`seen`), see
+`writer`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from trucker.changelog.segment import NOWHERE, SegmentId
+from trucker.errors import ChangeLogError
+from trucker.lsn import Lsn
+
+FILE: Final = "durable"
+_RECORD = struct.Struct("<QQQqQIQ")
+_STRIDE = 512
+_IN_MODIFY = 0x2
+_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+_POLL_SECONDS = 0.01
+# A watch cannot be trusted on every file system; this often it is looked at all the same.
+_RECHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """How far the log is durable: `commit_lsn` is the end of the last commit, `seen_lsn` is never below it."""
+
+    commit_lsn: Lsn
+    seen_lsn: Lsn
+    commit_time: int = 0
+    segment: SegmentId = NOWHERE
+    offset: int = 0
+
+
+class DurableFile:
+    """The file, open for reading or for writing too. Reading is safe beside a writer."""
+
+    def __init__(self, folder: Path, *, write: bool = False) -> None:
+        self._fd = os.open(folder / FILE, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, 0o644)
+        self._sequence = 0
+
+    def read(self) -> Durable | None:
+        """The newest record; None where neither is whole."""
+        data = os.pread(self._fd, _STRIDE + _RECORD.size + 4, 0)
+        best: tuple[int, ...] | None = None
+        for start in (0, _STRIDE):
+            record = data[start : start + _RECORD.size + 4]
+            if len(record) < _RECORD.size + 4:
+                continue
+            if zlib.crc32(record[:-4]) != int.from_bytes(record[-4:], "little"):
+                continue
+            fields = _RECORD.unpack_from(record)
+            if best is None or fields[0] > best[0]:
+                best = fields
+        if best is None:
+            return None
+        self._sequence, commit, seen, commit_time, base, part, offset = best
+        return Durable(Lsn(commit), Lsn(seen), commit_time, SegmentId(base, part), offset)
+
+    def write(self, durable: Durable, *, sync: bool) -> None:
+        """Publish; readers that wait are woken by it."""
+        self._sequence += 1
+        record = _RECORD.pack(
+            self._sequence,
+            durable.commit_lsn,
+            durable.seen_lsn,
+            durable.commit_time,
+            durable.segment.base,
+            durable.segment.part,
+            durable.offset,
+        )
+        record += zlib.crc32(record).to_bytes(4, "little")
+        os.pwrite(self._fd, record, self._sequence % 2 * _STRIDE)
+        if sync:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_durable(folder: Path) -> Durable:
+    """The durable end of the log in `folder`; `ChangeLogError` where there is no log or no telling."""
+    try:
+        with DurableFile(folder) as file:
+            found = file.read()
+    except FileNotFoundError:
+        raise missing(folder) from None
+    if found is None:
+        raise unreadable(folder)
+    return found
+
+
+def missing(folder: Path) -> ChangeLogError:
+    return ChangeLogError(
+        f"there is no change log in {folder}",
+        code="TRK301",
+        remedy="put the folder back if it was moved; otherwise `trucker reset` and copy the tables anew",
+    )
+
+
+def unreadable(folder: Path) -> ChangeLogError:
+    return ChangeLogError(
+        f"{folder / FILE} is damaged: neither of its records is whole",
+        code="TRK303",
+        remedy="start trucker, whose capture rebuilds it from the segments, or `trucker reset`",
+    )
+
+
+class Watch:
+    """Sleeps until the durable file is written, by inotify; where that is not to be had, by short naps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = _inotify(folder / FILE)
+
+    def wait(self, deadline: float) -> None:
+        """Return soon after the next write, at `deadline` (monotonic) at the latest, sometimes earlier for nothing."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        if self._fd < 0:
+            time.sleep(min(left, _POLL_SECONDS))
+            return
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if poll.poll(min(left, _RECHECK_SECONDS) * 1000):
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _inotify(path: Path) -> int:
+    """An inotify descriptor that becomes readable when `path` is written; -1 where the system has none."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = int(libc.inotify_init1(_NONBLOCK_CLOEXEC))
+    except (OSError, AttributeError):
+        return -1
+    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(_IN_MODIFY)) < 0:
+        os.close(fd)
+        return -1
+    return fd

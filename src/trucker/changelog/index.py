@@ -1,0 +1,55 @@
+"""An index in memory of one segment's blocks, read from their heads and kept by column: some sixty bytes a block."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from trucker.changelog.block import RelationEntry
+from trucker.changelog.scan import heads
+from trucker.changelog.segment import SegmentId
+
+
+class SegmentIndex:
+    """A segment's blocks up to `size`. `open_lsn` is the commit LSN of the transaction it begins inside of, or 0."""
+
+    def __init__(self, key: SegmentId) -> None:
+        self.id = key
+        self.size = 0
+        self.open_lsn = 0
+        self.offset = array("Q")
+        self.length = array("Q")
+        self.first = array("Q")
+        self.last = array("Q")
+        self.end = array("Q")
+        self.commit_time = array("q")
+        self.commits = array("I")
+        self.flags = array("H")
+        self.relations: list[tuple[RelationEntry, ...]] = []
+        self._same: dict[tuple[RelationEntry, ...], tuple[RelationEntry, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def extend(self, fd: int, limit: int) -> None:
+        """Read on to `limit`; `DamagedError` at the first block that is not whole, with those before it kept."""
+        for offset, head in heads(fd, self.size, limit):
+            if not offset and head.open:
+                self.open_lsn = head.open.commit_lsn
+            self.offset.append(offset)
+            self.length.append(head.bytes)
+            self.first.append(head.first)
+            self.last.append(head.last)
+            self.end.append(head.end)
+            self.commit_time.append(head.commit_time)
+            self.commits.append(head.commits)
+            self.flags.append(head.flags)
+            self.relations.append(self._same.setdefault(head.relations, head.relations))
+            self.size = offset + head.bytes
+
+    def last_commit_until(self, end: int) -> int | None:
+        """The last block with a commit whose last commit ends at `end` or before."""
+        at = bisect_right(self.end, end) - 1
+        while at >= 0 and not self.commits[at]:
+            at -= 1
+        return at if at >= 0 else None

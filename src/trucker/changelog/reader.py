@@ -1,0 +1,408 @@
+"""Reading the change log: any number of readers, in any process, never beyond the durable end.
+
+A position is a commit's end LSN (I1). A transaction belongs to the range `(start, end]` exactly when its commit LSN
+`c` satisfies `start <= c < end`, which is the predicate `change.Changes` gives for "applied", so any LSN will do as a
+position.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trucker.change import Frames, OpenTransaction
+from trucker.changelog.block import BEGIN, NEW_SHAPE, DamagedError, Head, RelationEntry, check_body, decode_head
+from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
+from trucker.changelog.index import SegmentIndex
+from trucker.changelog.scan import damaged
+from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
+from trucker.errors import ChangeLogError
+from trucker.lsn import Lsn
+
+RUN_BYTES: Final = 4 << 20
+_INDEXES: Final = 32
+_FILES: Final = 16
+_RELATIONS: Final = 4096
+_TRIES: Final = 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatenate[LogReader, P], T]:
+    """One thread at a time."""
+
+    @functools.wraps(method)
+    def locked(self: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A run of adjacent blocks of one segment; small, and good for as long as the segment is kept.
+
+    `first` and `last` are commit LSNs. `until` is set where the run reaches beyond the range it was asked for:
+    transactions from that LSN on are left out when it is read.
+    """
+
+    segment: SegmentId
+    offset: int
+    bytes: int
+    first: Lsn
+    last: Lsn
+    relations: tuple[int, ...]
+    until: Lsn | None = None
+
+
+class LogReader:
+    """See the module. Cheap to make; pickles as its folder; may be shared by threads, which wait for each other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self._storage = Folder(self.folder)
+        self._file: DurableFile | None = None
+        self._files: OrderedDict[SegmentId, int] = OrderedDict()
+        self._indexes: OrderedDict[SegmentId, SegmentIndex] = OrderedDict()
+        self._relations: OrderedDict[tuple[SegmentId, int], bytes] = OrderedDict()
+        self._listed: list[Segment] = []
+        self._stamp = 0
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[LogReader], tuple[Path]]:
+        return LogReader, (self.folder,)
+
+    # -- how far --------------------------------------------------------------------------------------------------
+
+    @_alone
+    def durable(self) -> Durable:
+        """How far the log goes at this moment."""
+        if self._file is None:
+            try:
+                self._file = DurableFile(self.folder)
+            except FileNotFoundError:
+                raise missing(self.folder) from None
+        for _ in range(_TRIES):
+            found = self._file.read()
+            if found is not None:
+                return found
+        raise unreadable(self.folder)
+
+    def wait(self, after: Lsn, timeout: float) -> Durable:
+        """Sleep until there is a commit that ends after `after`, for `timeout` seconds at most."""
+        found = self.durable()
+        if found.commit_lsn > after:
+            return found
+        deadline = time.monotonic() + timeout
+        with Watch(self.folder) as watch:
+            while True:
+                # Looked at once more after the watch is in place, so that no write falls between.
+                found = self.durable()
+                if found.commit_lsn > after or time.monotonic() >= deadline:
+                    return found
+                watch.wait(deadline)
+
+    @_alone
+    def oldest(self) -> Lsn:
+        """Positions below this cannot be served any more."""
+        durable = self.durable()
+        while True:
+            segments = self._list(durable)
+            if not segments:
+                return durable.commit_lsn
+            first = segments[0]
+            try:
+                index = self._index(first, durable)
+            except FileNotFoundError:
+                self._stamp = 0
+                continue
+            # A segment that begins inside a transaction whose start is gone serves only those who have applied it.
+            return Lsn(index.open_lsn + 1 if index.open_lsn else first.id.base)
+
+    @_alone
+    def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
+        """The furthest commit after `start` within `max_bytes` of log, but at least one whole transaction.
+
+        Never beyond the durable end or `limit`; `start` itself where there is none.
+        """
+        durable = self.durable()
+        top = durable.commit_lsn if limit is None else min(durable.commit_lsn, limit)
+        if top <= start:
+            return start
+        total, found = 0, start
+        for index, at in self._blocks(start, top, durable):
+            total += index.length[at]
+            if total > max_bytes and found > start:
+                break
+            if index.commits[at] and index.end[at] > start:
+                found = Lsn(min(index.end[at], top))
+                if total >= max_bytes:
+                    break
+        return found
+
+    @_alone
+    def commit_time(self, end: Lsn) -> int | None:
+        """When the commit that ends at (or last before) `end` was made, µs since 1970; None where that is unknown."""
+        durable = self.durable()
+        if end >= durable.commit_lsn:
+            return durable.commit_time or None
+        try:
+            for segment in reversed(self._list(durable)):
+                if segment.id.base < end:
+                    index = self._index(segment, durable)
+                    at = index.last_commit_until(end)
+                    if at is not None:
+                        return index.commit_time[at] or None
+        except FileNotFoundError:
+            self._stamp = 0
+        return None
+
+    # -- what -----------------------------------------------------------------------------------------------------
+
+    @_alone
+    def blocks(self, start: Lsn, end: Lsn) -> list[BlockRef]:
+        """References to all that is committed in `(start, end]`, in order."""
+        durable = self.durable()
+        top = min(end, durable.commit_lsn)
+        runs: list[BlockRef] = []
+        for index, at in self._blocks(start, top, durable):
+            ref = _reference(index, at, top)
+            if runs and _joins(runs[-1], ref, index.flags[at]):
+                ref = _joined(runs.pop(), ref)
+            runs.append(ref)
+        return runs
+
+    @_alone
+    def read(self, ref: BlockRef) -> Frames:
+        """The messages of a reference, their checksums verified."""
+        data = memoryview(self._pread(ref.segment, ref.offset, ref.bytes))
+        heads: list[Head] = []
+        bodies: list[memoryview] = []
+        entries: dict[int, RelationEntry] = {}
+        offset = 0
+        while offset < ref.bytes:
+            head, body = self._block(ref, data, offset)
+            for entry in head.relations:
+                entries.setdefault(entry.oid, entry)
+            heads.append(head)
+            bodies.append(body)
+            offset += head.bytes
+        lengths = np.concatenate([_lengths(h, b) for h, b in zip(heads, bodies, strict=True)])
+        payloads = [np.frombuffer(b, np.uint8, offset=4 * h.messages) for h, b in zip(heads, bodies, strict=True)]
+        starts = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=starts[1:])
+        payload = payloads[0] if len(payloads) == 1 else np.concatenate(payloads)
+        if ref.until is not None:
+            starts = _clipped(payload, starts, ref.until)
+            payload = payload[: starts[-1]]
+        started = heads[0].open
+        return Frames(
+            payload,
+            starts,
+            {oid: self._relation(ref.segment, entry) for oid, entry in entries.items()},
+            started and OpenTransaction(started.xid, Lsn(started.commit_lsn), started.commit_time, started.ordinal),
+        )
+
+    @_alone
+    def relations(self, refs: Sequence[BlockRef]) -> list[bytes]:
+        """The Relation messages by which the rows of these blocks are to be read, in log order.
+
+        A relation that was described anew in between comes several times, the newest last.
+        """
+        found: list[bytes] = []
+        newest: dict[int, bytes] = {}
+        for ref in refs:
+            for entry in self._entries(ref):
+                message = self._relation(ref.segment, entry)
+                if newest.get(entry.oid) != message:
+                    newest[entry.oid] = message
+                    found.append(message)
+        return found
+
+    @_alone
+    def close(self) -> None:
+        """Give back descriptors; the reader can be used again."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
+        """The blocks that have something of `(start, end]`, as index and place in it."""
+        if start >= end:
+            return
+        oldest = self.oldest()
+        if start < oldest:
+            raise self._pruned(start, oldest)
+        for segment in self._list(durable):
+            if segment.last is not None and segment.last <= start:
+                continue
+            if segment.id.base >= end or segment.id > durable.segment:
+                return
+            try:
+                index = self._index(segment, durable)
+            except FileNotFoundError:
+                self._stamp = 0
+                raise self._pruned(start, self.oldest()) from None
+            for at in range(bisect_left(index.last, start), len(index)):
+                if index.first[at] >= end:
+                    return
+                yield index, at
+
+    def _list(self, durable: Durable) -> list[Segment]:
+        """The segments, listed anew when the folder has changed."""
+        stamp = self._storage.stamp()
+        known = self._listed and self._listed[-1].id >= durable.segment
+        if stamp != self._stamp or not known:
+            self._listed = self._storage.segments()
+            self._stamp = stamp
+            check_chain(self.folder, self._listed)
+            check_reaches(self.folder, self._listed, durable.segment if durable.offset else None)
+        return self._listed
+
+    def _index(self, segment: Segment, durable: Durable) -> SegmentIndex:
+        """The segment's index, as far as it is durable. Of many segments only the last used are kept."""
+        index = self._indexes.get(segment.id)
+        if index is None:
+            index = self._indexes[segment.id] = SegmentIndex(segment.id)
+            if len(self._indexes) > _INDEXES:
+                self._indexes.popitem(last=False)
+        self._indexes.move_to_end(segment.id)
+        fd = self._open(segment.id)
+        limit = durable.offset if segment.id == durable.segment else os.fstat(fd).st_size
+        if segment.id <= durable.segment and index.size < limit:
+            try:
+                index.extend(fd, limit)
+            except DamagedError as damage:
+                raise damaged(self.folder / segment.name, index.size, str(damage)) from None
+        return index
+
+    def _entries(self, ref: BlockRef) -> Iterator[RelationEntry]:
+        """The relations of a reference's blocks, in order, from the index where it is at hand."""
+        index = self._indexes.get(ref.segment)
+        if index is not None and index.size >= ref.offset + ref.bytes:
+            at = bisect_left(index.offset, ref.offset)
+            while at < len(index) and index.offset[at] < ref.offset + ref.bytes:
+                yield from index.relations[at]
+                at += 1
+            return
+        data = memoryview(self._pread(ref.segment, ref.offset, ref.bytes))
+        offset = 0
+        while offset < ref.bytes:
+            head, _ = self._block(ref, data, offset)
+            yield from head.relations
+            offset += head.bytes
+
+    def _block(self, ref: BlockRef, data: memoryview, offset: int) -> tuple[Head, memoryview]:
+        try:
+            head = decode_head(data[offset:])
+            body = data[offset + head.head_bytes : offset + head.bytes]
+            check_body(head, body)
+        except DamagedError as damage:
+            raise damaged(self._path(ref.segment), ref.offset + offset, str(damage)) from None
+        return head, body
+
+    def _relation(self, segment: SegmentId, entry: RelationEntry) -> bytes:
+        key = (segment, entry.offset)
+        message = self._relations.get(key)
+        if message is None:
+            message = self._pread(segment, entry.offset, entry.length)
+            if zlib.crc32(message) != entry.crc:
+                raise damaged(self._path(segment), entry.offset, "the checksum of a relation's description is wrong")
+            self._relations[key] = message
+            if len(self._relations) > _RELATIONS:
+                self._relations.popitem(last=False)
+        return message
+
+    def _pread(self, segment: SegmentId, offset: int, length: int) -> bytes:
+        try:
+            data = read_exactly(self._open(segment), offset, length)
+        except FileNotFoundError:
+            raise ChangeLogError(
+                f"segment {segment.stem} of {self.folder} has been pruned while it was needed",
+                code="TRK307",
+                remedy="`trucker refresh` the tables of the truck that lags, or keep more of the log",
+            ) from None
+        if len(data) < length:
+            raise damaged(self._path(segment), offset + len(data), "it ends inside a block")
+        return data
+
+    def _open(self, key: SegmentId) -> int:
+        """A descriptor of the segment; it outlives the file's renaming."""
+        fd = self._files.get(key)
+        if fd is None:
+            fd = self._files[key] = self._storage.open(key)
+            if len(self._files) > _FILES:
+                os.close(self._files.popitem(last=False)[1])
+        self._files.move_to_end(key)
+        return fd
+
+    def _path(self, key: SegmentId) -> Path:
+        names = {segment.id: segment.name for segment in self._storage.segments()}
+        return self.folder / names.get(key, key.stem)
+
+    def _pruned(self, start: Lsn, oldest: Lsn) -> ChangeLogError:
+        return ChangeLogError(
+            f"the change log in {self.folder} begins at {oldest}, position {start} cannot be served any more",
+            code="TRK307",
+            remedy="`trucker refresh` the tables of the truck that lags",
+        )
+
+
+def _reference(index: SegmentIndex, at: int, end: Lsn) -> BlockRef:
+    return BlockRef(
+        index.id,
+        index.offset[at],
+        index.length[at],
+        Lsn(index.first[at]),
+        Lsn(index.last[at]),
+        tuple(entry.oid for entry in index.relations[at]),
+        end if index.last[at] >= end else None,
+    )
+
+
+def _joins(run: BlockRef, ref: BlockRef, flags: int) -> bool:
+    return (
+        not flags & NEW_SHAPE
+        and run.segment == ref.segment
+        and run.offset + run.bytes == ref.offset
+        and run.bytes + ref.bytes <= RUN_BYTES
+    )
+
+
+def _joined(run: BlockRef, ref: BlockRef) -> BlockRef:
+    relations = run.relations if run.relations == ref.relations else tuple({*run.relations, *ref.relations})
+    return BlockRef(run.segment, run.offset, run.bytes + ref.bytes, run.first, ref.last, relations, ref.until)
+
+
+def _lengths(head: Head, body: memoryview) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(body, "<u4", head.messages)
+
+
+def _clipped(payload: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], until: Lsn) -> npt.NDArray[np.int64]:
+    """Only the messages before the first transaction whose commit LSN is `until` or more."""
+    begins = np.flatnonzero(payload[starts[:-1]] == BEGIN)
+    places = starts[begins][:, None] + np.arange(1, 9)
+    commits = payload[places].view(">u8").ravel()
+    beyond = np.flatnonzero(commits >= until)
+    return starts[: begins[beyond[0]] + 1] if len(beyond) else starts

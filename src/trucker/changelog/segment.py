@@ -1,0 +1,173 @@
+"""Segment files: their names, and the narrow storage that everything else goes through.
+
+An object store would be another class with `Folder`'s methods; positions, blocks and recovery know no paths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trucker.errors import ChangeLogError
+
+_NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.segment)")
+_TRIES: Final = 5
+
+
+class SegmentId(NamedTuple):
+    """Which segment: the end of the last commit before it, and its number among those of that base; in log order."""
+
+    base: int
+    part: int
+
+    @property
+    def stem(self) -> str:
+        return f"{self.base:016X}.{self.part:04X}"
+
+
+NOWHERE: Final = SegmentId(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment file. `last` is None while it is written."""
+
+    id: SegmentId
+    last: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.id.stem}.open" if self.last is None else f"{self.id.stem}-{self.last:016X}.segment"
+
+
+class Folder:
+    """Segments in a local folder: list, read, append, sync, truncate, seal, delete."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def segments(self) -> list[Segment]:
+        """All segments in log order. During a rename a segment may be met under either name, never both."""
+        found: dict[SegmentId, Segment] = {}
+        for path in self.path.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match:
+                segment = Segment(
+                    SegmentId(int(match[1], 16), int(match[2], 16)), int(match[3], 16) if match[3] else None
+                )
+                # A listing that runs beside a rename may give both names; the sealed one is the later.
+                if segment.last is not None or segment.id not in found:
+                    found[segment.id] = segment
+        return [found[key] for key in sorted(found)]
+
+    def stamp(self) -> int:
+        """Changes when files come, go or are renamed (within the clock's grain)."""
+        return self.path.stat().st_mtime_ns
+
+    def open(self, key: SegmentId) -> int:
+        """A descriptor for reading, whatever the segment is called at the moment; FileNotFoundError when it is gone."""
+        for _ in range(_TRIES):
+            try:
+                return os.open(self.path / f"{key.stem}.open", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass
+            for segment in self.segments():
+                if segment.id == key:
+                    try:
+                        return os.open(self.path / segment.name, os.O_RDONLY | os.O_CLOEXEC)
+                    except FileNotFoundError:
+                        break
+        raise FileNotFoundError(f"segment {key.stem}")
+
+    def create(self, key: SegmentId) -> int:
+        """A new segment, open for appending. It is durable by name once the folder is synced."""
+        return os.open(
+            self.path / Segment(key).name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+
+    def size(self, segment: Segment) -> int:
+        return (self.path / segment.name).stat().st_size
+
+    def modified(self, segment: Segment) -> float:
+        return (self.path / segment.name).stat().st_mtime
+
+    def truncate(self, segment: Segment, size: int) -> None:
+        """Cut the end off, durably."""
+        fd = os.open(self.path / segment.name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def seal(self, segment: Segment, last: int) -> Segment:
+        """Give a segment its final name."""
+        sealed = Segment(segment.id, last)
+        (self.path / segment.name).rename(self.path / sealed.name)
+        return sealed
+
+    def delete(self, segment: Segment) -> None:
+        (self.path / segment.name).unlink()
+
+    def sync(self) -> None:
+        """Make creations, renames and deletions durable."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def check_chain(folder: Path, segments: Sequence[Segment]) -> None:
+    """Refuse a log with a segment missing in the middle. What is missing at its beginning was pruned."""
+    for before, after in pairwise(segments):
+        same = after.id == SegmentId(before.id.base, before.id.part + 1)
+        next_base = after.id.part == 0 and (before.last is None or after.id.base <= before.last)
+        if not (same or next_base):
+            raise ChangeLogError(
+                f"a segment is missing in {folder} between {before.name} and {after.name}",
+                code="TRK303",
+                remedy="put the file back; otherwise `trucker reset` and copy the tables anew",
+            )
+
+
+def check_reaches(folder: Path, segments: Sequence[Segment], durable: SegmentId | None) -> None:
+    """Refuse a log whose last segments are missing. All of them may be: then they have been applied and pruned."""
+    if durable is not None and segments and segments[-1].id < durable:
+        raise ChangeLogError(
+            f"segment {durable.stem} is missing in {folder}",
+            code="TRK303",
+            remedy="put the file back; otherwise `trucker reset` and copy the tables anew",
+        )
+
+
+def read_exactly(fd: int, offset: int, length: int) -> bytes:
+    """`length` bytes, or fewer where the file ends."""
+    data = os.pread(fd, length, offset)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length:
+        data = os.pread(fd, length - got, offset + got)
+        if not data:
+            break
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def write_all(fd: int, *buffers: bytes) -> int:
+    """Write every byte of the buffers in order, however the system splits it; how many that were."""
+    total = sum(map(len, buffers))
+    done = os.writev(fd, buffers)
+    if done < total:
+        rest = memoryview(b"".join(buffers))[done:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    return total

@@ -1,0 +1,300 @@
+"""The replication connection: the only socket loop, on libpq's own calls.
+
+    stream = ReplicationStream.connect(conninfo, slot, publication, wake)
+    place = stream.inspect()            which server, where the slot is; refuses what cannot be streamed
+    stream.start(lsn)
+    while …:
+        stream.receive(take, budget)    hand on what has come
+        stream.acknowledge(lsn)
+        stream.wait(seconds)            until more has come, or `wake` is readable
+
+Imports neither Arrow nor the configuration: capture is a small process. Errors that may pass are `SourceUnavailable`,
+all others `SourceError`. They are told by SQLSTATE and by what the catalog says, not by words, which the server may
+translate.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from trucker.errors import SourceError, SourceUnavailable
+from trucker.lsn import ZERO, Lsn
+from trucker.postgres.protocol import (
+    XLOG_DATA,
+    XLOG_HEADER,
+    ProtocolError,
+    parse_keepalive,
+    start_replication,
+    status_update,
+)
+
+_SLOT: Final = """
+    select s.plugin, s.database, s.confirmed_flush_lsn, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
+           to_jsonb(s) ->> 'conflicting', s.active_pid, a.application_name, a.usename, host(a.client_addr)
+      from pg_catalog.pg_replication_slots s left join pg_catalog.pg_stat_activity a on a.pid = s.active_pid
+     where s.slot_name = {slot}"""
+PUBLICATION: Final = "select 1 from pg_catalog.pg_publication where pubname = {publication}"
+
+# Classes of SQLSTATE that may pass: connection, resources, operator intervention, system, transaction rolled back.
+PASSING: Final = ("08", "53", "57", "58", "40")
+_FILE_MISSING: Final = "58P01"
+_IN_USE: Final = "55006"
+_NOT_READY: Final = "55000"
+_UNDEFINED: Final = "42704"
+_NO_PRIVILEGE: Final = "42501"
+
+Row = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """Which server this is, how far its WAL goes, and where the slot is."""
+
+    system_identifier: str
+    database: str
+    flushed: Lsn
+    confirmed_flush: Lsn
+
+
+class Interrupted(Exception):  # noqa: N818
+    """`wake` became readable while connecting."""
+
+
+class ReplicationStream:
+    """See the module. `wal_end` is how far the server says it has sent; `reply_wanted` that it waits for an answer."""
+
+    def __init__(self, pgconn: pq.abc.PGconn, slot: str, publication: str, wake: int = -1) -> None:
+        self._pgconn = pgconn
+        self._slot = slot
+        self._publication = publication
+        self._wake = wake
+        self.wal_end = ZERO
+        self.reply_wanted = False
+        self.received = 0
+
+    # -- before the stream ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def connect(
+        cls, conninfo: Mapping[str, str | int], slot: str, publication: str, *, wake: int = -1, timeout: float = 10.0
+    ) -> Self:
+        """Connect; `Interrupted` as soon as the descriptor `wake` is readable."""
+        return cls(connect_pq({**conninfo, "replication": "database"}, wake, timeout), slot, publication, wake)
+
+    def inspect(self) -> SourcePlace:
+        """Look at server, publication and slot; `SourceError` where they cannot be streamed from."""
+        identity = self._query("IDENTIFY_SYSTEM")[0]
+        if not self._query(PUBLICATION.format(publication=self._quoted(self._publication))):
+            raise SourceError(
+                f'publication "{self._publication}" does not exist',
+                code="TRK240",
+                remedy="stop trucker, then start it again: it makes the publication; "
+                "changes made while there was none are not in the stream, so `trucker reset` if there were any",
+            )
+        confirmed = self._inspect_slot(identity[3])
+        return SourcePlace(identity[0] or "", identity[3] or "", Lsn.parse(identity[2] or "0/0"), confirmed)
+
+    def _inspect_slot(self, here: str | None) -> Lsn:
+        rows = self._query(_SLOT.format(slot=self._quoted(self._slot)))
+        if not rows:
+            raise SourceError(
+                f'replication slot "{self._slot}" does not exist',
+                code="TRK230",
+                remedy="check the slot's name, and that this is the right server; "
+                "if the slot was dropped, `trucker reset` and copy the tables anew",
+            )
+        plugin, database, confirmed, wal_status, reason, conflicting, pid, application, user, client = rows[0]
+        if plugin != "pgoutput" or database != here:
+            raise SourceError(
+                f'replication slot "{self._slot}" is of plug-in {plugin} and database {database}, '
+                f"not of pgoutput and {here}",
+                code="TRK232",
+                remedy="name another slot, or drop this one if nobody uses it and let trucker make its own",
+            )
+        if wal_status == "lost" or reason or conflicting == "true" or confirmed is None:
+            raise SourceError(
+                f'replication slot "{self._slot}" was invalidated by the server ({reason or "its WAL was removed"}); '
+                "it can no longer give changes",
+                code="TRK232",
+                remedy="raise max_slot_wal_keep_size (and idle_replication_slot_timeout), "
+                "then `trucker reset` and copy the tables anew",
+            )
+        if pid is not None:
+            who = ", ".join(
+                part for part in (f"pid {pid}", application and f'application "{application}"', user, client) if part
+            )
+            raise slot_in_use(self._slot, who)
+        return Lsn.parse(confirmed)
+
+    def start(self, lsn: Lsn) -> None:
+        """Begin the stream after `lsn`."""
+        result = self._pgconn.exec_(start_replication(self._slot, lsn, self._publication))
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._failure(result)
+        self._pgconn.nonblocking = 1
+
+    # -- the stream -----------------------------------------------------------------------------------------------
+
+    def receive(self, take: Callable[[bytes], None], budget: int) -> bool:
+        """Hand every message at hand to `take`, about `budget` bytes at most; whether all has been taken."""
+        get, got = self._pgconn.get_copy_data, 0
+        fresh = False
+        try:
+            while True:
+                before = got
+                while got < budget:
+                    size, frame = get(1)
+                    if size <= 0:
+                        break
+                    got += size
+                    if frame[0] == XLOG_DATA:
+                        take(bytes(frame[XLOG_HEADER:]))
+                    else:
+                        self._keepalive(frame)
+                else:
+                    return False
+                if size < 0:
+                    raise self._ended()
+                if fresh and got == before:
+                    return True
+                # Asked even when the socket looks empty: TLS may hold bytes that the socket no longer shows.
+                self._pgconn.consume_input()
+                fresh = True
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
+        finally:
+            self.received += got
+
+    def acknowledge(self, lsn: Lsn) -> None:
+        """Tell the server that everything below `lsn` is durable here."""
+        self.reply_wanted = False
+        try:
+            self._pgconn.put_copy_data(status_update(lsn, time.time_ns() // 1000))
+            self._pgconn.flush()
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until something has come, `wake` is readable or the time is over."""
+        poll = select.poll()
+        try:
+            pending = self._pgconn.flush()
+            poll.register(self._pgconn.socket, select.POLLIN | (select.POLLOUT if pending else 0))
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
+        if self._wake >= 0:
+            poll.register(self._wake, select.POLLIN)
+        poll.poll(max(timeout, 0.0) * 1000)
+
+    def close(self) -> None:
+        self._pgconn.finish()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _keepalive(self, frame: bytes | memoryview) -> None:
+        try:
+            found = parse_keepalive(frame)
+        except ProtocolError as error:
+            raise SourceError(f"the server sent {error}", code="TRK209", remedy="report this as a bug") from None
+        self.wal_end = max(self.wal_end, found.wal_end)
+        self.reply_wanted |= found.reply
+
+    def _ended(self) -> SourceError:
+        """Why the stream ended."""
+        while (result := self._pgconn.get_result()) is not None:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                return self._failure(result)
+        return SourceUnavailable("the server ended the stream, as when it shuts down")
+
+    def _query(self, command: str) -> list[Row]:
+        try:
+            result = self._pgconn.exec_(command.encode())
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
+        return rows_of(result, self._failure)
+
+    def _quoted(self, text: str) -> str:
+        return pq.Escaping(self._pgconn).escape_literal(text.encode()).decode()
+
+    def _failure(self, result: pq.abc.PGresult) -> SourceError:
+        """An error of the server's as one of trucker's."""
+        state = field_of(result, pq.DiagnosticField.SQLSTATE)
+        words = field_of(result, pq.DiagnosticField.MESSAGE_PRIMARY) or "the connection was lost"
+        if state == _IN_USE:
+            return slot_in_use(self._slot, words)
+        if not state or (state[:2] in PASSING and state != _FILE_MISSING):
+            return SourceUnavailable(f"replication was interrupted: {words}")
+        remedies = {
+            _FILE_MISSING: ("TRK232", "the WAL the slot needs is gone: `trucker reset` and copy the tables anew"),
+            _NOT_READY: ("TRK232", "`trucker check` says what the server lacks; if the slot is lost, `trucker reset`"),
+            _UNDEFINED: ("TRK230", "`trucker check` says whether slot and publication are there"),
+            _NO_PRIVILEGE: ("TRK220", "`trucker check` says which privilege is missing"),
+        }
+        code, remedy = remedies.get(state, ("TRK200", "look into the server's log; `trucker check` may tell more"))
+        return SourceError(f'replication from slot "{self._slot}" failed: {words} ({state})', code=code, remedy=remedy)
+
+
+def connect_pq(conninfo: Mapping[str, str | int], wake: int, timeout: float) -> pq.abc.PGconn:
+    """A libpq connection, without blocking longer than `timeout`; `Interrupted` when `wake` is readable."""
+    pgconn = pq.PGconn.connect_start(make_conninfo("", **conninfo).encode())
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            status = pgconn.connect_poll()
+            if status == pq.PollingStatus.OK:
+                if pgconn.server_version >= 170000:
+                    pgconn.exec_(b"set transaction_timeout = 0")
+                return pgconn
+            if status == pq.PollingStatus.FAILED:
+                raise SourceUnavailable(pgconn.get_error_message())
+            _await(pgconn, status, wake, deadline)
+    except BaseException:
+        pgconn.finish()
+        raise
+
+
+def _await(pgconn: pq.abc.PGconn, status: int, wake: int, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise SourceUnavailable("connection timeout expired")
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT)
+    if wake >= 0:
+        poll.register(wake, select.POLLIN)
+    if any(fd == wake for fd, _ in poll.poll(left * 1000)):
+        raise Interrupted
+
+
+def slot_in_use(slot: str, who: str) -> SourceUnavailable:
+    """Somebody else reads from the slot; after a crash it may be the server's own end of the old connection."""
+    return SourceUnavailable(
+        f'replication slot "{slot}" is in use: {who}', code="TRK231", remedy="stop what else reads from this slot"
+    )
+
+
+def lost(error: Exception) -> SourceUnavailable:
+    return SourceUnavailable(f"the connection to the source was lost: {' '.join(str(error).split())}")
+
+
+def rows_of(result: pq.abc.PGresult, failure: Callable[[pq.abc.PGresult], SourceError]) -> list[Row]:
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise failure(result)
+    return [
+        tuple(_text(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+    ]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")
+
+
+def field_of(result: pq.abc.PGresult, field: pq.DiagnosticField) -> str:
+    return _text(result.error_field(field)) or ""

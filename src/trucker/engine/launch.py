@@ -34,7 +34,7 @@ from trucker.errors import EngineError
 
 log = logging.getLogger("trucker.java")
 
-_FORMAT = 1
+_FORMAT = 2
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _ARCHIVES_KEPT = 3
 _STALE_SECONDS = 3600.0
@@ -144,7 +144,10 @@ def _pyspark() -> Path:
 
 
 def _module_options(package: Path, java: Java) -> list[str]:
-    """The JVM options this version of Spark starts its driver with, as its own launcher tells them."""
+    """The JVM options this version of Spark starts its driver with, as its own launcher tells them.
+
+    Without `--add-modules`: it names a module for linear algebra, which not every runtime has.
+    """
     environment = {"PATH": os.environ.get("PATH", ""), "SPARK_HOME": str(package), "SPARK_SCALA_VERSION": "2.13"}
     try:
         done = subprocess.run(
@@ -163,7 +166,7 @@ def _module_options(package: Path, java: Java) -> list[str]:
             remedy="check that this Java works, or unset JAVA_HOME to let trucker use its own",
             code="TRK504",
         ) from error
-    return [argument for argument in arguments if not argument.startswith("-Xmx")]
+    return [argument for argument in arguments if not argument.startswith(("-Xmx", "--add-modules"))]
 
 
 def _extra_classpath(settings: Mapping[str, str]) -> list[str]:

@@ -67,7 +67,8 @@ _SETTINGS: Mapping[str, str] = {
     "spark.scheduler.mode": "FAIR",
 }
 
-_LOOPBACK: Mapping[str, str] = {
+_LOOPBACK: Mapping[str, str] = {"SPARK_LOCAL_IP": "127.0.0.1"}
+_LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -81,12 +82,19 @@ def start_session(
     `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
     an earlier run left in the scratch folder is deleted.
     """
-    state.mkdir(parents=True, exist_ok=True)
     asked = dict(settings or {})
-    scratch = _scratch(state)
+    try:
+        scratch = _scratch(state)
+    except OSError as error:
+        raise EngineError(
+            f"no folder for Spark's files below {state}: {error.strerror}",
+            remedy="let the project's state be where it can be written",
+            code="TRK507",
+        ) from error
     launch = _launch(state, scratch, asked)
-    with _environment({**launch.environment, **_python_environment()}):
-        return _connect(_retrying(master), {**_defaults(app_name, master, state, scratch), **asked}, launch)
+    local = master.startswith("local")
+    with _environment({**launch.environment, **_python_environment(), **(_LOOPBACK if local else {})}):
+        return _connect(_retrying(master), {**_defaults(app_name, state, local=local), **asked}, launch)
 
 
 def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
@@ -123,7 +131,7 @@ def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkS
         return builder.getOrCreate()
     except PySparkException as error:
         raise EngineError(
-            f"Spark's driver did not start: {_last_lines(launch.output) or error}",
+            f"Spark's driver did not start: {_complaint(launch.output) or error}",
             remedy=f"see {launch.output}; check the `spark:` settings in trucker.yml",
             code="TRK505",
         ) from error
@@ -146,12 +154,11 @@ def _launch(state: Path, scratch: Path, settings: Mapping[str, str]) -> Launch:
     return prepare_launch(find_java(cache), cache, state.resolve(), options, settings, DRIVER_MEMORY)
 
 
-def _defaults(app_name: str, master: str, state: Path, scratch: Path) -> dict[str, str]:
+def _defaults(app_name: str, state: Path, *, local: bool) -> dict[str, str]:
     return {
         **_SETTINGS,
-        **(_LOOPBACK if master.startswith("local") else {}),
+        **(_LOCAL if local else {}),
         "spark.app.name": app_name,
-        "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(state.resolve() / "spark" / "warehouse"),
     }
 
@@ -165,10 +172,11 @@ def _retrying(master: str) -> str:
 
 
 def _scratch(state: Path) -> Path:
-    """An empty folder for Spark's temporary files; a killed run's are gone.
+    """An empty folder for Spark's temporary files, below `state` where that can be; a killed run's are gone.
 
     Unix sockets live in it, and their paths are limited to about a hundred bytes.
     """
+    state.mkdir(parents=True, exist_ok=True)
     folder = state.resolve() / "spark" / "tmp"
     if len(str(folder)) > _SOCKET_PATH_ROOM:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
@@ -207,12 +215,14 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _last_lines(path: Path, count: int = 3) -> str:
+def _complaint(output: Path) -> str:
+    """What the JVM said last before it ended; of a stack trace, its first line."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return " | ".join(line.strip() for line in lines[-count:])
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
+    return " | ".join(line.removeprefix('Exception in thread "main" ') for line in said[-3:])[:400]
 
 
 def _cause(error: Exception) -> str:

@@ -1,0 +1,313 @@
+"""The capture process: what the slot sends goes into the change log, and only then is it acknowledged (I2).
+
+    python -m trucker.engine.capture
+
+It reads its task as one JSON line on standard input (`CaptureTask`; the password is in it, and nowhere else), tells
+what happens as JSON lines on standard output, and ends when standard input closes, that is when its parent is gone,
+or on SIGTERM; both after what has been received of finished transactions is durable.
+
+    {"event": "connected", "start": "0/1A2B3C8"}
+    {"event": "progress", "commit": …, "seen": …, "received": bytes, "beat": seconds a heartbeat took}
+    {"event": "reconnecting", "code": …, "message": …, "remedy": …, "stage": "connect" | "stream", "tries": n}
+    {"event": "notice", "message": …}
+    {"event": "failed", "code": …, "message": …, "remedy": …}      and then exit code 3
+
+Progress is told once a second at the most. When the stream is interrupted, or the log's disk is full, everything
+after the log's durable end is forgotten and asked for again, after 0.1 to 10 seconds. A small process: neither
+pyspark nor Arrow nor pydantic is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trucker.changelog.source import SourceIdentity, check_against_server, check_against_slot
+from trucker.changelog.writer import BLOCK_BYTES, LogWriter
+from trucker.engine.backoff import Backoff
+from trucker.errors import SourceError, TruckerError
+from trucker.postgres.heartbeat import Heart
+from trucker.postgres.protocol import heartbeat_content
+from trucker.postgres.stream import Interrupted, ReplicationStream
+
+EXIT_FAILED: Final = 3
+FLUSH_SECONDS: Final = 0.05
+SEE_SECONDS: Final = 1.0
+STATUS_SECONDS: Final = 10.0
+PROGRESS_SECONDS: Final = 1.0
+LOCK_SECONDS: Final = 15.0
+# Longer than wal_sender_timeout's default: by then the server has noticed that our own old connection is dead.
+SLOT_SECONDS: Final = 90.0
+RECEIVE_BYTES: Final = 1 << 20
+SLOT_IN_USE: Final = "TRK231"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureTask:
+    """What to capture. `conninfo` are libpq's parameters, the password among them."""
+
+    conninfo: dict[str, str | int]
+    slot: str
+    publication: str
+    folder: Path
+    source: SourceIdentity
+    heartbeat: float
+    segment_bytes: int
+
+    def to_json(self) -> str:
+        source = self.source
+        identity = [source.system_identifier, source.database, source.slot, source.publication]
+        return json.dumps(
+            [self.conninfo, self.slot, self.publication, str(self.folder), identity, self.heartbeat, self.segment_bytes]
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> CaptureTask:
+        conninfo, slot, publication, folder, identity, heartbeat, segment_bytes = json.loads(text)
+        return cls(
+            conninfo, slot, publication, Path(folder), SourceIdentity(*identity), float(heartbeat), int(segment_bytes)
+        )
+
+
+class Capture:
+    """One source's capture, from opening the log to the end of the process."""
+
+    def __init__(self, task: CaptureTask) -> None:
+        self._task = task
+        self._stop = threading.Event()
+        self._parent = os.getppid()
+        self._failure: TruckerError | None = None
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._backoff = Backoff(0.1, 10.0)
+        self._beat: float | None = None
+        self._in_use_since: float | None = None
+
+    def stop(self, failure: TruckerError | None = None) -> None:
+        """Come to an end soon; safe in signal handlers and other threads."""
+        self._failure = self._failure or failure
+        self._stop.set()
+        os.write(self._waker, b".")
+
+    def run(self) -> None:
+        """Capture until told to stop; `TruckerError` for what trying again will not cure."""
+        task = self._task
+        with LogWriter(task.folder, task.source, segment_bytes=task.segment_bytes, lock_seconds=LOCK_SECONDS) as writer:
+            if task.heartbeat > 0:
+                threading.Thread(target=self._beat_on, name="heartbeat", daemon=True).start()
+            while not self._stop.is_set():
+                self._once(writer)
+        if self._failure is not None:
+            raise self._failure
+
+    def _once(self, writer: LogWriter) -> None:
+        """Connect and stream until that fails or it is time to stop."""
+        stage = "connect"
+        try:
+            stream = ReplicationStream.connect(
+                self._task.conninfo, self._task.slot, self._task.publication, wake=self._wake
+            )
+            stage = "stream"
+            try:
+                self._begin(stream, writer)
+                self._stream(stream, writer)
+            finally:
+                stream.close()
+        except Interrupted:
+            return
+        except TruckerError as error:
+            if not error.transient or self._in_use_for_good(error):
+                raise
+            writer.rollback()
+            tell("reconnecting", **_told(error), stage=stage, tries=self._backoff.tries + 1)
+            self._backoff.wait(self._stop)
+
+    def _begin(self, stream: ReplicationStream, writer: LogWriter) -> None:
+        """Start where the log ends, once it is certain that log, slot and server belong together."""
+        place = stream.inspect()
+        source = self._task.source
+        if (place.system_identifier, place.database) != (source.system_identifier, source.database):
+            raise SourceError(
+                f"this is another server or database than before: {place.database} on system "
+                f"{place.system_identifier}, not {source.database} on {source.system_identifier}",
+                code="TRK206",
+                remedy="point the connection back, or `trucker reset` to begin anew with this one",
+            )
+        check_against_slot(writer.durable, place.confirmed_flush)
+        check_against_server(writer.durable, place.flushed)
+        stream.start(writer.durable.seen_lsn)
+        self._in_use_since = None
+        tell("connected", start=str(writer.durable.seen_lsn))
+
+    def _stream(self, stream: ReplicationStream, writer: LogWriter) -> None:
+        """The loop: receive, make durable, acknowledge, wait."""
+        Pump(stream, writer, self).run()
+
+    # -- for the loop ---------------------------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set() or os.getppid() != self._parent
+
+    @property
+    def beat(self) -> float | None:
+        """How long the last heartbeat took, there and back."""
+        return self._beat
+
+    def flowing(self) -> None:
+        """Data has become durable: the next interruption is a new one."""
+        self._backoff.reset()
+
+    def beaten(self, content: bytes) -> None:
+        sent = float(content or 0)
+        self._beat = max(0.0, time.time() - sent)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _in_use_for_good(self, error: TruckerError) -> bool:
+        """Whether somebody else has held the slot for longer than a dead connection of our own could."""
+        if error.code != SLOT_IN_USE:
+            self._in_use_since = None
+            return False
+        now = time.monotonic()
+        self._in_use_since = self._in_use_since or now
+        return now - self._in_use_since > SLOT_SECONDS
+
+    def _beat_on(self) -> None:
+        """A thread of its own, because a heartbeat may wait for a slow server and the stream must not."""
+        heart = Heart(self._task.conninfo, self._task.publication)
+        try:
+            while not self._stop.wait(self._task.heartbeat):
+                try:
+                    if not heart.beat(f"{time.time():.6f}"):
+                        tell(
+                            "notice", message="the server takes no heartbeats; an idle slot moves by keep-alives alone"
+                        )
+                        return
+                except TruckerError as error:
+                    # A server that cannot be reached is the stream's to report.
+                    if not error.transient:
+                        self.stop(error)
+        finally:
+            heart.close()
+
+
+class Pump:
+    """The loop over one connection."""
+
+    def __init__(self, stream: ReplicationStream, writer: LogWriter, capture: Capture) -> None:
+        self._stream = stream
+        self._writer = writer
+        self._capture = capture
+        self._acknowledged = writer.durable.seen_lsn
+        self._flushed_at = self._status_at = self._told_at = time.monotonic()
+        self._seen_at = self._flushed_at - SEE_SECONDS
+        self._told = writer.durable
+
+    def run(self) -> None:
+        capture, stream = self._capture, self._stream
+        while not capture.stopping:
+            drained = stream.receive(self._take, RECEIVE_BYTES)
+            now = time.monotonic()
+            self._make_durable(drained, now)
+            self._acknowledge(now)
+            self._tell(now)
+            if drained:
+                stream.wait(self._until_next(now))
+        self._writer.flush()
+        stream.acknowledge(self._writer.durable.seen_lsn)
+
+    def _take(self, message: bytes) -> None:
+        if message[0] == 77:  # a logical message; heartbeats have done their work by arriving
+            content = heartbeat_content(message)
+            if content is not None:
+                self._capture.beaten(content)
+                return
+        self._writer.append(message)
+
+    def _make_durable(self, drained: bool, now: float) -> None:
+        """Flush when all that has come is in hand, or much, or it is time; note idle progress once a second."""
+        writer, stream = self._writer, self._stream
+        if writer.pending and (drained or writer.pending >= BLOCK_BYTES or now - self._flushed_at >= FLUSH_SECONDS):
+            writer.flush()
+            self._flushed_at = now
+            self._capture.flowing()
+        if (
+            drained
+            and stream.wal_end > writer.durable.seen_lsn
+            and (stream.reply_wanted or now - self._seen_at >= SEE_SECONDS)
+        ):
+            writer.see(stream.wal_end)
+            self._seen_at = now
+            self._capture.flowing()
+
+    def _acknowledge(self, now: float) -> None:
+        durable = self._writer.durable.seen_lsn
+        if durable > self._acknowledged or self._stream.reply_wanted or now - self._status_at >= STATUS_SECONDS:
+            self._stream.acknowledge(durable)
+            self._acknowledged = durable
+            self._status_at = now
+
+    def _tell(self, now: float) -> None:
+        durable = self._writer.durable
+        if now - self._told_at >= PROGRESS_SECONDS and durable != self._told:
+            tell(
+                "progress",
+                commit=str(durable.commit_lsn),
+                seen=str(durable.seen_lsn),
+                received=self._stream.received,
+                beat=self._capture.beat,
+            )
+            self._told_at, self._told = now, durable
+
+    def _until_next(self, now: float) -> float:
+        """Seconds until something is due though nothing comes."""
+        due = self._status_at + STATUS_SECONDS
+        if self._stream.wal_end > self._writer.durable.seen_lsn and not self._writer.in_transaction:
+            due = min(due, self._seen_at + SEE_SECONDS)
+        if self._writer.durable != self._told:
+            due = min(due, self._told_at + PROGRESS_SECONDS)
+        return due - now
+
+
+def tell(event: str, **facts: Any) -> None:
+    """One line for the parent. Never with a row's data or a secret in it (I10)."""
+    line = json.dumps({"event": event, **facts}) + "\n"
+    os.write(sys.stdout.fileno(), line.encode())
+
+
+def _told(error: TruckerError) -> dict[str, str]:
+    return {"code": error.code, "message": error.message, "remedy": error.remedy}
+
+
+def _watch_parent(capture: Capture) -> None:
+    """Stop when standard input ends: the parent closed it, or is gone."""
+    while sys.stdin.buffer.readline():
+        pass
+    capture.stop()
+
+
+def main() -> int:
+    # Ctrl-C reaches the whole group of processes; when to end is for the parent to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    capture = Capture(CaptureTask.from_json(sys.stdin.buffer.readline().decode()))
+    signal.signal(signal.SIGTERM, lambda *_: capture.stop())
+    threading.Thread(target=_watch_parent, args=[capture], name="parent", daemon=True).start()
+    try:
+        capture.run()
+    except BrokenPipeError:
+        return 0
+    except TruckerError as error:
+        tell("failed", **_told(error))
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The parent's side of capture: start the process, listen to it, start it again when it crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any, Final
+
+from trucker.changelog.durable import Durable, read_durable
+from trucker.changelog.source import SourceIdentity
+from trucker.config.models import PostgresConnection
+from trucker.engine.backoff import Backoff
+from trucker.engine.capture import EXIT_FAILED, CaptureTask
+from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, TruckerError
+from trucker.lsn import Lsn
+from trucker.postgres.connect import explain, parameters
+
+log = logging.getLogger("trucker.capture")
+
+SEGMENT_BYTES: Final = 64 << 20
+_LOOK_SECONDS: Final = 0.2
+_STABLE_SECONDS: Final = 30.0
+_CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
+    ("TRK2", SourceError),
+    ("TRK3", ChangeLogError),
+    ("TRK6", LockedError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSpec:
+    """What to capture, and into which log. `heartbeat` is in seconds, 0 for none."""
+
+    connection: PostgresConnection
+    slot: str
+    publication: str
+    folder: Path
+    source: SourceIdentity
+    heartbeat: float = 10.0
+    segment_bytes: int = SEGMENT_BYTES
+
+    def task(self) -> CaptureTask:
+        conninfo = self.connection.conninfo(**parameters(f"trucker capture {self.slot}"))
+        return CaptureTask(
+            conninfo, self.slot, self.publication, self.folder, self.source, self.heartbeat, self.segment_bytes
+        )
+
+
+class CaptureState(StrEnum):
+    """STARTING until the stream begins for the first time; FAILED is for good; STOPPED was asked for."""
+
+    STARTING = "starting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class CaptureSupervisor:
+    """Keeps one capture process running until `stop`, or until it fails for good."""
+
+    def __init__(self, spec: CaptureSpec) -> None:
+        self.spec = spec
+        self.state = CaptureState.STARTING
+        self.restarts = 0
+        self.beat: float | None = None
+        self._failure: TruckerError | None = None
+        self._trouble: TruckerError | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._last_words: deque[str] = deque(maxlen=20)
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process and the thread that minds it."""
+        self._launch()
+        self._thread = threading.Thread(target=self._mind, name=f"capture {self.spec.slot}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the process once what it holds is durable; by force when that takes longer than `timeout`."""
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            _hang_up(process)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self.state is not CaptureState.FAILED:
+            self._become(CaptureState.STOPPED)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while there is one."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    # -- what it is at --------------------------------------------------------------------------------------------
+
+    def failure(self) -> TruckerError | None:
+        """Why there will be no more capture; None while there is hope."""
+        return self._failure
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps capture from the source at the moment; None when nothing does."""
+        error = self._failure or self._trouble
+        return error.message if error is not None else None
+
+    def wait_seen(self, lsn: Lsn, stop: threading.Event | None = None, timeout: float | None = None) -> Durable:
+        """Wait until everything below `lsn` is durable in the log, and say how far that goes.
+
+        Returns early when `stop` is set or after `timeout` seconds; raises the failure when capture fails for good.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            durable = read_durable(self.spec.folder)
+            if durable.seen_lsn >= lsn or (stop is not None and stop.is_set()):
+                return durable
+            if self._failure is not None:
+                raise self._failure
+            if deadline is not None and time.monotonic() >= deadline:
+                return durable
+            with self._changed:
+                self._changed.wait(_LOOK_SECONDS / 10)
+
+    def wait_state(self, *states: CaptureState, timeout: float) -> bool:
+        """Wait until the state is one of these; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.state in states, timeout)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trucker.engine.capture"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(self.spec.task().to_json().encode() + b"\n")
+            process.stdin.flush()
+        threading.Thread(target=self._keep_words, args=[process.stderr], name="capture stderr", daemon=True).start()
+        self._process = process
+
+    def _mind(self) -> None:
+        """Listen until the process ends, and start it again unless it must not be."""
+        backoff = Backoff(0.1, 10.0)
+        while True:
+            process = self._process
+            assert process is not None
+            began = time.monotonic()
+            self._listen(process)
+            code = process.wait()
+            _hang_up(process)
+            if self._stopping.is_set() or self._failure is not None:
+                return
+            if code == EXIT_FAILED:
+                self._fail(EngineError("capture failed and did not say why", code="TRK520", remedy="report this"))
+                return
+            if time.monotonic() - began > _STABLE_SECONDS:
+                backoff.reset()
+            words = self._last_words[-1] if self._last_words else f"exit code {code}"
+            log.warning("capture ended unexpectedly, starting it again", extra={"exit": code, "reason": words})
+            self._become(CaptureState.RECONNECTING, EngineError(f"the capture process ended: {words}", code="TRK520"))
+            backoff.wait(self._stopping)
+            if self._stopping.is_set():
+                return
+            self.restarts += 1
+            self._launch()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                self._take(event, process)
+
+    def _take(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
+        match event.get("event"):
+            case "connected":
+                self._become(CaptureState.CONNECTED)
+            case "progress":
+                self.beat = event.get("beat")
+                with self._changed:
+                    self._changed.notify_all()
+            case "reconnecting":
+                self._reconnecting(event, process)
+            case "notice":
+                log.info("capture notice", extra={"notice": event["message"]})
+            case "failed":
+                self._fail(_error(event))
+
+    def _reconnecting(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
+        """A connection refused for good is told by its words, which only this side loads the means to understand."""
+        error = _error(event)
+        if event.get("stage") == "connect":
+            error = explain(self.spec.connection, event["message"])
+        if event.get("stage") == "connect" and not error.transient:
+            self._fail(error)
+            _hang_up(process)
+            return
+        log.warning("capture is reconnecting", extra={"code": error.code, "reason": error.message})
+        self._become(CaptureState.RECONNECTING, error)
+
+    def _fail(self, error: TruckerError) -> None:
+        log.error("capture failed", extra={"code": error.code, "reason": error.message})
+        with self._changed:
+            self._failure = self._failure or error
+        self._become(CaptureState.FAILED)
+
+    def _become(self, state: CaptureState, trouble: TruckerError | None = None) -> None:
+        with self._changed:
+            self.state, self._trouble = state, trouble
+            self._changed.notify_all()
+
+    def _keep_words(self, stream: IO[bytes]) -> None:
+        """What a crash says last, for the log; it also keeps the pipe from filling up."""
+        with stream:
+            for line in stream:
+                self._last_words.append(line.decode(errors="replace").rstrip())
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    """Close the process's standard input, which tells it to end."""
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _error(event: dict[str, Any]) -> TruckerError:
+    """The error an event tells of, of the class its code belongs to."""
+    code = str(event.get("code", ""))
+    kind = next((kind for prefix, kind in _CLASSES if code.startswith(prefix)), EngineError)
+    return kind(str(event.get("message", "")), remedy=str(event.get("remedy", "")), code=code or None)

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from trucker.engine.compact import compact
 
 from trucker.change import Changes, Frames, TableId
+from trucker.engine.compact import compact
 from trucker.postgres.pgoutput import Bucket, decode
 
 BLOCK_ROWS = 16_384

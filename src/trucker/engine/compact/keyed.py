@@ -1,0 +1,205 @@
+"""The net change of a table with a key, by numpy and Arrow, no loop over rows.
+
+Rows become *events*, each of one key: an update that changes the key is two, a delete of the old key and an insert of
+the new one that may borrow cells from the row it was. All else follows from the first and the last event of each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, UPDATE, Changes, Mask
+from trucker.engine.compact.codes import dense_codes, rising
+from trucker.engine.compact.stack import Numbers, Stack, pick
+
+
+def net_by_key(parts: Sequence[Changes]) -> list[Changes]:
+    """One row per key (and a delete before a move to a key that was taken); see the package's docstring."""
+    stack = Stack(parts)
+    if _distinct_inserts(stack):
+        return list(parts)
+    changes = _Net(stack, _Events.of(stack)).changes()
+    return [changes] if len(changes) else []
+
+
+def _distinct_inserts(stack: Stack) -> bool:
+    """Whether there is nothing to fold, the commonest case of large batches."""
+    if not (stack.op == INSERT).all():
+        return False
+    key = [stack.schema.column(name) for name in stack.schema.key]
+    cells = [stack.new(column.name) for column in key]
+    if len(key) == 1 and rising(cells[0], key[0]):
+        return True
+    return dense_codes(cells, key)[1] == len(stack)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """What happened to which key: `row` of the stack, `op`, key number `code` (of `count`); `old_key` where the key is
+    the row's old one."""
+
+    row: Numbers
+    op: npt.NDArray[np.uint8]
+    old_key: Mask
+    code: Numbers
+    count: int
+
+    @classmethod
+    def of(cls, stack: Stack) -> _Events:
+        moved = _moved(stack)
+        row = np.repeat(np.arange(len(stack)), moved + 1)
+        op = stack.op[row]
+        deletes = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
+        op[deletes], op[deletes + 1] = DELETE, INSERT
+        old_key = op == DELETE
+        place = pa.array(row + len(stack) * old_key)
+        key = [stack.schema.column(name) for name in stack.schema.key]
+        code, count = dense_codes([stack.either(column.name).take(place) for column in key], key)
+        return cls(row, op, old_key, code, count)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def first(self, among: Mask | None = None) -> Numbers:
+        """The first event of each key (of those marked), -1 where there is none."""
+        return self._edge(among, -1)
+
+    def last(self, among: Mask | None = None) -> Numbers:
+        """The last event of each key (of those marked), -1 where there is none."""
+        return self._edge(among, 1)
+
+    def _edge(self, among: Mask | None, step: int) -> Numbers:
+        events = (np.arange(len(self)) if among is None else np.flatnonzero(among))[::step]
+        edge = np.full(self.count, -1, np.int64)
+        edge[self.code[events]] = events  # where a key comes again, the later assignment stays
+        return edge
+
+
+def _moved(stack: Stack) -> Mask:
+    """The updates whose old key is another than their new one."""
+    updates = np.flatnonzero((stack.op == UPDATE) & (stack.old_kind != NO_OLD))
+    moved = np.zeros(len(stack), np.bool_)
+    if len(updates):
+        chosen = pa.array(updates)
+        for name in stack.schema.key:
+            old, new = stack.old(name).take(chosen), stack.new(name).take(chosen)
+            same = pc.fill_null(pc.equal(old, new), False)
+            moved[updates] |= ~np.asarray(pc.or_(same, pc.and_(pc.is_null(old), pc.is_null(new))))
+    return moved
+
+
+class _Net:
+    """From events to what each key's row was before and is after."""
+
+    def __init__(self, stack: Stack, events: _Events) -> None:
+        self.stack, self.events = stack, events
+        self.first, self.last = events.first(), events.last()
+        self.before: Mask = events.op[self.first] != INSERT
+        self.after: Mask = events.op[self.last] != DELETE
+        self.sources = {
+            name: self._sources(mask)
+            for name in stack.schema.names
+            if (mask := stack.unchanged(name)) is not None and mask.any()
+        }
+        self.home = self._homes()
+
+    def _sources(self, unchanged: Mask) -> Numbers:
+        """For each key, the event whose row holds its final cell, or `-1 - key` where the row of that key before the
+        batch does."""
+        events = self.events
+        unsent = unchanged[events.row]
+        borrowing = unsent & (events.op == INSERT)
+        setting = (events.op == INSERT) | ((events.op == UPDATE) & ~unsent)
+        last = events.last(setting)
+        if borrowing.any():
+            last = np.where(last < 0, last, self._lenders(borrowing, setting)[last])
+        return np.where(events.last(setting) < 0, -1 - np.arange(events.count), last)
+
+    def _lenders(self, borrowing: Mask, setting: Mask) -> Numbers:
+        """For each event that sets a cell, where its value is: itself, an earlier event, or `-1 - key` as above.
+
+        A moved row borrows from what its old key held just before, which may be borrowed in turn.
+        """
+        events = self.events
+        count = len(events)
+        borrowers, setters = np.flatnonzero(borrowing), np.flatnonzero(setting)
+        lost = borrowers - 1  # the delete that is the same update's other half
+        by_key = np.sort(events.code[setters] * count + setters)
+        found = np.searchsorted(by_key, events.code[lost] * count + lost) - 1
+        lender = by_key[np.maximum(found, 0)]
+        known = (found >= 0) & (lender // count == events.code[lost])
+        held = np.arange(count)
+        held[borrowers] = np.where(known, lender % count, -1 - events.code[lost])
+        while True:
+            reached = held[borrowers]
+            further = (reached >= 0) & borrowing[reached]
+            if not further.any():
+                return held
+            held[borrowers[further]] = held[reached[further]]
+
+    def _homes(self) -> Numbers:
+        """For each key, the key its row had before the batch, where the row has cells that are still there; else -1."""
+        home = np.full(self.events.count, -1, np.int64)
+        for source in self.sources.values():
+            borrowed = self.after & (source < 0)
+            home[borrowed] = -1 - source[borrowed]
+        return home
+
+    def changes(self) -> Changes:
+        """The net change, in the order of each key's last event."""
+        keys = np.arange(self.events.count)
+        moves = (self.home >= 0) & (self.home != keys)
+        left = np.zeros(self.events.count, np.bool_)
+        left[self.home[moves]] = True
+        stays = self.before & ~left
+        deleted = np.flatnonzero(stays & (~self.after | moves))
+        kept = np.flatnonzero(self.after)
+        kept_op = np.where(moves | stays, UPDATE, INSERT)[kept]
+        deletes = self.events.last(self.events.op == DELETE)[deleted]
+
+        shown = np.concatenate([deletes, self.last[kept]])
+        order = np.argsort(shown, kind="stable")
+        key = np.concatenate([deleted, kept])[order]
+        op = np.concatenate([np.full(len(deleted), DELETE), kept_op])[order].astype(np.uint8)
+        return self._built(key, op, shown[order], moves[key] & (op == UPDATE))
+
+    def _built(self, key: Numbers, op: npt.NDArray[np.uint8], event: Numbers, move: Mask) -> Changes:
+        stack, events = self.stack, self.events
+        gone = op == DELETE
+        first = events.row[self.first[key]]
+        full = (op != INSERT) & ~move & (stack.old_kind[first] == OLD_FULL)
+        old_kind = np.where(full, OLD_FULL, np.where(gone | move, OLD_KEY, NO_OLD)).astype(np.uint8)
+        new_row = np.where(gone, -1, events.row[event])
+        old_row = np.where(full, first, -1)
+        old_key = np.where(full, first + len(stack), np.where(gone, events.row[event] + len(stack), -1))
+        old_key[move] = self._place_of_key(self.home[key[move]])
+
+        new, old, unchanged = [], [], {}
+        for name in stack.schema.names:
+            source = self.sources.get(name)
+            rows = new_row if source is None else self._rows(source[key], gone)
+            if source is not None and (missing := (source[key] < 0) & ~gone).any():
+                unchanged[name] = missing
+            if name in stack.schema.key:
+                cells = stack.either(name)
+                new.append(pick(cells, rows))
+                old.append(pick(cells, old_key))
+            else:
+                new.append(pick(stack.new(name), rows))
+                old.append(pick(stack.old(name), old_row) if full.any() else pa.nulls(len(key), pa.string()))
+        return stack.built(events.row[event], op, new, old, old_kind, unchanged)
+
+    def _rows(self, source: Numbers, gone: Mask) -> Numbers:
+        """The stack's rows that hold the cells, -1 where none does."""
+        return np.where(gone | (source < 0), -1, self.events.row[source])
+
+    def _place_of_key(self, key: Numbers) -> Numbers:
+        """Where, in `Stack.either`, the key's cells are."""
+        event = self.first[key]
+        return self.events.row[event] + len(self.stack) * self.events.old_key[event]

@@ -17,11 +17,13 @@ Only the types `integer` and `text` occur; read values back as text.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.errors import SinkError
 from trucker.sinks.base import Batch, Phase, Receipt, Sink, TableState, Target, Work
 from trucker.testing.handmade import (
     Change,
@@ -60,6 +62,7 @@ ODD_VALUES = (
     "\n",
     "\r\n",
     "one\ntwo\n",
+    "one\n\\.\ntwo",
     ",;|",
     "NULL",
     "null",
@@ -262,8 +265,10 @@ class SinkSuite:
         assert self.content(items) == before
 
     def test_projects_do_not_see_each_other(self) -> None:
+        """A destination that takes one project only refuses the other."""
         self.started(target_of(ITEMS))
-        assert dict(self.make_sink("another").open()) == {}
+        with contextlib.suppress(SinkError):
+            assert dict(self.make_sink("another").open()) == {}
         assert set(self.make_sink().open()) == {"main"}
 
     def test_an_empty_commit(self) -> None:

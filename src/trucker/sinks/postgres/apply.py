@@ -1,0 +1,210 @@
+"""The statements that bring one staged value into its table.
+
+Order: what a move keeps is taken from the row as it is, then deletes and the old places of moves go, then whole rows
+are written, then single cells. Doing the moves as a set lets keys swap and shift along a chain without ever
+meeting a unique constraint half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trucker.change import quote_identifier
+from trucker.sinks.base import Target
+from trucker.sinks.postgres.stage import DELETE_ROW, UPSERT_ROW, Contents, Group
+from trucker.sinks.postgres.table import DestinationTable, literal
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement, and how many rows it must touch (None: any number).
+
+    `purpose` is what is said when it touched others. A step with `cancels` removes pairs of staged rows; those
+    `after_cancel` have that many fewer to touch. `lost` steps look whether what was staged is still there.
+    """
+
+    target: Target
+    statement: str
+    parameters: tuple[object, ...] = ()
+    expected: int | None = None
+    purpose: str = ""
+    cancels: bool = False
+    after_cancel: bool = False
+    lost: bool = False
+    columns: tuple[str, ...] = ()
+
+
+def staging_columns(contents: Contents, target: Target, table: DestinationTable) -> str:
+    """The column definitions of a staging table for such contents."""
+    lines = ["k int2", *(f"c{i} {table.type_of(name)}" for i, name in enumerate(contents.columns))]
+    if contents.moves:
+        lines += [f"o{i} {table.type_of(name)}" for i, name in enumerate(target.source.key)]
+    return ", ".join(lines)
+
+
+def steps(contents: Contents, target: Target, table: DestinationTable, staged: str) -> list[Step]:
+    """What to run, in order, for a value whose rows are in the staging table `staged`."""
+    return _Statements(contents, target, table, staged).all()
+
+
+class _Statements:
+    def __init__(self, contents: Contents, target: Target, table: DestinationTable, staged: str) -> None:
+        self._contents = contents
+        self._target = target
+        self._table = table
+        self._staged = staged
+        self._into = target.table.quoted
+        self._key = target.source.key
+        self._number = {name: i for i, name in enumerate(contents.columns)}
+        self._writable = [name for name in contents.columns if table.writable(name)]
+
+    def all(self) -> list[Step]:
+        return self._keyed() if self._key else self._bag()
+
+    def _step(self, statement: str, *parameters: object, expected: int | None, purpose: str, **flags: bool) -> Step:
+        columns = self._contents.columns
+        return Step(self._target, statement, parameters, expected, purpose, columns=columns, **flags)
+
+    # -- tables with a key ----------------------------------------------------------------------------------------
+
+    def _keyed(self) -> list[Step]:
+        found = [self._fill(move) for move in self._contents.moves]
+        if self._contents.deletes:
+            found.append(
+                self._step(
+                    f"delete from {self._into} t using {self._staged} s where s.k = $1 and {self._at('c')}",
+                    DELETE_ROW,
+                    expected=None,
+                    purpose="delete",
+                )
+            )
+        if self._contents.moves:
+            found.append(
+                self._step(
+                    f"delete from {self._into} t using {self._staged} s where s.k >= $1 and {self._at('o')}",
+                    self._contents.moves[0].code,
+                    expected=sum(move.rows for move in self._contents.moves),
+                    purpose="move",
+                )
+            )
+        if self._contents.upserts or self._contents.moves:
+            found.append(self._upsert())
+        return found + [self._patch(patch) for patch in self._contents.patches]
+
+    def _at(self, letter: str) -> str:
+        """The target's row `t` is the one the staged row `s` means, by its key or (`o`) by its old key."""
+        if letter == "o":
+            return " and ".join(f"t.{quote_identifier(name)} = s.o{i}" for i, name in enumerate(self._key))
+        return " and ".join(f"t.{quote_identifier(name)} = s.c{self._number[name]}" for name in self._key)
+
+    def _fill(self, move: Group) -> Step:
+        taken = ", ".join(f"c{self._number[name]} = t.{quote_identifier(name)}" for name in move.columns)
+        return self._step(
+            f"update {self._staged} s set {taken} from {self._into} t where s.k = $1 and {self._at('o')}",
+            move.code,
+            expected=move.rows,
+            purpose="move a row with unchanged cells",
+        )
+
+    def _upsert(self) -> Step:
+        changed = [quote_identifier(name) for name in self._writable if name not in self._key]
+        conflict = f"update set {', '.join(f'{name} = excluded.{name}' for name in changed)}" if changed else "nothing"
+        moves = self._contents.moves
+        rows, codes = "s.k = $1", [UPSERT_ROW]
+        if moves:
+            rows, codes = "(s.k = $1 or s.k >= $2)", [UPSERT_ROW, moves[0].code]
+        key = ", ".join(map(quote_identifier, self._key))
+        return self._step(
+            f"{self._insert()} where {rows} on conflict ({key}) do {conflict}",
+            *codes,
+            expected=self._contents.upserts + sum(move.rows for move in moves) if changed else None,
+            purpose="write",
+        )
+
+    def _patch(self, patch: Group) -> Step:
+        sent = [name for name in patch.columns if name not in self._key and self._table.writable(name)]
+        purpose = "update a row with unchanged cells"
+        if not sent:
+            looked = f"select from {self._into} t, {self._staged} s where s.k = $1 and {self._at('c')}"
+            return self._step(looked, patch.code, expected=patch.rows, purpose=purpose)
+        cells = ", ".join(f"{quote_identifier(name)} = s.c{self._number[name]}" for name in sent)
+        return self._step(
+            f"update {self._into} t set {cells} from {self._staged} s where s.k = $1 and {self._at('c')}",
+            patch.code,
+            expected=patch.rows,
+            purpose=purpose,
+        )
+
+    # -- tables without ---------------------------------------------------------------------------------------------
+
+    def _bag(self) -> list[Step]:
+        contents = self._contents
+        found = []
+        both = bool(contents.upserts and contents.deletes)
+        if both:
+            found.append(self._step(self._cancel(), expected=None, purpose="", cancels=True))
+        if contents.deletes:
+            found.append(
+                self._step(self._remove(), DELETE_ROW, expected=contents.deletes, purpose="delete", after_cancel=both)
+            )
+        if contents.upserts:
+            found.append(
+                self._step(
+                    f"{self._insert()} where s.k = $1",
+                    UPSERT_ROW,
+                    expected=contents.upserts,
+                    purpose="insert",
+                    after_cancel=both,
+                )
+            )
+        return found
+
+    def _cancel(self) -> str:
+        """Take away pairs of a row inserted and the same row deleted. The text of a row is what rows are compared
+        by: it exists for every type, where equality does not (json, point, xml), and tells NULL from empty."""
+        form = f"row({', '.join(f's.c{self._number[name]}' for name in self._writable)})::text"
+        return f"""with r as (select s.ctid as place, s.k, {form} as form,
+                row_number() over (partition by s.k, {form}) as i from {self._staged} s)
+            delete from {self._staged} where ctid = any(array(
+                select unnest(array[a.place, b.place]) from r a join r b on a.form = b.form and a.i = b.i
+                where a.k = {UPSERT_ROW} and b.k = {DELETE_ROW}))"""
+
+    def _remove(self) -> str:
+        """Exactly one row for every staged one, however many are equal."""
+        names = self._writable
+        wanted = f"row({', '.join(f's.c{self._number[name]}' for name in names)})::text"
+        own = f"row({', '.join(f't.{quote_identifier(name)}' for name in names)})::text"
+        return f"""with w as (select {wanted} as form, count(*) as n from {self._staged} s where s.k = $1 group by 1),
+            f as (select t.tableoid as part, t.ctid as place, w.n, row_number() over (partition by w.form) as i
+                from {self._into} t join w on w.form = {own})
+            delete from {self._into} t using f where t.tableoid = f.part and t.ctid = f.place and f.i <= f.n"""
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def _insert(self) -> str:
+        """Rows that predate a column hold what the source gave all older rows in it."""
+        names = [quote_identifier(name) for name in self._writable]
+        cells = [f"s.c{self._number[name]}" for name in self._writable]
+        for name, value in self._missing():
+            names.append(quote_identifier(name))
+            cells.append(f"{literal(value)}::{self._table.type_of(name)}")
+        return (
+            f"insert into {self._into} ({', '.join(names)}) overriding system value"
+            f" select {', '.join(cells)} from {self._staged} s"
+        )
+
+    def _missing(self) -> Sequence[tuple[str, str]]:
+        return [
+            (column.name, column.missing_value)
+            for column in self._target.source.columns
+            if column.missing_value is not None
+            and column.name not in self._number
+            and self._table.writable(column.name)
+        ]
+
+
+def still_staged(target: Target, staged: str, rows: int) -> Step:
+    """A crash of the destination empties unlogged tables; what is gone must not be taken for nothing to do."""
+    statement = f"select from {staged} having count(*) = $1"
+    return Step(target, statement, (rows,), expected=1, purpose="find staged rows", lost=True)

@@ -1,0 +1,60 @@
+"""What `trucker check` asks a destination, changing nothing there."""
+
+from __future__ import annotations
+
+import psycopg
+
+from trucker.change import quote_identifier
+from trucker.config.models import PostgresConnection
+from trucker.errors import SinkError
+from trucker.finding import Finding, Level
+from trucker.sinks.postgres.failure import explain
+from trucker.sinks.postgres.own_tables import OLDEST
+from trucker.sinks.postgres.session import Session, session
+
+
+def check(config: PostgresConnection) -> list[Finding]:
+    """Reachable, new enough, no standby, writable."""
+    subject = f"connection {config.name}"
+    try:
+        with session(config) as lent:
+            return [_version(lent, subject), *_writable(lent, subject)]
+    except SinkError as error:
+        return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
+    except psycopg.Error as error:
+        reason = explain(error, subject)
+        return [Finding(Level.ERROR, subject, reason.message, reason.remedy, reason.code)]
+
+
+def _version(lent: Session, subject: str) -> Finding:
+    major = lent.connection.info.server_version // 10_000
+    if major < OLDEST:
+        remedy = f"use PostgreSQL {OLDEST} or newer"
+        return Finding(Level.ERROR, subject, f"PostgreSQL {major} is too old", remedy, "TRK407")
+    return Finding(Level.OK, subject, f"reachable, PostgreSQL {major}")
+
+
+def _writable(lent: Session, subject: str) -> list[Finding]:
+    row = lent.run(
+        """select pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
+            has_database_privilege(current_database(), 'create'),
+            n.oid is not null, coalesce(has_schema_privilege(n.oid, 'usage, create'), false)
+                and coalesce(has_schema_privilege(n.oid, 'create'), false)
+        from (select to_regnamespace('trucker')::oid as oid) n"""
+    ).fetchone()
+    assert row is not None
+    standby, read_only, may_create, exists, may_use = row
+    info = lent.connection.info
+    user, database = quote_identifier(info.user), quote_identifier(info.dbname)
+    if standby:
+        return [Finding(Level.ERROR, subject, "the server is a standby", "name the primary as `host`", "TRK407")]
+    if read_only:
+        remedy = f"ALTER ROLE {user} SET default_transaction_read_only = off"
+        return [Finding(Level.ERROR, subject, f"transactions of {info.user} are read-only", remedy, "TRK404")]
+    if exists and not may_use:
+        remedy = f"GRANT USAGE, CREATE ON SCHEMA trucker TO {user}"
+        return [Finding(Level.ERROR, subject, f"{info.user} may not use schema trucker", remedy, "TRK404")]
+    if not exists and not may_create:
+        remedy = f"GRANT CREATE ON DATABASE {database} TO {user}"
+        return [Finding(Level.ERROR, subject, f"{info.user} may not create schema trucker", remedy, "TRK404")]
+    return [Finding(Level.OK, subject, "writable")]

@@ -1,0 +1,111 @@
+"""What PostgreSQL's errors mean to trucker.
+
+A server's message, detail and context may quote a row's data, so none of them is passed on (I10): the SQLSTATE, what
+it is called, and the names of table, column and constraint are. For the same reason errors are raised `from None`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import psycopg
+
+from trucker.change import TableId, quote_identifier
+from trucker.config.models import PostgresConnection
+from trucker.errors import SinkError, SinkUnavailable
+
+# Connection lost, out of resources, shutting down, serialisation, deadlock, lock or statement timeout, and
+# "read-only": a server that has just become, or not yet ceased to be, a standby.
+_PASSING: Final = re.compile(r"08|53|57P|40001|40P01|55P03|57014|25006")
+_STAGED_COLUMN: Final = re.compile(r"column c(\d+)\b")
+_CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+# What libpq says, in English at least, when trying again will not help. Anything else may pass.
+_REFUSED: Final = (
+    (r"password authentication failed|no password supplied|empty password", "the password is not accepted", "pass"),
+    (r'database ".*" does not exist', "there is no such database", "database"),
+    (r'role ".*" (does not exist|is not permitted to log in)', "there is no such user that may log in", "user"),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf does not let this user in from here", "user"),
+    (r"permission denied for database", "the user may not connect to this database", "user"),
+    (r"server does not support SSL", "the server does not offer TLS", "ssl"),
+    (r"(?i)certificate|SSL error|sslmode|private key file", "TLS could not be set up", "ssl"),
+)
+
+
+def passing(error: psycopg.Error) -> bool:
+    """Whether the same work may succeed later."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return _PASSING.match(error.sqlstate) is not None
+
+
+def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkError:
+    """Why there is no connection. libpq's words name host and user, never a password."""
+    reason = " ".join(str(error).split())
+    where = f"connection {config.name} ({config.host}:{config.port})"
+    for pattern, meaning, setting in _REFUSED:
+        if re.search(pattern, reason):
+            return SinkError(
+                f"{where}: {meaning} (user {config.user}, database {config.database})",
+                remedy=f"check `{setting}` of connection {config.name}",
+                code="TRK403",
+            )
+    return SinkUnavailable(
+        f"{where}: cannot be reached: {reason}",
+        remedy=f"check `host` and `port` of connection {config.name}, and that the server runs and listens there",
+    )
+
+
+def explain(
+    error: psycopg.Error, where: str, *, table: TableId | None = None, columns: Sequence[str] = ()
+) -> SinkError:
+    """A failed statement. `columns` are those that staging calls c0, c1, …"""
+    if passing(error):
+        return SinkUnavailable(f"{where}: {_called(error)}", remedy="it is tried again")
+    diag = error.diag
+    staged = _STAGED_COLUMN.search(diag.context or "")
+    column = diag.column_name or (columns[int(staged[1])] if staged and int(staged[1]) < len(columns) else None)
+    named = (("column", column), ("constraint", diag.constraint_name), ("table", _other(diag.table_name, table)))
+    parts = [where, f": {_called(error)}", *(f", {kind} {name}" for kind, name in named if name)]
+    return SinkError("".join(parts), remedy=_remedy(error, table, column), code=_code(error))
+
+
+def _called(error: psycopg.Error) -> str:
+    words = _CAMEL.sub(" ", type(error).__name__).lower()
+    return f"{words} (SQLSTATE {error.sqlstate})" if error.sqlstate else "connection lost"
+
+
+def _other(name: str | None, table: TableId | None) -> str | None:
+    return None if table and name == table.name else name
+
+
+def _code(error: psycopg.Error) -> str:
+    state = error.sqlstate or ""
+    if state == "42501":
+        return "TRK404"
+    return {"22": "TRK405", "23": "TRK406"}.get(state[:2], "TRK400")
+
+
+def _remedy(error: psycopg.Error, table: TableId | None, column: str | None) -> str:
+    state = error.sqlstate or ""
+    name = table.quoted if table else "the table"
+    of = quote_identifier(column) if column else "…"
+    if state == "42501":
+        return (
+            f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON {name} TO the connection's user, or make it the owner"
+        )
+    if state == "23502":
+        return f"ALTER TABLE {name} ALTER COLUMN {of} DROP NOT NULL"
+    if state == "23505":
+        return "drop the destination's additional unique constraint, or make it DEFERRABLE INITIALLY DEFERRED"
+    if state == "23503":
+        return "drop the destination's foreign key, or make it DEFERRABLE INITIALLY DEFERRED and replicate both tables"
+    if state[:2] == "23":
+        return "drop the destination's constraint, or widen it"
+    if state[:2] == "22":
+        return f"give the destination's column the source's type: ALTER TABLE {name} ALTER COLUMN {of} TYPE …"
+    if state in ("42P01", "42703", "3F000"):
+        return "start trucker again: it makes what is missing at the destination"
+    return "the destination server's log has the statement and the full message"

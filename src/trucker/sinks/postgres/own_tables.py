@@ -1,0 +1,245 @@
+"""Trucker's own tables at a destination, in schema `trucker`; anybody may look at them.
+
+positions   how far each truck is; one row per truck, locked by whoever commits for it
+tables      the phase of each source table of a truck, and where its rows go
+chunks      the parts of unfinished snapshots that have been copied
+format      the version of these tables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import psycopg
+
+from trucker.change import Lsn, TableId, quote_identifier
+from trucker.errors import SinkError, SinkUnavailable
+from trucker.sinks.base import Phase
+from trucker.sinks.ledger import Entry, Ledger, Plan, Slot
+from trucker.sinks.postgres.session import Session
+
+SCHEMA: Final = "trucker"
+FORMAT: Final = 1
+OLDEST: Final = 14
+
+_TABLES: Final = (
+    """create table trucker.format (version int not null)""",
+    f"""insert into trucker.format values ({FORMAT})""",
+    """create table trucker.positions (
+        project text, truck text, lsn pg_lsn, updated_at timestamptz not null default now(),
+        primary key (project, truck))""",
+    """create table trucker.tables (
+        project text, truck text, source_schema text, source_table text, target_schema text, target_table text,
+        phase text not null, lsn pg_lsn not null, snapshot text not null, updated_at timestamptz not null default now(),
+        primary key (project, truck, source_schema, source_table))""",
+    """create table trucker.chunks (
+        project text, truck text, source_schema text, source_table text, snapshot text, part int,
+        rows bigint not null, primary key (project, truck, source_schema, source_table, snapshot, part))""",
+)
+# Whoever makes something that may be there already takes this lock first: "if not exists" does not prevent a race.
+LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('trucker ' || $1, 0))"
+
+
+def refuse_unusable(session: Session, name: str) -> None:
+    """Raise for a server that is too old or a standby."""
+    major = session.connection.info.server_version // 10_000
+    if major < OLDEST:
+        raise SinkError(
+            f"connection {name}: PostgreSQL {major} is too old",
+            remedy=f"use PostgreSQL {OLDEST} or newer",
+            code="TRK407",
+        )
+    if session.run("select pg_is_in_recovery()").fetchone() == (True,):
+        raise SinkUnavailable(f"connection {name}: the server is a standby", remedy="name the primary as `host`")
+
+
+def create(session: Session) -> None:
+    """Make schema and tables where they are missing."""
+    found = session.run("select to_regclass('trucker.format') is not null").fetchone()
+    if found == (False,):
+        _create(session)
+    version = session.run("select max(version) from trucker.format").fetchone()
+    if version is None or version[0] != FORMAT:
+        raise SinkError(
+            f"schema {SCHEMA} at the destination has format {version and version[0]}, this trucker knows {FORMAT}",
+            remedy="use the version of trucker that made it",
+            code="TRK413",
+        )
+
+
+def _create(session: Session) -> None:
+    info = session.connection.info
+    try:
+        with session.connection.transaction():
+            session.run(LOCK, SCHEMA)
+            if session.run("select to_regclass('trucker.format') is not null").fetchone() == (True,):
+                return
+            if session.run("select to_regnamespace('trucker') is not null").fetchone() == (False,):
+                session.run("create schema trucker")
+            for statement in _TABLES:
+                session.run(statement)
+    except psycopg.errors.InsufficientPrivilege:
+        raise SinkError(
+            f"user {info.user} may not make trucker's own tables in database {info.dbname}",
+            remedy=f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {quote_identifier(info.user)}",
+            code="TRK404",
+        ) from None
+
+
+def add_trucks(session: Session, project: str, trucks: Collection[str]) -> None:
+    """Have a row for each truck, so that there is one to lock."""
+    session.run(
+        "insert into trucker.positions (project, truck) select $1, unnest($2::text[]) on conflict do nothing",
+        project,
+        sorted(trucks),
+    )
+
+
+_POSITIONS: Final = "select truck, lsn::text from trucker.positions where project = $1"
+_ENTRIES: Final = """select truck, source_schema, source_table, phase, lsn::text, target_schema, target_table, snapshot
+    from trucker.tables where project = $1"""
+_OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
+
+
+def load(session: Session, project: str) -> Ledger:
+    """All that is stored of a project."""
+    return _ledger(session.run(_POSITIONS, project), session.run(_ENTRIES, project))
+
+
+def lock(session: Session, project: str, trucks: Collection[str]) -> Ledger:
+    """What is stored of these trucks; begins a transaction, and nobody else commits for them until it ends."""
+    with session.connection.pipeline():
+        session.run("begin")
+        positions = session.run(f"{_POSITIONS}{_OF_TRUCKS} for update", project, sorted(trucks))
+        entries = session.run(
+            f"{_ENTRIES}{_OF_TRUCKS}, source_schema, source_table for update", project, sorted(trucks)
+        )
+    return _ledger(positions, entries)
+
+
+def _ledger(positions: Iterable[tuple[Any, ...]], entries: Iterable[tuple[Any, ...]]) -> Ledger:
+    return Ledger(
+        {truck: Lsn.parse(lsn) for truck, lsn in positions if lsn is not None},
+        {
+            (truck, TableId(schema, table)): Entry(
+                Phase(phase),
+                Lsn.parse(lsn),
+                None if target_table is None else TableId(target_schema, target_table),
+                snapshot,
+            )
+            for truck, schema, table, phase, lsn, target_schema, target_table, snapshot in entries
+        },
+    )
+
+
+def store(session: Session, project: str, plan: Plan) -> None:
+    """What the plan changes, inside the caller's transaction."""
+    if plan.forgotten:
+        session.run(
+            """update trucker.positions set lsn = null, updated_at = now()
+            where project = $1 and truck = any($2::text[])""",
+            project,
+            sorted(plan.forgotten),
+        )
+    if plan.positions:
+        trucks = sorted(plan.positions)
+        session.run(
+            """update trucker.positions p set lsn = n.lsn, updated_at = now()
+            from unnest($2::text[], $3::pg_lsn[]) n(truck, lsn) where p.project = $1 and p.truck = n.truck""",
+            project,
+            trucks,
+            [str(plan.positions[truck]) for truck in trucks],
+        )
+    if plan.entries:
+        rows = [
+            (
+                t,
+                s.schema,
+                s.name,
+                e.target and e.target.schema,
+                e.target and e.target.name,
+                e.phase,
+                str(e.lsn),
+                e.snapshot,
+            )
+            for (t, s), e in sorted(plan.entries.items(), key=lambda item: item[0])
+        ]
+        session.run(
+            """insert into trucker.tables as t (project, truck, source_schema, source_table, target_schema,
+                target_table, phase, lsn, snapshot)
+            select $1, * from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+                $8::pg_lsn[], $9::text[])
+            on conflict (project, truck, source_schema, source_table) do update set
+                target_schema = excluded.target_schema, target_table = excluded.target_table,
+                phase = excluded.phase, lsn = excluded.lsn, snapshot = excluded.snapshot, updated_at = now()""",
+            project,
+            *(list(column) for column in zip(*rows, strict=True)),
+        )
+
+
+# -- copied parts -----------------------------------------------------------------------------------------------------
+
+
+def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: int) -> int | None:
+    """Inside a transaction: claim a part of a copy, or say how many rows it has if it was copied before.
+
+    The lock on the table's row keeps another attempt from beginning while this part is being written. Raises
+    if one has begun already.
+    """
+    truck, table = slot
+    current = session.run(
+        """select 1 from trucker.tables where project = $1 and truck = $2 and source_schema = $3 and source_table = $4
+            and snapshot = $5 for share""",
+        project,
+        truck,
+        table.schema,
+        table.name,
+        snapshot,
+    ).fetchone()
+    if current is None:
+        raise SinkError(f"the copy {snapshot} of table {table} has been replaced by another attempt")
+    key = (project, truck, table.schema, table.name, snapshot, part)
+    claimed = session.run(
+        "insert into trucker.chunks values ($1, $2, $3, $4, $5, $6, 0) on conflict do nothing", *key
+    ).rowcount
+    if claimed:
+        return None
+    known = session.run(
+        """select rows from trucker.chunks where project = $1 and truck = $2 and source_schema = $3
+            and source_table = $4 and snapshot = $5 and part = $6""",
+        *key,
+    ).fetchone()
+    return int(known[0]) if known else 0
+
+
+def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part: int, rows: int) -> None:
+    truck, table = slot
+    session.run(
+        """update trucker.chunks set rows = $7 where project = $1 and truck = $2 and source_schema = $3
+            and source_table = $4 and snapshot = $5 and part = $6""",
+        project,
+        truck,
+        table.schema,
+        table.name,
+        snapshot,
+        part,
+        rows,
+    )
+
+
+def take_parts(session: Session, project: str, slots: Iterable[Slot]) -> dict[tuple[str, TableId, str, int], int]:
+    """Remove the record of these tables' copied parts, and say what it was: rows by truck, table, snapshot, part."""
+    wanted = sorted(slots)
+    if not wanted:
+        return {}
+    found = session.run(
+        """delete from trucker.chunks c using unnest($2::text[], $3::text[], $4::text[]) w(truck, s, t)
+        where c.project = $1 and c.truck = w.truck and c.source_schema = w.s and c.source_table = w.t
+        returning c.truck, c.source_schema, c.source_table, c.snapshot, c.part, c.rows""",
+        project,
+        [truck for truck, _ in wanted],
+        [table.schema for _, table in wanted],
+        [table.name for _, table in wanted],
+    )
+    return {(truck, TableId(s, t), snapshot, part): rows for truck, s, t, snapshot, part, rows in found}

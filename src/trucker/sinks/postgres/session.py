@@ -1,0 +1,138 @@
+"""Connections to a destination, kept from one use to the next.
+
+Spark's Python workers live on from batch to batch, so do drivers: a process keeps its connections by conninfo. A
+session is lent to one user at a time; one that failed or was left inside a transaction is not lent again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
+
+from trucker.config.models import PostgresConnection
+from trucker.sinks.postgres.failure import cannot_connect
+
+# Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level
+# security fails rather than hides rows. Plans are made for the rows at hand: staged rows are ten or a million.
+SETTINGS: Final = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "xmloption": "content",
+    "standard_conforming_strings": "on",
+    "search_path": "pg_catalog",
+    "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "error",
+    "plan_cache_mode": "force_custom_plan",
+    "jit": "off",
+}
+_PARAMETERS: Final[dict[str, str | int]] = {
+    "application_name": "trucker",
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+
+@dataclass(slots=True)
+class Session:
+    """A connection in autocommit mode with `$1` placeholders, and the temporary tables it has made."""
+
+    connection: psycopg.Connection[Any]
+    staging: set[str] = field(default_factory=set)
+
+    def run(self, statement: str, *parameters: object) -> psycopg.Cursor[Any]:
+        """One statement; prepared when first seen, unless it is one that cannot be."""
+        return self.connection.execute(statement.encode(), parameters or None)
+
+    @property
+    def usable(self) -> bool:
+        """At rest and, as far as can be told without a round trip, alive: no end of file waits to be read."""
+        pgconn = self.connection.pgconn
+        if self.connection.closed or pgconn.transaction_status != TransactionStatus.IDLE:
+            return False
+        readable, _, _ = select.select([pgconn.socket], [], [], 0)
+        if readable:
+            try:
+                pgconn.consume_input()
+            except psycopg.Error:
+                return False
+        return pgconn.status == psycopg.pq.ConnStatus.OK and not pgconn.error_message
+
+
+_idle: dict[tuple[int, str], list[Session]] = {}
+_lock: Final = threading.Lock()
+
+
+@contextmanager
+def session(config: PostgresConnection) -> Iterator[Session]:
+    """A session for as long as the block lasts. psycopg's errors pass through; the caller knows what they mean."""
+    found = _take(config) or _connect(config)
+    try:
+        yield found
+    finally:
+        _give_back(config, found)
+
+
+def close_idle(config: PostgresConnection) -> None:
+    """Close the connections to this destination that nobody uses now."""
+    with _lock:
+        dropped = _idle.pop(_key(config), [])
+    for one in dropped:
+        one.connection.close()
+
+
+def _key(config: PostgresConnection) -> tuple[int, str]:
+    # A forked process has its parent's table but must not touch its parent's sockets.
+    return os.getpid(), make_conninfo(**config.conninfo(**_PARAMETERS))
+
+
+def _take(config: PostgresConnection) -> Session | None:
+    while True:
+        with _lock:
+            waiting = _idle.get(_key(config))
+            found = waiting.pop() if waiting else None
+        if found is None or found.usable:
+            return found
+        found.connection.close()
+
+
+def _give_back(config: PostgresConnection, used: Session) -> None:
+    if used.usable:
+        with _lock:
+            _idle.setdefault(_key(config), []).append(used)
+    else:
+        used.connection.close()
+
+
+def _connect(config: PostgresConnection) -> Session:
+    settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    try:
+        connection = psycopg.connect(
+            **config.conninfo(**_PARAMETERS, options=settings),
+            autocommit=True,
+            cursor_factory=psycopg.RawCursor,
+        )
+    except psycopg.Error as error:
+        raise cannot_connect(config, error) from None
+    connection.prepare_threshold = 1
+    connection.prepared_max = 2_000
+    return Session(connection)

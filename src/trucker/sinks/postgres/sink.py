@@ -1,0 +1,109 @@
+"""The sink: each method borrows a session and hands the work to the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import psycopg
+
+from trucker.change import Changes, CopiedRows, as_changes
+from trucker.config.models import PostgresConnection
+from trucker.errors import SinkError
+from trucker.finding import Finding
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.postgres import check, own_tables, table
+from trucker.sinks.postgres.commit import Commit
+from trucker.sinks.postgres.copy import copy_part
+from trucker.sinks.postgres.failure import explain
+from trucker.sinks.postgres.session import Session, close_idle, session
+from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
+from trucker.sinks.postgres.table import DestinationTable
+
+
+class PostgresSink(Sink):
+    """Guarantee: exactly once. A source transaction becomes visible as a whole, over all tables and all trucks that go
+    to this database; positions are in the same transaction.
+
+    Executors stage in parallel; the driver applies in one transaction with set-based statements. The destination's
+    own constraints, triggers and defaults are respected; `session_replication_role` is not touched.
+    """
+
+    name: ClassVar[str] = "postgres"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        guarantee="exactly once; a source transaction becomes visible as a whole"
+    )
+
+    def __init__(self, connection: PostgresConnection, workspace: Workspace) -> None:
+        self._connection = connection
+        self._project = workspace.project
+        self._tables: dict[Target, DestinationTable] = {}
+        self._trucks: set[str] = set()
+        self._swept = False
+
+    def open(self) -> Mapping[str, TruckState]:
+        self._tables.clear()
+        self._trucks.clear()
+        with self._session("opening the destination") as lent:
+            own_tables.refuse_unusable(lent, self._connection.name)
+            own_tables.create(lent)
+            if not self._swept:
+                # Only what an earlier process left: later, other lanes of this one may be staging.
+                drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
+                self._swept = True
+            return own_tables.load(lent, self._project).states()
+
+    def prepare(self, target: Target) -> None:
+        with self._session(f"preparing table {target.table}") as lent:
+            self._tables[target] = table.prepare(lent, target)
+
+    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        target = work.target
+        where = f"writing table {target.table}"
+        if work.batch.snapshot:
+            with self._session(where, target) as lent:
+                return copy_part(lent, self._project, work, self._describe(lent, target), changes)
+        writer = PartWriter(self._project, work, lambda: self._session(where, target), self._describe)
+        names = target.source.names
+        for value in as_changes(changes):
+            writer.add(value if value.schema.names == names else value.only(names))
+        return Receipt(target.truck, target.source.table, work.part, writer.rows, writer.part())
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        with self._session("committing a batch") as lent:
+            trucks = {*batch.positions, *(truck for truck, _ in batch.tables)}
+            if not trucks <= self._trucks:
+                own_tables.add_trucks(lent, self._project, trucks)
+                self._trucks |= trucks
+            Commit(lent, self._project, self._describe).run(batch, receipts)
+
+    def close(self) -> None:
+        close_idle(self._connection)
+
+    def check(self) -> list[Finding]:
+        return check.check(self._connection)
+
+    def _describe(self, lent: Session, target: Target) -> DestinationTable:
+        """The target's table as it was when last prepared; executors look once per shape of the target."""
+        known = self._tables.get(target)
+        if known is None:
+            known = table.describe(lent, target.table)
+            if known is None:
+                raise SinkError(f"there is no table {target.table}", remedy="start trucker again: it makes the table")
+            self._tables[target] = known
+        return known
+
+    @contextmanager
+    def _session(self, doing: str, target: Target | None = None) -> Iterator[Session]:
+        """A session, psycopg's errors turned into trucker's; after any, tables are looked at anew."""
+        where = f"connection {self._connection.name}, {doing}"
+        try:
+            with session(self._connection) as lent:
+                yield lent
+        except psycopg.Error as error:
+            self._tables.clear()
+            raise explain(error, where, table=target.table if target else None) from None
+        except Exception:
+            self._tables.clear()
+            raise

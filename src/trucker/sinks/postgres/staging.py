@@ -1,0 +1,154 @@
+"""Where staged rows wait: in the receipt, or in a table of their own.
+
+Little is carried in the receipt and copied into a temporary table by whoever commits: no connection is needed to
+write it. Much is copied by the executor into an unlogged table in schema `trucker`, named from project, batch, target
+and part, with a token that no other attempt shares; the commit drops it. What a crash leaves goes at the next open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+
+from trucker.change import Changes, quote_identifier
+from trucker.sinks.base import Target, Work
+from trucker.sinks.postgres.apply import staging_columns
+from trucker.sinks.postgres.own_tables import SCHEMA
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
+from trucker.sinks.postgres.table import DestinationTable
+
+CARRIED: Final = 1 << 20
+"""A receipt carries up to this many bytes."""
+
+# A session keeps temporary tables for so many shapes; each costs a little at every commit.
+_KEPT: Final = 64
+
+Lend = Callable[[], AbstractContextManager[Session]]
+Describe = Callable[[Session, Target], DestinationTable]
+
+
+class PartWriter:
+    """Stages the values of one part in order. A connection is borrowed only if they are many."""
+
+    def __init__(self, project: str, work: Work, lend: Lend, describe: Describe) -> None:
+        self._target = work.target
+        self._prefix = f"{stage_prefix(project)}{_digest(work.batch.name, str(work.target))}_{work.part}_"
+        self._lend = lend
+        self._describe = describe
+        self._truncates = False
+        self._chunks: list[Chunk] = []
+        self._room = CARRIED
+        self.rows = 0
+
+    def add(self, value: Changes) -> None:
+        if truncated(value):
+            self._forget()
+        self.rows += len(value)
+        contents, text = sort_out(value, self._target)
+        if not contents.rows:
+            return
+        first = next(text)
+        rest = next(text, None)
+        if rest is None and first.size <= self._room:
+            self._room -= first.size
+            self._chunks.append(Chunk(contents, text=first.to_pybytes()))
+        else:
+            whole = chain([first], [rest] if rest else [], text)
+            self._chunks.append(Chunk(contents, table=self._copy(contents, whole)))
+
+    def part(self) -> Part:
+        return Part(self._truncates, tuple(self._chunks))
+
+    def _forget(self) -> None:
+        """What came before a truncate is void."""
+        tables = [chunk.table for chunk in self._chunks if chunk.table]
+        if tables:
+            with self._lend() as session:
+                drop_stages(session, tables)
+        self._chunks.clear()
+        self._room = CARRIED
+        self._truncates = True
+
+    def _copy(self, contents: Contents, text: Iterable[pa.Buffer]) -> str:
+        name = f"{self._prefix}{secrets.token_hex(6)}"
+        with self._lend() as session:
+            table = self._describe(session, self._target)
+            with session.connection.transaction():
+                columns = staging_columns(contents, self._target, table)
+                session.run(f"create unlogged table {stage_name(name)} ({columns}) with (autovacuum_enabled = off)")
+                copy_in(session, stage_name(name), text)
+        return name
+
+
+def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes]) -> None:
+    with session.connection.cursor() as cursor, cursor.copy(f"copy {table} from stdin".encode()) as copy:
+        for piece in text:
+            copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
+
+
+def stage_prefix(project: str) -> str:
+    """How the names of all staging tables of a project begin."""
+    return f"s_{_digest(project)}_"
+
+
+def stage_name(name: str) -> str:
+    return f"{SCHEMA}.{quote_identifier(name)}"
+
+
+def left_stages(session: Session, prefix: str) -> list[str]:
+    """The staging tables whose names begin so."""
+    rows = session.run(
+        """select c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = $1 and c.relkind = 'r' and starts_with(c.relname::text, $2)""",
+        SCHEMA,
+        prefix,
+    )
+    return [name for (name,) in rows]
+
+
+def drop_stages(session: Session, names: Iterable[str]) -> None:
+    tables = ", ".join(stage_name(name) for name in names)
+    if tables:
+        session.run(f"drop table if exists {tables}")
+
+
+class Temporaries:
+    """The temporary tables one commit copies carried chunks into; emptied by the end of the transaction.
+
+    They belong to the session and are made once per shape, so that a batch like the last one makes none.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._taken: dict[str, int] = {}
+
+    def take(self, columns: str) -> str:
+        """An empty table of these columns that no other chunk of this commit uses."""
+        number = self._taken.get(columns, 0)
+        self._taken[columns] = number + 1
+        name = f"pg_temp.t_{_digest(columns)}_{number}"
+        if name not in self._session.staging:
+            if len(self._session.staging) >= _KEPT:
+                self._drop_unused()
+            table = name.removeprefix("pg_temp.")
+            self._session.run(f"create temporary table if not exists {table} ({columns}) on commit delete rows")
+            self._session.staging.add(name)
+        return name
+
+    def _drop_unused(self) -> None:
+        used = {f"pg_temp.t_{_digest(columns)}_{i}" for columns, count in self._taken.items() for i in range(count)}
+        unused = self._session.staging - used
+        if unused:
+            self._session.run(f"drop table if exists {', '.join(sorted(unused))}")
+            self._session.staging -= unused
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]

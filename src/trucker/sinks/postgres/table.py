@@ -1,0 +1,256 @@
+"""The destination's tables: how they are, and how they become able to hold a target's rows. Nothing is ever dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from trucker.change import Column, TableId, quote_identifier
+from trucker.errors import SinkError
+from trucker.sinks.base import Target
+from trucker.sinks.postgres.own_tables import LOCK
+from trucker.sinks.postgres.session import Session
+
+# The first oid that initdb may give to what is not PostgreSQL's own: below it, an oid means the same everywhere.
+_FIRST_FOREIGN_OID: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationColumn:
+    """`type` is SQL for the column's type, a domain resolved to its base, with the collation where it is its own."""
+
+    name: str
+    type: str
+    type_oid: int
+    not_null: bool
+    has_default: bool
+    identity: str
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTable:
+    """A table as the destination's catalogue has it. `keys` are its usable unique keys."""
+
+    table: TableId
+    kind: str
+    columns: Mapping[str, DestinationColumn]
+    keys: frozenset[frozenset[str]]
+
+    def type_of(self, name: str) -> str:
+        if name not in self.columns:
+            raise SinkError(
+                f"table {self.table} has no column {name}",
+                remedy="start trucker again: it adds the column",
+                code="TRK408",
+            )
+        return self.columns[name].type
+
+    def writable(self, name: str) -> bool:
+        """A generated column is computed there, whatever the source says."""
+        return not self.columns[name].generated
+
+
+_COLUMNS: Final = """
+with recursive base as (
+    select a.attnum, a.atttypid as oid, a.atttypmod as typmod
+    from pg_attribute a where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
+    union all
+    select b.attnum, t.typbasetype, case when t.typtypmod >= 0 then t.typtypmod else b.typmod end
+    from base b join pg_type t on t.oid = b.oid where t.typtype = 'd'
+)
+select a.attname, format_type(b.oid, b.typmod)
+        || case when a.attcollation not in (0, t.typcollation)
+            then format(' collate %I.%I', n.nspname, c.collname) else '' end,
+    b.oid::bigint, a.attnotnull, a.atthasdef, a.attidentity::text, a.attgenerated <> ''
+from pg_attribute a
+join base b on b.attnum = a.attnum
+join pg_type t on t.oid = b.oid and t.typtype <> 'd'
+left join pg_collation c on c.oid = a.attcollation
+left join pg_namespace n on n.oid = c.collnamespace
+where a.attrelid = $1::oid
+order by a.attnum"""
+
+_KEYS: Final = """
+select array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality k(num, place)
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.num where k.place <= i.indnkeyatts)
+from pg_index i
+where i.indrelid = $1::oid and i.indisunique and i.indisvalid and i.indimmediate
+    and i.indpred is null and i.indexprs is null"""
+
+
+def describe(session: Session, table: TableId) -> DestinationTable | None:
+    """The table as it is now; None where there is none."""
+    found = session.run(
+        """select c.oid::bigint, c.relkind::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = $1 and c.relname = $2""",
+        table.schema,
+        table.name,
+    ).fetchone()
+    if found is None:
+        return None
+    oid, kind = found
+    columns = {row[0]: DestinationColumn(*row) for row in session.run(_COLUMNS, oid)}
+    return DestinationTable(table, kind, columns, frozenset(frozenset(row[0]) for row in session.run(_KEYS, oid)))
+
+
+def prepare(session: Session, target: Target) -> DestinationTable:
+    """Make or widen the target's table; the table as it is then."""
+    try:
+        with session.connection.transaction():
+            session.run(LOCK, target.table.quoted)
+            found = describe(session, target.table)
+            if found is None:
+                _create(session, target)
+            else:
+                _refuse(session, target, found)
+                _widen(session, target, found)
+    except psycopg.errors.InsufficientPrivilege:
+        raise _not_allowed(session, target) from None
+    made = describe(session, target.table)
+    if made is None:
+        raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
+    return made
+
+
+def _create(session: Session, target: Target) -> None:
+    source, table = target.source, target.table
+    exists = session.run("select 1 from pg_namespace where nspname = $1", table.schema).fetchone()
+    if not exists:
+        session.run(f"create schema {quote_identifier(table.schema)}")
+    types = _types(session, target)
+    lines = [
+        f"{quote_identifier(column.name)} {types[column.name][0]}{' not null' if column.not_null else ''}"
+        for column in source.columns
+    ]
+    if source.key:
+        lines.append(f"primary key ({', '.join(map(quote_identifier, source.key))})")
+    session.run(f"create table {table.quoted} ({', '.join(lines)})")
+
+
+def _widen(session: Session, target: Target, found: DestinationTable) -> None:
+    types = _types(session, target)
+    alter = f"alter table {target.table.quoted}"
+    for column in target.source.columns:
+        name = quote_identifier(column.name)
+        if column.name not in found.columns:
+            type_name = types[column.name][0]
+            if column.missing_value is None:
+                session.run(f"{alter} add column {name} {type_name}")
+                continue
+            required = " not null" if column.not_null else ""
+            value = literal(column.missing_value)
+            session.run(f"{alter} add column {name} {type_name}{required} default {value}")
+            session.run(f"{alter} alter column {name} drop default")
+        elif _released(column, target, found):
+            session.run(f"{alter} alter column {name} drop not null")
+    for name, own in found.columns.items():
+        left_out = name not in target.source.names and not (own.has_default or own.identity or own.generated)
+        if left_out and own.not_null:
+            session.run(f"{alter} alter column {quote_identifier(name)} drop not null")
+
+
+def _released(column: Column, target: Target, found: DestinationTable) -> bool:
+    """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
+    required = found.columns[column.name].not_null
+    return required and not column.not_null and column.type_name != "" and column.name not in target.source.key
+
+
+def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
+    """Raise for what cannot hold the target's rows, naming both sides."""
+    source, table = target.source, target.table
+    if found.kind not in ("r", "p"):
+        raise SinkError(f"{table} is not a table", remedy="name another table in the truck's output", code="TRK409")
+    differing = _differing(session, target, found)
+    if differing:
+        raise SinkError(
+            f"table {table} cannot hold the rows of {source.table}: {'; '.join(differing)}",
+            remedy="give the destination's columns the source's types, or name another table in the truck's output",
+            code="TRK409",
+        )
+    key = frozenset(source.key)
+    if key and key <= found.columns.keys() and key not in found.keys:
+        raise SinkError(
+            f"table {table} has no unique key on ({', '.join(source.key)}), the key of {source.table}",
+            remedy=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})",
+            code="TRK409",
+        )
+    if not key <= found.columns.keys():
+        raise SinkError(
+            f"table {table} has the columns ({', '.join(found.columns)}), but not the key ({', '.join(source.key)}) "
+            f"of {source.table}",
+            remedy="add the key's columns and a primary key, or name another table in the truck's output",
+            code="TRK409",
+        )
+    for name in source.names:
+        own = found.columns.get(name)
+        if own and ((own.identity == "a" and name not in key) or (own.generated and name in key)):
+            raise SinkError(
+                f"table {table} makes the values of column {name} itself",
+                remedy=f"ALTER TABLE {table.quoted} ALTER COLUMN {quote_identifier(name)} "
+                + ("DROP EXPRESSION" if own.generated else "SET GENERATED BY DEFAULT"),
+                code="TRK409",
+            )
+
+
+def _differing(session: Session, target: Target, found: DestinationTable) -> list[str]:
+    """Columns whose type cannot take the source's: neither the same, nor text, nor castable, nor of the same kind."""
+    types = _types(session, target)
+    shared = [column for column in target.source.columns if column.name in found.columns and types[column.name][1]]
+    if not shared:
+        return []
+    rows = session.run(
+        """select w.name from unnest($1::text[], $2::oid[], $3::oid[]) w(name, wanted, own)
+        join pg_type s on s.oid = w.wanted join pg_type d on d.oid = w.own
+        where s.oid <> d.oid and d.typcategory <> 'S'
+            and not (s.typcategory = d.typcategory and d.typcategory not in ('U', 'E', 'C', 'P'))
+            and not exists (select from pg_cast
+                where castsource = s.oid and casttarget = d.oid and castcontext in ('i', 'a'))""",
+        [column.name for column in shared],
+        [types[column.name][1] for column in shared],
+        [found.columns[column.name].type_oid for column in shared],
+    )
+    return [f"{name} is {found.columns[name].type}, at the source {types[name][0]}" for (name,) in rows]
+
+
+def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
+    """By column the type it has here and its oid: the source's where it is known here, else text and 0.
+
+    A name that `to_regtype` knows has been parsed as nothing but a type, so it is safe in a statement.
+    """
+    columns = target.source.columns
+    rows = session.run(
+        """select w.name,
+            case when w.type_name <> '' then case when to_regtype(w.type_name) is not null then w.type_name end
+                when w.oid < $5 and t.oid is not null then format_type(w.oid, w.typmod) end,
+            coalesce(case when w.type_name <> '' then to_regtype(w.type_name)::oid
+                when w.oid < $5 then t.oid end, 0)::bigint
+        from unnest($1::text[], $2::text[], $3::bigint[], $4::int[]) v(name, type_name, number, typmod)
+        cross join lateral (select v.name, v.type_name, v.number::oid as oid, v.typmod) w
+        left join pg_type t on t.oid = w.oid""",
+        [column.name for column in columns],
+        [column.type_name for column in columns],
+        [column.type_oid for column in columns],
+        [column.typmod for column in columns],
+        _FIRST_FOREIGN_OID,
+    )
+    return {name: (type_name or "text", oid) for name, type_name, oid in rows}
+
+
+def _not_allowed(session: Session, target: Target) -> SinkError:
+    info, table = session.connection.info, target.table
+    user, schema = quote_identifier(info.user), quote_identifier(table.schema)
+    return SinkError(
+        f"user {info.user} may not create or alter table {table}",
+        remedy=f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {user}, "
+        f"or GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}, or make it the owner of an existing table",
+        code="TRK404",
+    )
+
+
+def literal(text: str) -> str:
+    """A value as SQL (`standard_conforming_strings` is on)."""
+    return "'" + text.replace("'", "''") + "'"

@@ -56,11 +56,11 @@ class Project:
             if resolved is not None:
                 sources[connection.name] = resolved
         shared = set()
-        for connection in self._destinations():
-            sink = self._sink(connection)
-            findings += _examine_destination(connection, sink, databases)
+        for place in self._destinations():
+            sink = self._sink(place)
+            findings += _examine_destination(place, sink, databases)
             if sink.capabilities.keeps_changes:
-                shared.add(connection.name)
+                shared.add(place.name)
         findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
         return findings, sources
 

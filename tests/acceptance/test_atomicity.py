@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+
 from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, postgres, run_cli
 
@@ -36,6 +37,15 @@ def _loop(project: ProjectFolder, database: Database, _: Database) -> None:
     project.save()
 
 
+def _view(project: ProjectFolder, database: Database, _: Database) -> None:
+    database.execute("create view v as select 1 as id")
+    project.truck("t", ["public.v"], {"connection": "replica"})
+
+
+def _nowhere(project: ProjectFolder, _: Database, __: Database) -> None:
+    project.truck("t", ["public.t"], {"connection": "nowhere"})
+
+
 CASES: dict[str, tuple[Change, str, int]] = {
     "wrong password": (_connection(0, **{"pass": "s3cret-wrong"}), "pass", 3),
     "unreachable host": (_connection(0, port=1), "port", 3),
@@ -45,25 +55,11 @@ CASES: dict[str, tuple[Change, str, int]] = {
     "absent table": (_truck(tables=["public.nothing"]), "public.nothing", 3),
     "no table matches": (_truck(tables=["public.zzz*"]), "zzz", 3),
     "no replica identity": (_sql("alter table t drop constraint t_pkey"), "REPLICA IDENTITY", 3),
-    "a view": (
-        lambda project, database, _: (
-            (
-                database.execute("create view v as select 1 as id"),
-                project.truck("t", ["public.v"], {"connection": "replica"}),
-            )
-            and None
-        ),
-        "view",
-        3,
-    ),
+    "a view": (_view, "view", 3),
     "unlogged": (_sql("alter table t set unlogged"), "unlogged", 3),
     "a loop": (_loop, "loop", 3),
     "unknown key": (_connection(0, hots="x"), "hots", 2),
-    "unknown connection": (
-        lambda project, _, __: project.truck("t", ["public.t"], {"connection": "nowhere"}) and None,
-        "nowhere",
-        2,
-    ),
+    "unknown connection": (_nowhere, "nowhere", 2),
 }
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import duckdb
 import pytest
+
 from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess, json_lines, postgres, run_cli
 from fixtures.waiting import wait_until
-
 from trucker.observe.status import TruckPhase
 
 Start = Callable[..., TruckerProcess]

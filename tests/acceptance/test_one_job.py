@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+
 from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres

@@ -1,4 +1,4 @@
-"""pgbench on the source while a truck replicates its four tables: equal in the end, whatever is killed meanwhile (I4)."""
+"""pgbench on the source while a truck replicates its four tables: equal in the end, whatever is killed (I4)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from fixtures.compare import same
 from fixtures.pg import Database, new_database, start_server
 from fixtures.project import ProjectFolder, TruckerProcess, postgres
 from fixtures.waiting import wait_until
-
 from trucker.change import Lsn
 from trucker.testing.server import Server
 
@@ -128,6 +128,7 @@ def _rows(destination: Database) -> int:
 
 def _confirmed(database: Database) -> Lsn:
     rows = database.query(
-        f"select confirmed_flush_lsn::text from pg_replication_slots where database = '{database.name}' and not temporary"
+        "select confirmed_flush_lsn::text from pg_replication_slots"
+        f" where database = '{database.name}' and not temporary"
     )
     return Lsn.parse(rows[0][0])

@@ -1,1 +1,1 @@
-"""The engine: capture, micro-batches, snapshots. The only place that imports pyspark, and not on import of this package."""
+"""The engine: capture, micro-batches, snapshots. The only place that imports pyspark, and not on its own import."""

@@ -1,12 +1,13 @@
 """The exported snapshot: tables copied as of one commit, by many tasks at once, while the stream goes on.
 
-Who calls: the source's runner, in a thread, for every table whose destination does not say that it has been copied. The
-consistent point is a slot's: the permanent one's own when it was made just now, a temporary one's otherwise. What
-was committed before it is in the copy, what comes after it is in the change log, with no gap and no overlap (I6),
-because the table was published and captured before.
+Who calls: the source's runner, in a thread, for every table whose destination does not say that it has been copied.
+The consistent point is a slot's: the permanent one's own when it was made just now, a temporary one's otherwise.
+What was committed before it is in the copy, what comes after it is in the change log, with no gap and no overlap
+(I6), because the table was published and captured before.
 
-What may fail: the source (the snapshot is gone with its connection), a destination, one truck. What repeats: the whole copy of
-those tables, from a new snapshot; the destination is emptied first and says "copying" until it is complete.
+What may fail: the source (the snapshot is gone with its connection), a destination, one truck. What repeats: the
+whole copy of those tables, from a new snapshot; the destination is emptied first and says "copying" until it is
+complete.
 """
 
 from __future__ import annotations
@@ -138,14 +139,15 @@ class _Attempt:
         parts = self._parts(targets, chunks)
         receipts = self._copy(parts)
         self._commit(targets, None, receipts)
+        lsn: Lsn = self._exported.lsn
         for need in self._alive():
             if need.whole:
-                need.run.position = need.run.stored = self._exported.lsn
-                need.run.floors = dict.fromkeys(need.tables, self._exported.lsn)
+                need.run.position = need.run.stored = lsn
+                need.run.floors = dict.fromkeys(need.tables, lsn)
             need.run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == need.run.name)
             need.run.copying.clear()
             destination = need.run.truck.destination
-            lane = Lane(destination, [need.run], self._exported.lsn, None if need.whole else need.tables)
+            lane = Lane(destination, [need.run], lsn, None if need.whole else need.tables)
             self._copier.spawn(lane)
         return self._failures
 

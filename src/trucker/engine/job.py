@@ -23,7 +23,8 @@ def run_job(spark: SparkSession, function: PartFunction, parts: Sequence[StreamP
 
     try:
         tasks = spark.sparkContext.parallelize(parts, len(parts))
-        return tasks.mapPartitions(partial(run_parts, function)).collect()
+        outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, function)).collect()
+        return outcomes
     except Py4JError as error:
         raise JobFailed(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",

@@ -1,8 +1,9 @@
 """Trucks apart from the main lane: they catch up from their own position, then join.
 
-A truck gets here when its destination could not be reached, when it starts from another position than the others, or when it
-(or one of its tables) has just been copied. Each lane has a thread; it may run Spark jobs beside the main lane's.
-Nothing but a position at the destination outlives the process: after a crash lanes are made anew from those.
+A truck gets here when its destination could not be reached, when it starts from another position than the others,
+or when it (or one of its tables) has just been copied. Each lane has a thread; it may run Spark jobs beside the
+main lane's. Nothing but a position at the destination outlives the process: after a crash lanes are made anew from
+those.
 """
 
 from __future__ import annotations

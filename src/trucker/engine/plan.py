@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from trucker.change import Column, Lsn, TableId, TableSchema
@@ -138,7 +139,7 @@ def consecutive(blocks: Sequence[BlockRef], count: int) -> list[range]:
         while len(bounds) < count and done * count >= total * len(bounds):
             bounds.append(position + 1)
     bounds += [len(blocks)] * (count + 1 - len(bounds))
-    return [range(first, last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    return [range(first, last) for first, last in pairwise(bounds)]
 
 
 def shape(columns: Sequence[Column]) -> tuple[tuple[str, int, int], ...]:

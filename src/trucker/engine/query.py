@@ -1,10 +1,11 @@
 """The micro-batch: from a range of the change log to a commit at every destination.
 
-The one place that decides when a position advances: in `_settle`, after the destination has committed it with the data (I3).
+The one place that decides when a position advances: in `_settle`, after the destination has committed it with the
+data (I3).
 
-Who calls. `SourceQuery.apply` is called by the streaming query's batches (the main lane, under `turn`) and by lanes that
-catch up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole; each
-fails those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges
+Who calls. `SourceQuery.apply` is called by the streaming query's batches (the main lane, under `turn`) and by lanes
+that catch up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole;
+each fails those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges
 begin at the stored positions, never at Spark's checkpoint, which is made anew at every start.
 """
 

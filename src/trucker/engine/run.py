@@ -135,7 +135,9 @@ class ProjectRun:
         for destination in self._destinations.values():
             destination.close()
         if spark is not None:
-            spark.stop()
+            from trucker.engine.session import stop_session
+
+            stop_session(spark)
 
     def _handle_signals(self) -> dict[signal.Signals, signal._HANDLER]:
         if threading.current_thread() is not threading.main_thread():

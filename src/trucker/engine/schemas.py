@@ -1,7 +1,8 @@
 """The tables' shapes as the stream tells them, and the targets that follow from them.
 
-A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one that
-the batch's blocks use; the catalog only adds what the stream does not say (type names, NOT NULL, defaults of added columns).
+A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one
+that the batch's blocks use; the catalog only adds what the stream does not say (type names, NOT NULL, defaults of
+added columns).
 """
 
 from __future__ import annotations

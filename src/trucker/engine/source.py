@@ -1,11 +1,12 @@
 """The change log as a Spark streaming source.
 
-An offset is `{"lsn": n}`, the end of a commit (I1). Spark runs the reader in a process of its own beside the driver, one
-call at a time. `latestOffset` is a long poll on the log's durable end, so that a commit is seen within a millisecond
-and an idle stream costs next to nothing. Admission control is by bytes, at least one whole transaction.
+An offset is `{"lsn": n}`, the end of a commit (I1). Spark runs the reader in a process of its own beside the
+driver, one call at a time. `latestOffset` is a long poll on the log's durable end, so that a commit is seen within
+a millisecond and an idle stream costs next to nothing. Admission control is by bytes, at least one whole
+transaction.
 
-The source gives no rows to speak of (how far the batch goes, once): no change travels through the JVM. The batch's tasks
-are planned by `query` from the offsets and read the log themselves, which costs one Python hop less per batch
+The source gives no rows to speak of (how far the batch goes, once): no change travels through the JVM. The batch's
+tasks are planned by `query` from the offsets and read the log themselves, which costs one Python hop less per batch
 (46 ms against 64 ms from event to done) and lets trucks that catch up or copy run the same way.
 """
 

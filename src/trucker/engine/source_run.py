@@ -1,7 +1,8 @@
 """Everything of one source while a project runs: slot, capture, the streaming query, copies and lanes.
 
-Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its publication
-fails for good), then capture, then copies; a truck streams when its destination says it has been copied.
+Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its
+publication fails for good), then capture, then copies; a truck streams when its destination says it has been
+copied.
 """
 
 from __future__ import annotations
@@ -120,19 +121,20 @@ class SourceRun:
                     code="TRK230",
                 )
             return Lsn(0)
+        confirmed = slot.confirmed_flush_lsn or Lsn(0)
         if has_log:
             durable = LogReader(self.folder).durable()
-            check_against_slot(durable, slot.confirmed_flush_lsn)
+            check_against_slot(durable, confirmed)
             check_against_server(durable, self.source_lsn)
-        behind = [lsn for lsn in positions if lsn < slot.confirmed_flush_lsn]
+        behind = [lsn for lsn in positions if lsn < confirmed]
         if behind and not has_log:
             raise ChangeLogError(
                 f"the change log {self.folder} is missing, and slot {self.resolved.slot} is at"
-                f" {slot.confirmed_flush_lsn}, past a truck at {min(behind)}",
+                f" {confirmed}, past a truck at {min(behind)}",
                 remedy="put the folder back, or trucker reset: the tables are copied again",
                 code="TRK301",
             )
-        return slot.confirmed_flush_lsn
+        return confirmed
 
     # -- with Spark ---------------------------------------------------------------------------------------------
 

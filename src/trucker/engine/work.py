@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trucker.change import INSERT, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
@@ -196,8 +197,8 @@ def _projected(changes: Changes, schema: TableSchema) -> Changes:
             new.append(changes.new.column(column.name))
             old.append(changes.old.column(column.name))
             continue
-        filled = pa.array(np.where(inserts, column.missing_value, None).tolist(), pa.string())
-        new.append(filled)
+        value = pa.scalar(column.missing_value, pa.string())
+        new.append(pc.if_else(pa.array(inserts), value, pa.scalar(None, pa.string())))
         old.append(pa.nulls(count, pa.string()))
         if not inserts.all():
             unchanged[column.name] = ~inserts

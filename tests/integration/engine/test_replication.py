@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
@@ -41,7 +42,8 @@ def test_every_kind_of_change_is_followed(
             "update t set id = id + 10000 where id % 7 = 0",  # keys move, long texts with them
             "truncate emptied",
             "insert into emptied values (99)",
-            "begin; update t set id = -1 where id = 1; update t set id = 1 where id = 2; update t set id = 2 where id = -1; commit",
+            "begin; update t set id = -1 where id = 1; update t set id = 1 where id = 2;"
+            " update t set id = 2 where id = -1; commit",
         )
         wait_until(lambda: same(database, destination, "t", "emptied"))
         database.execute(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -146,11 +145,6 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
-
-
-def age(updated: float) -> str:
-    """How long ago, for people."""
-    return duration(max(0.0, time.time() - updated))
 
 
 def _count(number: int, noun: str) -> str:

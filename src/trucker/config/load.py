@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from trucker.config.document import Item, read_document
 from trucker.config.models import (
     CONNECTIONS,
+    NAME,
     SOURCES,
     Model,
     PostgresConnection,
@@ -42,6 +44,8 @@ class _Loading:
         self.folder = folder
         self.context = {"folder": folder.absolute()}
         self.errors: list[ConfigError] = []
+        self.adapters: dict[str, str] | None = None
+        """The connections' adapters by name, also of those that are wrong otherwise; None where not all are known."""
 
     def load(self) -> ProjectConfig:
         path = self.folder / PROJECT_FILE
@@ -49,7 +53,7 @@ class _Loading:
             raise _no_project(self.folder)
         document = self._document(path)
         project = self._project(document) if document else None
-        trucks = list(self._trucks(_names(document) if document else None))
+        trucks = list(self._trucks())
         raise_if_any(self.errors)
         assert project is not None
         name = self.folder.resolve().name or "trucker"
@@ -94,26 +98,22 @@ class _Loading:
                 "TRK106" if item is None else "TRK105",
             )
             return ()
-        self._refuse_doubles(item.value)
-        made = [self._connection(entry) for entry in item.value]
+        entries = [self._with_files(entry) for entry in item.value]
+        self._refuse_doubles(entries)
+        named = [(_text(entry, "name", ""), _text(entry, "adapter", "postgres")) for entry in entries]
+        self.adapters = dict(named) if all(name for name, _ in named) else None
+        made = [self._connection(replace(whole, value=part)) for whole, part in zip(item.value, entries, strict=True)]
         return tuple(connection for connection in made if connection is not None)
 
     def _connection(self, item: Item) -> Model | None:
-        if not isinstance(item.value, Mapping):
-            self._error("a connection must hold keys and values", item.place, "write - name: …", "TRK105")
+        if any(entry is _UNREADABLE for entry in item.entries.values()):
             return None
-        before = len(self.errors)
-        entries = self._with_files(item)
-        if len(self.errors) > before:
-            return None
-        adapter = entries.get("adapter")
+        adapter = item.entries.get("adapter")
         kind = adapter.value if adapter else "postgres"
-        if not isinstance(kind, str) or kind not in CONNECTIONS:
-            assert adapter is not None
+        if adapter and (not isinstance(kind, str) or kind not in CONNECTIONS):
             self._unknown_adapter(adapter)
             return None
-        resolved = replace(item, value=entries)
-        connection: Model | None = self._check(CONNECTIONS[kind], resolved, {"adapter": kind} | resolved.plain())
+        connection: Model | None = self._check(CONNECTIONS[str(kind)], item, {"adapter": kind} | item.plain())
         return connection
 
     def _unknown_adapter(self, adapter: Item) -> None:
@@ -127,48 +127,53 @@ class _Loading:
 
     def _with_files(self, item: Item) -> dict[str, Item]:
         """A connection's entries with every `<key>_path` replaced by the `<key>` its file holds."""
+        if not isinstance(item.value, Mapping):
+            self._error("a connection must hold keys and values", item.place, "write - name: …", "TRK105")
+            return {"name": _UNREADABLE}
         known = {key for model in CONNECTIONS.values() for key in keys_of(model)}
         entries: dict[str, Item] = {}
         for key, entry in item.entries.items():
             stem = key.removesuffix("_path")
             if stem == key or stem not in known:
-                entries[key] = entry
+                entries.setdefault(key, entry)
             elif stem in item.entries:
                 self._error(
                     f'the connection has both "{stem}" and "{key}"', entry.key_place, "remove one of them", "TRK105"
                 )
-            elif not isinstance(entry.value, str):
-                self._error(f'"{key}" must be a path', entry.place, "write the path of a file", "TRK105")
             else:
-                entries[stem] = self._from_file(entry)
+                entries[stem] = self._from_file(key, entry)
         return entries
 
-    def _from_file(self, entry: Item) -> Item:
+    def _from_file(self, key: str, entry: Item) -> Item:
+        if not isinstance(entry.value, str):
+            self._error(f'"{key}" must be a path', entry.place, "write the path of a file", "TRK105")
+            return _UNREADABLE
         try:
-            return replace(entry, value=read_value(self.folder, str(entry.value)))
+            return replace(entry, value=read_value(self.folder, entry.value))
         except MissingValueError as error:
             self._error(str(error), entry.place, error.remedy, "TRK101")
-            return entry
+            return _UNREADABLE
 
-    def _refuse_doubles(self, items: tuple[Item, ...]) -> None:
+    def _refuse_doubles(self, connections: Sequence[Mapping[str, Item]]) -> None:
         """Names differ in more than case: they name folders, and some file systems do not tell the case apart."""
         seen: dict[str, Place] = {}
-        for item in items:
-            name = item.entries.get("name")
-            if name is None or not isinstance(name.value, str):
+        for entries in connections:
+            name = _text(entries, "name", "")
+            if not name:
                 continue
-            first = seen.setdefault(name.value.casefold(), name.place)
-            if first is not name.place:
+            place = entries["name"].place
+            first = seen.setdefault(name.casefold(), place)
+            if first is not place:
                 self._error(
-                    f'another connection is called "{name.value}" already',
-                    name.place,
+                    f'another connection is called "{name}" already',
+                    place,
                     f"the first is in line {first.line}; give one of them another name",
                     "TRK108",
                 )
 
     # truck.yml
 
-    def _trucks(self, names: Mapping[str, str] | None) -> Iterator[TruckConfig]:
+    def _trucks(self) -> Iterator[TruckConfig]:
         found = list(self._folders())
         if not found and not self.errors:
             self._error(
@@ -187,7 +192,7 @@ class _Loading:
                     f"the first is {first / TRUCK_FILE}; rename one of the folders",
                     "TRK108",
                 )
-            truck = self._truck(folder, names)
+            truck = self._truck(folder)
             if truck is not None:
                 yield truck
 
@@ -210,7 +215,7 @@ class _Loading:
             if (folder / TRUCK_FILE).is_file() and folder.name != TRUCKS_FOLDER and not folder.name.startswith("."):
                 yield folder
 
-    def _truck(self, folder: Path, names: Mapping[str, str] | None) -> TruckConfig | None:
+    def _truck(self, folder: Path) -> TruckConfig | None:
         before = len(self.errors)
         for path in sql_files(folder):
             self._error(
@@ -219,13 +224,20 @@ class _Loading:
                 f"remove {path.name} from the truck's folder to replicate its tables as they are",
                 "TRK110",
             )
+        if not re.fullmatch(NAME, folder.name):
+            self._error(
+                f'the truck\'s name "{folder.name}" cannot be used',
+                Place(str(folder / TRUCK_FILE)),
+                "rename the folder: letters, digits, _, - and ., at most 63 of them, none of - and . first",
+                "TRK105",
+            )
         document = self._document(folder / TRUCK_FILE)
         if document is None:
             return None
         for key in ("name", "folder"):
             if key in document.entries:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
-        self._references(document, names)
+        self._references(document)
         if len(self.errors) > before:
             self._check(TruckFile, document, _without(document.plain(), "name", "folder"))
             return None
@@ -233,9 +245,10 @@ class _Loading:
         truck: TruckConfig | None = self._check(TruckConfig, document, values)
         return truck
 
-    def _references(self, document: Item, names: Mapping[str, str] | None) -> None:
+    def _references(self, document: Item) -> None:
         """The connections a truck names must exist, and its input must be one that can be read from."""
-        for side in ("input", "output") if names is not None else ():
+        names = self.adapters
+        for side in ("input", "output"):
             section = document.entries.get(side)
             item = section.entries.get("connection") if section else None
             if names is None or item is None or not isinstance(item.value, str) or not item.value:
@@ -263,14 +276,16 @@ class _Loading:
 
 
 _PLACEHOLDER: Final = PostgresConnection(name="placeholder")
+"""Stands in for connections that are wrong, so that the rest of the file can be checked."""
+
+_UNREADABLE: Final = Item(None, Place(""), Place(""))
+"""Stands in for a value whose file could not be read; the connection is not looked at further."""
 
 
-def _names(document: Item) -> dict[str, str]:
-    """The connections' adapters by name, also of those that are wrong otherwise."""
-    item = document.entries.get("connections")
-    entries = [entry.entries for entry in item.value] if item and isinstance(item.value, tuple) else []
-    plain = [{key: value.value for key, value in entry.items()} for entry in entries]
-    return {str(entry["name"]): str(entry.get("adapter", "postgres")) for entry in plain if entry.get("name")}
+def _text(entries: Mapping[str, Item], key: str, default: str) -> str:
+    """An entry's text, or the default where there is none."""
+    value = entries[key].value if key in entries else default
+    return value if isinstance(value, str) else ""
 
 
 def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project
 MIB = 1024 * 1024
 
 Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
+Name = Annotated[str, Field(pattern=NAME)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 

@@ -4,6 +4,9 @@ What `{{ … }}` gives is always one value, never YAML: it travels through the Y
 in its place afterwards. So a password may hold quotes, colons or line breaks and needs no care, and nothing in the
 environment can change a file's structure.
 
+Conditions, loops and `set` work as ever. What captures text instead of writing it (macro, call, filter, a `set`
+block) is refused, because the tokens would show.
+
 Every position in the rendered text is traced back to the file as written, through conditions and loops.
 """
 
@@ -73,24 +76,25 @@ class MissingValueError(Exception):
 class _Rendering:
     """One file's way through Jinja2, with the tokens it puts in."""
 
-    def __init__(self, source: str, folder: Path) -> None:
+    def __init__(self, source: str, name: str, folder: Path) -> None:
         self.source = source
+        self.name = name
         self.folder = folder
         self.values: list[str] = []
         self.nonce = secrets.token_hex(8)
         self.token = self._pattern("v")
+        self.marks = self._pattern("p")
         self.jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=self._keep)
         self.jinja.globals = {"env": self._env, "file": self._file}
 
     def render(self) -> Rendered:
         text = self.jinja.from_string(self._with_marks()).render()
-        marks = self._pattern("p")
         anchors: list[tuple[int, int]] = []
         removed = 0
-        for match in marks.finditer(text):
+        for match in self.marks.finditer(text):
             anchors.append((match.start() - removed, int(match[1])))
             removed += len(match[0])
-        return Rendered(marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors))
+        return Rendered(self.marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors))
 
     def _pattern(self, kind: str) -> re.Pattern[str]:
         return re.compile(f"{_OPEN}{self.nonce}{kind}(\\d+){_CLOSE}")
@@ -105,12 +109,25 @@ class _Rendering:
         """
         pieces: list[str] = []
         at = 0
-        for _, kind, value in self.jinja.lex(self.source):
+        tag: list[str] = []
+        for line, kind, value in self.jinja.lex(self.source):
             start = self.source.index(value, at)
+            tag = [] if kind == "block_begin" else [*tag, value.strip()]
+            if kind == "block_end" and _captures(tag):
+                raise self._refusal(line, tag)
             pieces.append(self.source[at:start])
             at = start + len(value)
             pieces.append(self._marked(value, start) if kind == "data" else value)
         return "".join([*pieces, self.source[at:]])
+
+    def _refusal(self, line: int, tag: list[str]) -> ConfigError:
+        word = next(filter(None, tag))
+        return ConfigError(
+            f"the template uses {{% {word} %}} in a way that is not supported here",
+            place=Place(self.name, line, _column(self.source, line, word)),
+            remedy="use if, for and {% set name = … %}, and write values out",
+            code=CODE,
+        )
 
     def _marked(self, data: str, start: int) -> str:
         return re.sub(
@@ -120,7 +137,8 @@ class _Rendering:
         )
 
     def _keep(self, value: Any) -> str:
-        text = "" if value is None else self.token.sub(lambda match: self.values[int(match[1])], str(value))
+        text = "" if value is None else self.marks.sub("", str(value))
+        text = self.token.sub(lambda match: self.values[int(match[1])], text)
         self.values.append(text)
         return self._mark("v", len(self.values) - 1)
 
@@ -141,7 +159,7 @@ class _Rendering:
 def read_value(folder: Path, path: str) -> str:
     """A value kept in a file of its own, without the blanks around it. The path is seen from the project's folder."""
     try:
-        return (folder / Path(path).expanduser()).read_text(encoding="utf-8").strip()
+        return (folder / Path(path).expanduser()).read_bytes().decode().strip()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise MissingValueError(
@@ -153,7 +171,7 @@ def read_value(folder: Path, path: str) -> str:
 
 def render(source: str, name: str, folder: Path) -> Rendered:
     """Run a file's template. `name` is what errors call the file, `folder` what `file()`'s paths are relative to."""
-    rendering = _Rendering(source, folder)
+    rendering = _Rendering(source, name, folder)
     try:
         return rendering.render()
     except TemplateSyntaxError as error:
@@ -171,6 +189,12 @@ def render(source: str, name: str, folder: Path) -> Rendered:
         message, remedy = f"the template failed with {type(error).__name__}", "correct the expression"
     place = Place(name, line, _column(source, line, needle or "{"))
     raise ConfigError(message, place=place, remedy=remedy, code=CODE)
+
+
+def _captures(tag: list[str]) -> bool:
+    """Whether a tag, as a list of its words, takes up the text up to its end tag."""
+    words = [word for word in tag if word]
+    return words[0] in ("macro", "call", "filter") or (words[0] == "set" and "=" not in words)
 
 
 def _line(error: Exception) -> int:

@@ -1,0 +1,94 @@
+"""A project whose answers a test sets, in the place of the real one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trucker.config.models import ProjectConfig, StdoutConnection
+from trucker.finding import Finding
+from trucker.observe.status import ProjectStatus, TruckStatus
+
+
+def make_status(*trucks: TruckStatus, running: bool = True, updated: float = 1.0) -> ProjectStatus:
+    return ProjectStatus("shop", "/shop", running, 7, "host", 0.0, updated, trucks)
+
+
+@dataclass
+class FakeProject:
+    """What `Project` is to the command line. `calls` holds what it was asked."""
+
+    findings: list[Finding] = field(default_factory=list)
+    final: ProjectStatus = field(default_factory=make_status)
+    statuses: list[ProjectStatus] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
+    error: BaseException | None = None
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+    config: ProjectConfig = field(
+        default_factory=lambda: ProjectConfig(
+            unique_id="shop", folder=Path("/shop"), connections=(StdoutConnection(name="out", adapter="stdout"),)
+        )
+    )
+
+    def load(self, folder: Path) -> FakeProject:
+        self._called("load", folder)
+        return self
+
+    def check(self) -> list[Finding]:
+        return self.findings
+
+    def run(
+        self, *, once: bool = False, wait: bool = False, on_status: Callable[[ProjectStatus], None] | None = None
+    ) -> ProjectStatus:
+        self._called("run", once, wait)
+        for status in self.statuses:
+            assert on_status
+            on_status(status)
+        return self.final
+
+    def status(self) -> ProjectStatus:
+        return self.final
+
+    def peek(self, *, truck: str | None, limit: int | None, follow: bool) -> Iterator[str]:
+        self._called("peek", truck, limit, follow)
+        yield from self.lines
+
+    def reset_plan(self, trucks: Sequence[str] | None) -> list[str]:
+        self._called("reset_plan", trucks)
+        return self.plan
+
+    def reset(self, trucks: Sequence[str] | None) -> list[str]:
+        self._called("reset", trucks)
+        return [f"dropped {line}" for line in self.plan]
+
+    def _called(self, *call: object) -> None:
+        self.calls.append(call)
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture(name="project")
+def _project(monkeypatch: pytest.MonkeyPatch) -> FakeProject:
+    fake = FakeProject()
+    module = ModuleType("trucker.project")
+    module.Project = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trucker.project", module)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Commands set up logging; what they did is undone."""
+    root, own = logging.getLogger(), logging.getLogger("trucker")
+    handlers, level, own_level = list(root.handlers), root.level, own.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    own.setLevel(own_level)

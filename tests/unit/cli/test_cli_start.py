@@ -1,0 +1,29 @@
+"""The command line is quick: it loads nothing heavy before a command needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+HEAVY = ("pyspark", "py4j", "pyarrow", "numpy", "psycopg", "duckdb", "pydantic", "jinja2", "yaml", "rich")
+
+
+def test_import_is_light() -> None:
+    code = f"import sys, trucker.cli.main; print([name for name in {HEAVY!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_help_is_light_and_quick() -> None:
+    code = (
+        "import sys; from trucker.cli.main import main; code = main(['--help']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], code)"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+        assert result.stdout.splitlines()[-1] == "[] 0"
+    assert min(seconds) < 0.5

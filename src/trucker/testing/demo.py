@@ -1,0 +1,377 @@
+"""`trucker demo`: a shop under load is kept in step in two stores, is killed in the middle, and is compared at the end.
+
+Everything is real: two PostgreSQL servers out of a wheel, a project folder, the command `trucker run` on it, `SIGKILL`
+to all its processes. What the view shows comes from the status file that any project has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import psutil
+import yaml
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from trucker.config.models import PostgresConnection
+from trucker.errors import TruckerError
+from trucker.lsn import Lsn
+from trucker.observe.status import ProjectStatus, TruckPhase, read_status
+from trucker.testing.equality import Sum, columns, duckdb_sums, postgres_sum
+from trucker.testing.server import Server
+from trucker.testing.shop import TABLES, Customers, open_shop
+
+SECONDS = 50.0
+_CATCH_UP_SECONDS = 60.0
+_DUCKDB = {
+    "sales": ["public.orders", "public.order_items", "public.payments"],
+    "catalogue": ["public.products", "public.reviews"],
+    "people": ["public.customers"],
+}
+
+
+def main(seconds: float = SECONDS) -> int:
+    """Run the demo for about so many seconds after its set-up; 0 only if all tables are equal in the end."""
+    view = View()
+    with (
+        _interruptible(),
+        tempfile.TemporaryDirectory(prefix="trucker-demo-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        try:
+            return _Demo(Path(folder), view, stack).run(seconds)
+        except KeyboardInterrupt:
+            view.say("interrupted: cleaning up")
+            return 130
+        except TruckerError as error:
+            view.say(str(error))
+            return 1
+        finally:
+            view.close()
+
+
+class _Demo:
+    def __init__(self, folder: Path, view: View, stack: contextlib.ExitStack) -> None:
+        self._project = folder / "shop-project"
+        self._duckdb = self._project / "shop.duckdb"
+        self._servers = folder / "servers"
+        self._view = view
+        self._stack = stack
+
+    def run(self, seconds: float) -> int:
+        source, warehouse = self._set_up()
+        customers = Customers(source.connect)
+        self._stack.callback(customers.stop)
+        trucker = self._start()
+        began = time.monotonic()
+        customers.start()
+        self._watch(trucker, customers, began + seconds * 0.45)
+        killed = trucker.kill_tree()
+        self._view.say(f"SIGKILL to all {killed} processes of trucker; the shop goes on")
+        self._watch(None, customers, time.monotonic() + min(3.0, seconds * 0.05))
+        trucker = self._start()
+        self._watch(trucker, customers, began + seconds)
+        customers.stop()
+        customers.check()
+        self._view.say(f"the shop closes after {customers.transactions} transactions")
+        self._catch_up(trucker, source, customers)
+        code = trucker.stop()
+        self._view.say(f"trucker was asked to stop and ended with {code}")
+        return 0 if self._compare(source, warehouse) and code == 0 else 1
+
+    # -- set-up -------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> tuple[Server, Server]:
+        self._view.say("starting two PostgreSQL servers (18 for the shop, 16 for its warehouse)")
+        source, warehouse = Server(self._servers / "source", 18), Server(self._servers / "warehouse", 16)
+        for server in (source, warehouse):
+            self._stack.callback(server.destroy)
+            server.start()
+        with source.connect() as connection:
+            open_shop(connection)
+        self._write_project(source.connection("shop"), warehouse.connection("warehouse"))
+        self._view.say(f"the project: {self._project}")
+        self._warm_up()
+        return source, warehouse
+
+    def _write_project(self, source: PostgresConnection, warehouse: PostgresConnection) -> None:
+        connections = [_entry(source), _entry(warehouse), {"name": "lake", "adapter": "duckdb", "path": "shop.duckdb"}]
+        settings = {"unique_id": "demo", "connections": connections, "retry": {"first": 0.2, "longest": 2.0}}
+        trucks = {
+            "replica": (["public.*"], "warehouse"),
+            **{name: (tables, "lake") for name, tables in _DUCKDB.items()},
+        }
+        _write(self._project / "trucker.yml", settings)
+        for name, (tables, destination) in trucks.items():
+            truck = {"input": {"connection": "shop", "tables": tables}, "output": {"connection": destination}}
+            _write(self._project / "trucks" / name / "truck.yml", truck)
+
+    def _warm_up(self) -> None:
+        """Let the killed run and the next one start from a class-data archive, as a second run on any machine does."""
+        self._view.say("warming Spark up (the first time on a machine takes half a minute)")
+        warm = subprocess.Popen([sys.executable, "-m", "trucker.engine.warm"], start_new_session=True)
+        self._stack.callback(_kill_tree, warm)
+        if warm.wait() != 0:
+            self._view.say("no archive could be made; starts will be slower")
+
+    def _start(self) -> Trucker:
+        self._view.say("trucker run")
+        trucker = Trucker(self._project)
+        self._stack.callback(trucker.kill_tree)
+        return trucker
+
+    # -- the run ------------------------------------------------------------------------------------------------
+
+    def _watch(self, trucker: Trucker | None, customers: Customers, until: float) -> None:
+        while time.monotonic() < until:
+            if trucker is not None:
+                trucker.check()
+            customers.check()
+            self._view.show(trucker.status() if trucker else None, customers.transactions)
+            time.sleep(0.25)
+
+    def _catch_up(self, trucker: Trucker, source: Server, customers: Customers) -> None:
+        with source.connect() as connection:
+            row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+        assert row is not None
+        goal, began = Lsn.parse(row[0]), time.monotonic()
+        while not _caught_up(trucker.status(), goal):
+            trucker.check()
+            if time.monotonic() > began + _CATCH_UP_SECONDS:
+                raise TruckerError(f"trucker has not caught up within {_CATCH_UP_SECONDS:.0f} s")
+            self._view.show(trucker.status(), customers.transactions)
+            time.sleep(0.1)
+        self._view.show(trucker.status(), customers.transactions)
+        self._view.say(f"caught up after {time.monotonic() - began:.1f} s")
+
+    # -- the verdict --------------------------------------------------------------------------------------------
+
+    def _compare(self, source: Server, warehouse: Server) -> bool:
+        results: list[Result] = []
+        with source.connect() as ours, warehouse.connect() as theirs:
+            in_duckdb = duckdb_sums(ours, self._duckdb, "public", TABLES)
+            for table in TABLES:
+                names = columns(ours, "public", table)
+                expected = postgres_sum(ours, "public", table, names)
+                copied = postgres_sum(theirs, "public", table, names)
+                results.append(Result(table, expected, copied, in_duckdb[table]))
+        equal = all(result.equal for result in results)
+        self._view.verdict(results, equal=equal)
+        return equal
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One table at the source and at both destinations."""
+
+    table: str
+    source: Sum | None
+    postgres: Sum | None
+    duckdb: Sum | None
+
+    @property
+    def equal(self) -> bool:
+        return self.source is not None and self.source == self.postgres == self.duckdb
+
+
+class Trucker:
+    """`trucker run` as a user starts it."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._log = project / "trucker.log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trucker", "run", str(project)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def status(self) -> ProjectStatus | None:
+        """What this process, not an earlier one, says of itself."""
+        found = read_status(self._project / ".trucker" / "status.json")
+        return found if found is not None and found.pid == self.process.pid else None
+
+    def check(self) -> None:
+        """Raise if it has ended, or if a truck has failed."""
+        if self.process.poll() is not None:
+            raise TruckerError(f"trucker ended by itself with {self.process.returncode}: {self._last_words()}")
+        status = self.status()
+        for truck in status.trucks if status else ():
+            if truck.phase is TruckPhase.FAILED:
+                raise TruckerError(f"truck {truck.name} failed: {truck.error}")
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Ask it to finish; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TruckerError(f"trucker did not stop within {timeout:.0f} s: {self._last_words()}") from None
+
+    def kill_tree(self) -> int:
+        return _kill_tree(self.process)
+
+    def _last_words(self) -> str:
+        return " | ".join(self._log.read_text(errors="replace").strip().splitlines()[-3:])
+
+
+class View:
+    """A table that moves on a terminal, a line now and then elsewhere; what is said stays above it."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._live: Live | None = None
+        self._began = time.monotonic()
+        self._shown = 0.0
+        self._before: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        self._console.print(Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), text))
+
+    def show(self, status: ProjectStatus | None, transactions: int) -> None:
+        """The trucks as they are now; None while trucker is down."""
+        self._measure(status)
+        if self._console.is_terminal:
+            if self._live is None:
+                self._live = Live(console=self._console, auto_refresh=False, transient=True)
+                self._live.start()
+            self._live.update(self._table(status, transactions), refresh=True)
+        elif time.monotonic() - self._shown >= 5:
+            self._shown = time.monotonic()
+            trucks = ", ".join(self._line(status)) or "trucker is not up"
+            self.say(f"{transactions} transactions; {trucks}")
+
+    def verdict(self, results: Sequence[Result], *, equal: bool) -> None:
+        self.close()
+        table = Table("table", "source", "postgres", "duckdb", "verdict")
+        for result in results:
+            verdict = Text("equal", "green") if result.equal else Text("DIFFERENT", "bold red")
+            table.add_row(
+                result.table, *(str(s or "-") for s in (result.source, result.postgres, result.duckdb)), verdict
+            )
+        self._console.print(table)
+        text = "source and destinations are equal" if equal else "source and destinations DIFFER"
+        self._console.print(Text(text, "bold green" if equal else "bold red"))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _measure(self, status: ProjectStatus | None) -> None:
+        if status is None:
+            self._before.clear()
+            self._rates.clear()
+            return
+        for truck in status.trucks:
+            then, rows = self._before.get(truck.name, (status.updated, truck.rows))
+            if status.updated - then >= 1.0:
+                self._rates[truck.name] = (truck.rows - rows) / (status.updated - then)
+                self._before[truck.name] = (status.updated, truck.rows)
+            self._before.setdefault(truck.name, (status.updated, truck.rows))
+
+    def _table(self, status: ProjectStatus | None, transactions: int) -> Table:
+        title = f"{transactions} transactions in the shop"
+        table = Table("truck", "to", "state", "lag", "rows", "rows/s", title=title)
+        for truck in status.trucks if status else ():
+            table.add_row(
+                truck.name,
+                truck.destination,
+                truck.phase.value.replace("_", " "),
+                _lag(truck.lag_bytes, truck.lag_seconds),
+                f"{truck.rows:,}",
+                f"{self._rates.get(truck.name, 0.0):,.0f}",
+            )
+        if not status:
+            table.add_row("-", "-", Text("trucker is not up", "red"), "-", "-", "-")
+        return table
+
+    def _line(self, status: ProjectStatus | None) -> Iterator[str]:
+        for truck in status.trucks if status else ():
+            rate = self._rates.get(truck.name, 0.0)
+            lag = _lag(truck.lag_bytes, truck.lag_seconds)
+            yield f"{truck.name} {truck.phase.value.replace('_', ' ')}, lag {lag}, {rate:.0f} rows/s"
+
+
+def _lag(size: int | None, seconds: float | None) -> str:
+    if size is None:
+        return "-"
+    return "none" if size == 0 else f"{size / 1024:,.0f} KiB" + (f", {seconds:.1f} s" if seconds is not None else "")
+
+
+def _caught_up(status: ProjectStatus | None, goal: Lsn) -> bool:
+    """Whether all up to `goal` is in the log, and all that is in the log is applied."""
+    return status is not None and all(
+        truck.phase is TruckPhase.STREAMING
+        and truck.lag_bytes == 0
+        and truck.source_position is not None
+        and Lsn.parse(truck.source_position) >= goal
+        for truck in status.trucks
+    )
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> int:
+    """SIGKILL to the process and all below it, as when the power goes; how many they were."""
+    if process.poll() is not None:
+        return 0
+    root = psutil.Process(process.pid)
+    tree = [root, *root.children(recursive=True)]
+    for member in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+    return len(tree)
+
+
+def _entry(connection: PostgresConnection) -> dict[str, object]:
+    return {
+        "name": connection.name,
+        "adapter": "postgres",
+        "host": connection.host,
+        "port": connection.port,
+        "database": connection.database,
+        "user": connection.user,
+        "pass": connection.password.get_secret_value(),
+    }
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that nothing of it stays behind."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A shop replicated to two stores, killed once, compared at the end.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the load lasts (default: %(default)s)")
+    sys.exit(main(parser.parse_args().seconds))

@@ -1,0 +1,92 @@
+"""Whether destinations hold what the source holds, by counts and checksums that PostgreSQL computes.
+
+A checksum is a sum over a hash of each row's text, so the order of rows does not matter. What another kind of store
+holds is read back as text into a temporary table of the source's types, and summed by the same PostgreSQL: values are
+equal when PostgreSQL, reading them, says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A table's rows and the checksum of their content."""
+
+    rows: int
+    checksum: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.checksum % (1 << 64):016x}"
+
+
+def columns(connection: Connection, schema: str, table: str) -> list[str]:
+    """The table's columns in their order; none where there is no such table."""
+    found = connection.execute(
+        "select attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n"
+        " on n.oid = c.relnamespace where nspname = %s and relname = %s and attnum > 0 and not attisdropped"
+        " order by attnum",
+        [schema, table],
+    )
+    return [name for (name,) in found]
+
+
+def postgres_sum(connection: Connection, schema: str, table: str, names: Sequence[str]) -> Sum | None:
+    """The sum of a table over the named columns; None where it has not all of them."""
+    if not set(names) <= set(columns(connection, schema, table)):
+        return None
+    return _sum(connection, sql.Identifier(schema, table), names)
+
+
+def duckdb_sums(source: Connection, file: Path, schema: str, tables: Iterable[str]) -> dict[str, Sum | None]:
+    """The sums of tables in a DuckDB file, which nobody else may hold open for writing."""
+    import duckdb
+
+    found: dict[str, Sum | None] = {}
+    with duckdb.connect(str(file), read_only=True) as store:
+        for table in tables:
+            names = columns(source, schema, table)
+            quoted = ", ".join(f'cast("{name}" as varchar)' for name in names)
+            try:
+                rows = store.execute(f'select {quoted} from "{schema}"."{table}"')
+            except duckdb.CatalogException:
+                found[table] = None
+                continue
+            with source.transaction(force_rollback=True):
+                found[table] = _sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
+    return found
+
+
+def _sum_of_texts(
+    source: Connection, schema: str, table: str, names: Sequence[str], rows: Iterable[tuple[str | None, ...]]
+) -> Sum:
+    copy = sql.Identifier("equality_copy")
+    source.execute(
+        sql.SQL("create temporary table {} on commit drop as select * from {} limit 0").format(
+            copy, sql.Identifier(schema, table)
+        )
+    )
+    with source.cursor().copy(sql.SQL("copy {} from stdin").format(copy)) as target:
+        for row in rows:
+            target.write_row(row)
+    return _sum(source, copy, names)
+
+
+def _sum(connection: Connection, table: sql.Identifier, names: Sequence[str]) -> Sum:
+    row = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
+    found = connection.execute(
+        sql.SQL(
+            "select count(*), coalesce(sum(('x' || left(md5(row({})::text), 15))::bit(60)::bigint), 0) from {}"
+        ).format(row, table)
+    ).fetchone()
+    assert found is not None
+    return Sum(found[0], int(found[1]))

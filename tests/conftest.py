@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["fixtures.pg", "fixtures.spark"]
+pytest_plugins = ["fixtures.pg", "fixtures.project", "fixtures.spark"]
 
 
 @pytest.fixture(name="wait_until")

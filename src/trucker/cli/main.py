@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -67,16 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=with_command(sys.argv[1:] if arguments is None else arguments), prog_name="trucker", obj=invocation)
     except SystemExit as end:
         return _as_code(end.code)
-    except TruckerError as error:
-        if invocation.debug:
-            raise
-        complain(error)
-        return exit_code(error)
     except Exception as error:
+        known = error if isinstance(error, TruckerError) else _unexpected(error)
         if invocation.debug:
-            raise
-        complain(_unexpected(error))
-        return ExitCode.FAILED
+            traceback.print_exception(error)
+        complain(known)
+        return exit_code(known)
     return ExitCode.FINE
 
 
@@ -93,8 +90,8 @@ def _as_code(code: Any) -> int:
 
 
 def _unexpected(error: Exception) -> TruckerError:
-    """Only the operating system's own words are shown: any other exception's may hold a row's data (I10)."""
-    reason = f": {error}" if isinstance(error, OSError) else ""
+    """Only the operating system's and the importer's words are shown: any other's may hold a row's data (I10)."""
+    reason = f": {error}" if isinstance(error, OSError | ImportError) else ""
     return TruckerError(f"unexpected {type(error).__name__}{reason}", remedy=_UNEXPECTED)
 
 

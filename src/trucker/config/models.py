@@ -1,224 +1,56 @@
 """The project's files as frozen models; from them come validation, the JSON schema, the reference and `init`.
 
 A model knows nothing of files: `load` renders and parses them, and adds file, line and column to what is wrong.
-No message of a model quotes a value, and secrets are `SecretStr`, so none can reach a log or a page (I10).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from trucker.config.connections import (
+    CONNECTIONS,
+    MIB,
+    NAME,
+    SOURCES,
+    Connection,
+    DuckDBConnection,
+    JsonLinesConnection,
+    Model,
+    Name,
+    PostgresConnection,
+    Ssl,
+    StdoutConnection,
+    Text,
+)
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
-from trucker.config.url import PARAMETERS, UrlError, parse_url
-from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, in_project, refuse
+from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, refuse
 
-MIB = 1024 * 1024
-
-Text = Annotated[str, Field(min_length=1)]
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
-Name = Annotated[str, Field(pattern=NAME)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-class Model(BaseModel):
-    """Frozen, and strict about names: an unknown key is an error. Errors do not show what was given."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
-
-
-class Ssl(Model):
-    """libpq's TLS settings, for every connection including the replication one."""
-
-    mode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = Field(
-        default="prefer", description="libpq's sslmode."
-    )
-    root_certificate: Path | None = Field(
-        default=None, description="The certificate authority to trust (sslrootcert), or `system`."
-    )
-    certificate: ProjectPath | None = Field(default=None, description="The client's certificate (sslcert).")
-    key: ProjectPath | None = Field(default=None, description="The client's private key (sslkey).")
-
-    @field_validator("root_certificate")
-    @classmethod
-    def _authority(cls, path: Path | None, info: ValidationInfo) -> Path | None:
-        return path if path is None or str(path) == "system" else in_project(path, info)
-
-
-class PostgresConnection(Model):
-    """A PostgreSQL database (14 or later), as a source or as a destination."""
-
-    name: Name = Field(description="What trucks call it.")
-    adapter: Literal["postgres"] = Field(default="postgres", description="The kind of store.")
-    host: Text = Field(default="localhost", description="A host name, an address, or the folder of a Unix socket.")
-    port: Port = Field(default=5432, description="The server's port.")
-    database: Text = Field(default="postgres", description="The database.")
-    user: Text = Field(default="postgres", description="The role to log in as.")
-    password: SecretStr = Field(
-        default=SecretStr(""), validation_alias="pass", serialization_alias="pass", description="The password."
-    )
-    ssl: Ssl = Field(default=Ssl(), description="libpq's sslmode, or a mapping with the mode and certificates.")
-    url: SecretStr | None = Field(
-        default=None,
-        repr=False,
-        exclude=True,
-        description="`postgresql://user:password@host:port/database?sslmode=…`, instead of the keys for its parts.",
-    )
-    parameters: dict[str, str] = Field(default={}, description="Other settings of libpq, such as connect_timeout.")
-    replica_host: Text | None = Field(
-        default=None,
-        description="A standby of this database to read from. The other replica keys default to the primary's.",
-    )
-    replica_port: Port | None = Field(default=None, description="The standby's port.")
-    replica_database: Text | None = Field(default=None, description="The database on the standby.")
-    replica_user: Text | None = Field(default=None, description="The role to log in to the standby as.")
-    replica_password: SecretStr | None = Field(
-        default=None,
-        validation_alias="replica_pass",
-        serialization_alias="replica_pass",
-        description="The standby's password.",
-    )
-    publication: Text | None = Field(default=None, description="A publication made beforehand; it is left as it is.")
-    slot: Text | None = Field(default=None, description="A replication slot made beforehand; it is left as it is.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_url_apart(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("url") is None:
-            return data
-        url = data["url"]
-        try:
-            parts = parse_url(url.get_secret_value() if isinstance(url, SecretStr) else str(url))
-        except UrlError as error:
-            raise refuse(str(error), key="url", remedy=_URL_REMEDY) from None
-        rest = {key: value for key, value in data.items() if key != "url"}
-        given = {"password": "pass"}
-        both = sorted(
-            {given.get(key, key) for key in rest} & ({"host", "port", "database", "user", "pass"} | set(parts))
-        )
-        if both:
-            raise refuse(
-                f"the connection has both url and {', '.join(both)}",
-                key=both[0],
-                remedy=f"say it once: remove url, or remove {', '.join(both)}",
-            )
-        return rest | parts
-
-    @field_validator("ssl", mode="before")
-    @classmethod
-    def _mode_alone(cls, value: Any) -> Any:
-        return {"mode": value} if isinstance(value, str) else value
-
-    @field_validator("parameters")
-    @classmethod
-    def _known_parameters(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if name not in PARAMETERS:
-                raise refuse(
-                    "parameters has a setting that is not libpq's, or that has a key of its own here",
-                    remedy=f"the settings that may stand here: {', '.join(sorted(PARAMETERS))}",
-                )
-        return value
-
-    @model_validator(mode="after")
-    def _replica_needs_host(self) -> Self:
-        others = {
-            "replica_port": self.replica_port,
-            "replica_database": self.replica_database,
-            "replica_user": self.replica_user,
-            "replica_pass": self.replica_password,
-        }
-        given = [key for key, value in others.items() if value is not None]
-        if self.replica_host is None and given:
-            raise refuse(
-                f"{given[0]} is given without replica_host",
-                key=given[0],
-                remedy="add replica_host, or remove the other replica keys",
-            )
-        return self
-
-    @property
-    def replica(self) -> PostgresConnection | None:
-        """The standby to read from, where one is named."""
-        if self.replica_host is None:
-            return None
-        return self.model_copy(
-            update={
-                "host": self.replica_host,
-                "port": self.replica_port or self.port,
-                "database": self.replica_database or self.database,
-                "user": self.replica_user or self.user,
-                "password": self.replica_password or self.password,
-                **dict.fromkeys(
-                    ("replica_host", "replica_port", "replica_database", "replica_user", "replica_password")
-                ),
-            }
-        )
-
-    def conninfo(self, **extra: str | int) -> dict[str, Any]:
-        """Parameters for `psycopg.connect(**…)` or `psycopg.conninfo.make_conninfo(**…)`; `extra` is added to them."""
-        files = {
-            "sslrootcert": self.ssl.root_certificate,
-            "sslcert": self.ssl.certificate,
-            "sslkey": self.ssl.key,
-        }
-        return {
-            **self.parameters,
-            "host": self.host,
-            "port": self.port,
-            "dbname": self.database,
-            "user": self.user,
-            **({"password": self.password.get_secret_value()} if self.password.get_secret_value() else {}),
-            "sslmode": self.ssl.mode,
-            **{name: str(path) for name, path in files.items() if path},
-            "client_encoding": "UTF8",
-            **extra,
-        }
-
-
-_URL_REMEDY = "write it as postgresql://user:password@host:5432/database, special characters as percent-codes"
-
-
-class DuckDBConnection(Model):
-    """A DuckDB file as a destination."""
-
-    name: Name = Field(description="What trucks call it.")
-    adapter: Literal["duckdb"] = Field(description="The kind of store.")
-    path: ProjectPath = Field(description="The database file; relative to the project's folder.")
-
-
-class JsonLinesConnection(Model):
-    """A folder of JSON-lines files as a destination: one line per change."""
-
-    name: Name = Field(description="What trucks call it.")
-    adapter: Literal["jsonl"] = Field(description="The kind of store.")
-    path: ProjectPath = Field(description="The folder; relative to the project's folder.")
-    rotate_bytes: Bytes = Field(default=128 * MIB, gt=0, description="A new file is begun past this size.")
-
-
-class StdoutConnection(Model):
-    """Standard output as a destination: one JSON line per change, at least once."""
-
-    name: Name = Field(description="What trucks call it.")
-    adapter: Literal["stdout"] = Field(description="The kind of store.")
-
-
-Connection = Annotated[
-    PostgresConnection | DuckDBConnection | JsonLinesConnection | StdoutConnection, Field(discriminator="adapter")
+__all__ = [
+    "CONNECTIONS",
+    "MIB",
+    "NAME",
+    "SOURCES",
+    "BatchConfig",
+    "Connection",
+    "DuckDBConnection",
+    "InputConfig",
+    "JsonLinesConnection",
+    "LogConfig",
+    "Model",
+    "OutputConfig",
+    "PostgresConnection",
+    "ProjectConfig",
+    "ProjectFile",
+    "RetryConfig",
+    "SparkConfig",
+    "Ssl",
+    "StdoutConnection",
+    "TruckConfig",
+    "TruckFile",
 ]
-
-CONNECTIONS: dict[str, type[Model]] = {
-    "postgres": PostgresConnection,
-    "duckdb": DuckDBConnection,
-    "jsonl": JsonLinesConnection,
-    "stdout": StdoutConnection,
-}
-"""The kinds of connection by adapter."""
-
-SOURCES = ("postgres",)
-"""The adapters a truck can read from."""
 
 
 class SparkConfig(Model):

@@ -187,6 +187,8 @@ def render(source: str, name: str, folder: Path) -> Rendered:
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         line, needle = _line(error), "{"
         message, remedy = f"the template failed with {type(error).__name__}", "correct the expression"
+    if _text_of(source, line).lstrip().startswith("#"):
+        remedy += "; the line is a comment of YAML's, in which templates run too: {# … #} is a template's own"
     place = Place(name, line, _column(source, line, needle or "{"))
     raise ConfigError(message, place=place, remedy=remedy, code=CODE)
 
@@ -204,8 +206,12 @@ def _line(error: Exception) -> int:
 
 
 def _column(source: str, line: int, needle: str) -> int:
+    return _text_of(source, line).find(needle) + 1
+
+
+def _text_of(source: str, line: int) -> str:
     lines = source.split("\n")
-    return lines[line - 1].find(needle) + 1 if 0 < line <= len(lines) else 0
+    return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
 def _undefined_name(message: str) -> str:

@@ -123,11 +123,14 @@ def test_the_operating_systems_words_are_shown(project: FakeProject, capsys: Cap
     assert "No space left on device" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [LockedError("held"), KeyError("x")])
-def test_debug_shows_the_traceback(project: FakeProject, error: Exception) -> None:
+@pytest.mark.parametrize(("error", "code"), [(LockedError("held"), 4), (KeyError("x"), 1)])
+def test_debug_shows_the_traceback(project: FakeProject, capsys: Captured, error: Exception, code: int) -> None:
     project.error = error
-    with pytest.raises(type(error)):
-        main(["run", "--debug"])
+    assert main(["run", "--debug"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert type(error).__name__ in err
+    assert "error: [TRK" in err
 
 
 def test_interrupt(project: FakeProject) -> None:

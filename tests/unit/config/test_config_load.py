@@ -204,6 +204,12 @@ def test_models_can_be_built_in_python() -> None:
     assert (url.user, url.host, url.database) == ("u", "h", "d")
 
 
+def test_models_can_be_keys() -> None:
+    made = PostgresConnection(name="a", parameters={"connect_timeout": "1"})
+    same = PostgresConnection(name="a", parameters={"connect_timeout": "1"})
+    assert {made: 1}[same] == 1
+
+
 def test_loading_changes_nothing(write: Write, tmp_path: Path) -> None:
     folder = write()
     before = sorted(tmp_path.rglob("*"))

@@ -126,6 +126,14 @@ def test_the_remedy_names_the_variable(read: Read) -> None:
     assert caught.value.remedy == 'set NOT_THERE, or give a default: env("NOT_THERE", "…")'
 
 
+def test_a_template_in_a_comment_runs_and_says_so(read: Read) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read('a: 1\n  # b: {{ env("NOT_THERE") }}\n')
+    assert caught.value.place == Place("f.yml", 2, 16)
+    assert "{# … #}" in caught.value.remedy
+    assert read('a: 1\n{# b: {{ env("NOT_THERE") }} #}\n') == {"a": "1"}
+
+
 @pytest.mark.parametrize(
     ("text", "line", "column"),
     [

@@ -20,7 +20,8 @@ PACKAGE = "trucker"
 
 # Highest first. A name is a module or package directly below `trucker`; what is in no layer is a base module.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "__main__"}),
+    frozenset({"__main__"}),
+    frozenset({"cli"}),
     frozenset({"project"}),
     frozenset({"engine", "migrate", "observe", "testing"}),
     frozenset({"sinks", "changelog", "postgres"}),

@@ -20,10 +20,9 @@ from trucker.finding import Checkable, Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
+    from trucker.engine.session import SparkSession
     from trucker.sinks.base import Sink
 
 log = logging.getLogger("trucker.project")

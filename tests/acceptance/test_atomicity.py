@@ -5,22 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import Any
-
-import pytest
+from collections.abc import Callable
 
 from fixtures.compare import same
 from fixtures.pg import Database
-from fixtures.project import InThread, ProjectFolder, postgres
+from fixtures.project import ProjectFolder, TruckerProcess, postgres
 from fixtures.waiting import wait_until
 
 ACCOUNTS = 50
 SECONDS = 8
 
 
-@pytest.mark.spark
 def test_money_is_never_on_the_way(
-    project: ProjectFolder, database: Database, destination: Database, spark: Any
+    project: ProjectFolder, database: Database, destination: Database, start: Callable[..., TruckerProcess]
 ) -> None:
     """Money moves between two tables, which two trucks carry; their sum at the destination is always the same."""
     database.execute(
@@ -43,27 +40,28 @@ def test_money_is_never_on_the_way(
                     connection.execute("update checking set amount = amount - %s where id = %s", [amount, one])
                     connection.execute("update savings set amount = amount + %s where id = %s", [amount, other])
 
-    with InThread(project, spark) as run:
-        run.wait_streaming()
-        movers = [threading.Thread(target=move, args=[seed]) for seed in range(2)]
+    trucker = start()
+    trucker.wait_streaming()
+    movers = [threading.Thread(target=move, args=[seed]) for seed in range(2)]
+    for mover in movers:
+        mover.start()
+    sums, states = set(), set()
+    try:
+        with destination.connect() as connection:
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline:
+                row = connection.execute(
+                    "select (select sum(amount) from checking) + (select sum(amount) from savings),"
+                    " (select md5(string_agg(amount::text, ',' order by id)) from checking)"
+                ).fetchone()
+                assert row is not None
+                sums.add(row[0])
+                states.add(row[1])
+    finally:
+        done.set()
         for mover in movers:
-            mover.start()
-        sums, states = set(), set()
-        try:
-            with destination.connect() as connection:
-                deadline = time.monotonic() + SECONDS
-                while time.monotonic() < deadline:
-                    row = connection.execute(
-                        "select (select sum(amount) from checking) + (select sum(amount) from savings),"
-                        " (select md5(string_agg(amount::text, ',' order by id)) from checking)"
-                    ).fetchone()
-                    assert row is not None
-                    sums.add(row[0])
-                    states.add(row[1])
-        finally:
-            done.set()
-            for mover in movers:
-                mover.join()
-        assert sums == {2 * 1000 * ACCOUNTS}
-        assert len(states) > 10, "the destination moved too little to tell anything"
-        wait_until(lambda: same(database, destination, "checking", "savings"))
+            mover.join()
+    assert sums == {2 * 1000 * ACCOUNTS}
+    assert len(states) > 10, "the destination moved too little to tell anything"
+    wait_until(lambda: same(database, destination, "checking", "savings"))
+    assert trucker.stop() == 0

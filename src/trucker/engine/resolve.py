@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
-
-import psycopg
 
 from trucker.change import TableId
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.engine.plan import Table, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.postgres.catalog import SourceTable, list_tables, load_table
+from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import object_name
 
@@ -47,7 +44,7 @@ def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple
 
 
 def resolve_source(
-    config: ProjectConfig, connection: PostgresConnection, database: psycopg.Connection[Any]
+    config: ProjectConfig, connection: PostgresConnection, database: Connection
 ) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
     available = list_tables(database)
@@ -71,7 +68,7 @@ def resolve_source(
     )
 
 
-def _select(truck: TruckConfig, available: Sequence[TableId], database: psycopg.Connection[Any]) -> list[TableId]:
+def _select(truck: TruckConfig, available: Sequence[TableId], database: Connection) -> list[TableId]:
     wanted = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
         load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …

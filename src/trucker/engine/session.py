@@ -24,7 +24,7 @@ from trucker.engine.launch import Launch, prepare_launch
 from trucker.errors import EngineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as SparkSession
 
 # The driver's heap: it holds plans and receipts, never rows.
 DRIVER_MEMORY = "512m"

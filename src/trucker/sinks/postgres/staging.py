@@ -11,12 +11,12 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from trucker.change import Changes, quote_identifier
+from trucker.change import INSERT, Changes, quote_identifier
 from trucker.sinks.base import Target, Work
 from trucker.sinks.postgres.apply import staging_columns
 from trucker.sinks.postgres.own_tables import SCHEMA
@@ -34,6 +34,29 @@ Lend = Callable[[], AbstractContextManager[Session]]
 Describe = Callable[[Session, Target], DestinationTable]
 
 
+@dataclass(slots=True)
+class _Run:
+    """Values that are staged as one: a single one, or inserts in a row, which cannot meet the same key twice."""
+
+    contents: Contents
+    inserts: bool
+    text: list[pa.Buffer]
+    table: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.text)
+
+    def takes(self, contents: Contents, inserts: bool) -> bool:
+        return self.inserts and inserts and self.contents.columns == contents.columns
+
+    def grow(self, contents: Contents, text: Iterable[pa.Buffer]) -> None:
+        both = self.contents
+        rows, upserts = both.rows + contents.rows, both.upserts + contents.upserts
+        self.contents = replace(both, rows=rows, upserts=upserts)
+        self.text.extend(text)
+
+
 class PartWriter:
     """Stages the values of one part in order. A connection is borrowed only if they are many."""
 
@@ -44,6 +67,7 @@ class PartWriter:
         self._describe = describe
         self._truncates = False
         self._chunks: list[Chunk] = []
+        self._run: _Run | None = None
         self._room = CARRIED
         self.rows = 0
 
@@ -54,20 +78,30 @@ class PartWriter:
         contents, text = sort_out(value, self._target)
         if not contents.rows:
             return
-        first = next(text)
-        rest = next(text, None)
-        if rest is None and first.size <= self._room:
-            self._room -= first.size
-            self._chunks.append(Chunk(contents, text=first.to_pybytes()))
+        inserts = contents.rows == int((value.op == INSERT).sum())
+        if self._run and self._run.takes(contents, inserts):
+            self._run.grow(contents, text)
         else:
-            whole = chain([first], [rest] if rest else [], text)
-            self._chunks.append(Chunk(contents, table=self._copy(contents, whole)))
+            self._finish()
+            self._run = _Run(contents, inserts, list(text))
+        if self._run.table or self._run.size > self._room:
+            self._spill(self._run)
 
     def part(self) -> Part:
+        self._finish()
         return Part(self._truncates, tuple(self._chunks))
+
+    def _finish(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        self._room -= run.size
+        carried = b"".join(memoryview(piece) for piece in run.text)
+        self._chunks.append(Chunk(run.contents, carried, run.table))
 
     def _forget(self) -> None:
         """What came before a truncate is void."""
+        self._finish()
         tables = [chunk.table for chunk in self._chunks if chunk.table]
         if tables:
             with self._lend() as session:
@@ -76,15 +110,16 @@ class PartWriter:
         self._room = CARRIED
         self._truncates = True
 
-    def _copy(self, contents: Contents, text: Iterable[pa.Buffer]) -> str:
-        name = f"{self._prefix}{secrets.token_hex(6)}"
-        with self._lend() as session:
-            table = self._describe(session, self._target)
-            with session.connection.transaction():
-                columns = staging_columns(contents, self._target, table)
+    def _spill(self, run: _Run) -> None:
+        """Too much to carry: into a table."""
+        name = run.table or f"{self._prefix}{secrets.token_hex(6)}"
+        with self._lend() as session, session.connection.transaction():
+            if not run.table:
+                columns = staging_columns(run.contents, self._target, self._describe(session, self._target))
                 session.run(f"create unlogged table {stage_name(name)} ({columns}) with (autovacuum_enabled = off)")
-                copy_in(session, stage_name(name), text)
-        return name
+            copy_in(session, stage_name(name), run.text)
+        run.table = name
+        run.text.clear()
 
 
 def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes]) -> None:

@@ -1,0 +1,67 @@
+"""The faulty sink: it passes the suite when nothing is scripted, and fails in order when something is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from trucker.change import TableId
+from trucker.errors import SinkUnavailable
+from trucker.sinks.base import Sink
+from trucker.testing.faults import FaultySink, Hang, Pass, unavailable
+from trucker.testing.handmade import insert
+from trucker.testing.memory import MemorySink, drop_store, store
+from trucker.testing.sink_suite import ITEMS, target_of
+from trucker.testing.table_suite import TableSinkSuite, item
+
+
+class TestFaultySink(TableSinkSuite):
+    @pytest.fixture(autouse=True)
+    def destination(self) -> Iterator[None]:
+        self.name = uuid4().hex
+        yield
+        drop_store(self.name)
+
+    def make_sink(self, project: str = "suite") -> Sink:
+        return FaultySink(MemorySink(self.name, project))
+
+    def rows(self, table: TableId) -> list[dict[str, str | None]]:
+        held = store(self.name).tables.get(table)
+        return held.rows if held else []
+
+    def put_foreign_row(self, table: TableId) -> None:
+        held = store(self.name).tables[table]
+        held.rows.append(dict.fromkeys(held.columns) | {"id": "77"})
+
+    def test_faults_come_in_order(self) -> None:
+        """A commit that took effect and then failed is repeated without harm (I4)."""
+        items = target_of(ITEMS)
+        self.filled(items)
+        sink = FaultySink(MemorySink(self.name, "suite"))
+        sink.open()
+        sink.script("commit", unavailable(), unavailable(after=True), Pass())
+        for expected in ([], [item(1)]):
+            with pytest.raises(SinkUnavailable):
+                self.change(sink, items, insert(item(1)))
+            self.holds(items, *expected)
+        self.change(sink, items, insert(item(1)))
+        self.holds(items, item(1))
+        assert sink.done
+        assert sink.calls == ["open", "commit", "commit", "commit"]
+
+    def test_a_call_hangs_until_released(self) -> None:
+        items = target_of(ITEMS)
+        self.filled(items)
+        sink = FaultySink(MemorySink(self.name, "suite"))
+        hang = Hang()
+        sink.script("commit", hang)
+        thread = threading.Thread(target=self.change, args=(sink, items, insert(item(1))))
+        thread.start()
+        hang.wait_reached()
+        self.holds(items)
+        hang.release()
+        thread.join(20)
+        self.holds(items, item(1))

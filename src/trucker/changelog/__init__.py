@@ -5,7 +5,7 @@
       durable                                      the durable end, 2 × 64 bytes (`durable`)
       writer.lock                                  held by the one writer
       <base>.<part>.open                           being written
-      <base>.<part>-<last>.segment                 sealed: never changed again, only deleted (`retention`)
+      <base>.<part>-<last>.<bytes>.segment         sealed: never changed again, only deleted (`retention`)
 
 `base` is the end LSN of the last commit before the segment, `part` tells apart segments of one base (a transaction
 that is larger than a segment), `last` is the LSN at which everything in the segment has been applied; all

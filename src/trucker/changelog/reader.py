@@ -289,7 +289,10 @@ class LogReader:
                 self._indexes.popitem(last=False)
         self._indexes.move_to_end(segment.id)
         fd = self._open(segment.id)
-        limit = durable.offset if segment.id == durable.segment else os.fstat(fd).st_size
+        if segment.id == durable.segment:
+            limit = durable.offset
+        else:
+            limit = os.fstat(fd).st_size if segment.last is None else segment.bytes
         if segment.id <= durable.segment and index.size < limit:
             try:
                 index.extend(fd, limit)

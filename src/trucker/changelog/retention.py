@@ -26,11 +26,11 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
     for segment in storage.segments():
         if segment.last is None or segment.last > before:
             break
-        applied.append((segment, storage.size(segment), storage.modified(segment)))
+        applied.append((segment, storage.modified(segment)))
     now = time.time()
-    room = sum(size for _, size, _ in applied)
+    room = sum(segment.bytes for segment, _ in applied)
     gone = 0
-    for segment, size, modified in applied:
+    for segment, modified in applied:
         over = max_bytes is not None and room > max_bytes
         wanted = (keep_seconds is not None and now - modified < keep_seconds) or (
             keep_seconds is None and max_bytes is not None
@@ -38,7 +38,7 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
         if wanted and not over:
             break
         storage.delete(segment)
-        room -= size
+        room -= segment.bytes
         gone += 1
     if gone:
         storage.sync()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from trucker.errors import ChangeLogError
 
-_NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.segment)")
+_NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.([0-9A-F]+)\.segment)")
 _TRIES: Final = 5
 
 
@@ -35,14 +35,17 @@ NOWHERE: Final = SegmentId(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment file. `last` is None while it is written."""
+    """A segment file. While it is written `last` is None and `bytes` unknown."""
 
     id: SegmentId
     last: int | None = None
+    bytes: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.id.stem}.open" if self.last is None else f"{self.id.stem}-{self.last:016X}.segment"
+        if self.last is None:
+            return f"{self.id.stem}.open"
+        return f"{self.id.stem}-{self.last:016X}.{self.bytes:X}.segment"
 
 
 class Folder:
@@ -57,9 +60,8 @@ class Folder:
         for path in self.path.iterdir():
             match = _NAME.fullmatch(path.name)
             if match:
-                segment = Segment(
-                    SegmentId(int(match[1], 16), int(match[2], 16)), int(match[3], 16) if match[3] else None
-                )
+                key = SegmentId(int(match[1], 16), int(match[2], 16))
+                segment = Segment(key, int(match[3], 16), int(match[4], 16)) if match[3] else Segment(key)
                 # A listing that runs beside a rename may give both names; the sealed one is the later.
                 if segment.last is not None or segment.id not in found:
                     found[segment.id] = segment
@@ -106,8 +108,8 @@ class Folder:
             os.close(fd)
 
     def seal(self, segment: Segment, last: int) -> Segment:
-        """Give a segment its final name."""
-        sealed = Segment(segment.id, last)
+        """Give a segment its final name, which tells its length, so that a file cut short is noticed."""
+        sealed = Segment(segment.id, last, self.size(segment))
         (self.path / segment.name).rename(self.path / sealed.name)
         return sealed
 

@@ -76,6 +76,7 @@ class LogWriter:
         source: SourceIdentity,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        block_bytes: int = BLOCK_BYTES,
         lock_seconds: float = 0.0,
     ) -> None:
         """Open the log `create_log` made, put its end right, and keep others from writing it.
@@ -85,6 +86,7 @@ class LogWriter:
         check_source(folder, source)
         self._storage = Folder(folder)
         self._segment_bytes = segment_bytes
+        self._block_bytes = block_bytes
         self._lock = _lock(folder / LOCK_FILE, lock_seconds)
         self._file = DurableFile(folder, write=True)
         self._segments: list[_OpenSegment] = []
@@ -111,8 +113,8 @@ class LogWriter:
         self._bytes += len(message)
         if kind == COMMIT or (kind == MESSAGE and not message[1] & 1):
             self._complete = len(self._messages)
-        if self._bytes >= BLOCK_BYTES:
-            self._cut(BLOCK_BYTES // 2)
+        if self._bytes >= self._block_bytes:
+            self._cut(self._block_bytes // 2)
 
     def _describe(self, kind: int, message: bytes) -> bool:
         """Take note of a description; False where it says nothing new. What it changes begins a new block."""

@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import psutil
-import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trucker.config.models import PostgresConnection
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.observe.status import ProjectStatus, TruckPhase, read_status
+from trucker.observe.status import ProjectStatus
 from trucker.testing.equality import Sum, columns, duckdb_sums, postgres_sum
+from trucker.testing.process import TruckerProcess, kill_tree
+from trucker.testing.project_folder import postgres_entry, write_project
 from trucker.testing.server import Server
 from trucker.testing.shop import TABLES, Customers, open_shop
 
@@ -101,40 +100,47 @@ class _Demo:
             server.start()
         with source.connect() as connection:
             open_shop(connection)
-        self._write_project(source.connection("shop"), warehouse.connection("warehouse"))
+        self._write_project(source, warehouse)
         self._view.say(f"the project: {self._project}")
         self._warm_up()
         return source, warehouse
 
-    def _write_project(self, source: PostgresConnection, warehouse: PostgresConnection) -> None:
-        connections = [_entry(source), _entry(warehouse), {"name": "lake", "adapter": "duckdb", "path": "shop.duckdb"}]
-        settings = {"unique_id": "demo", "connections": connections, "retry": {"first": 0.2, "longest": 2.0}}
+    def _write_project(self, source: Server, warehouse: Server) -> None:
+        connections = [
+            postgres_entry(source.connection("shop")),
+            postgres_entry(warehouse.connection("warehouse")),
+            {"name": "lake", "adapter": "duckdb", "path": "shop.duckdb"},
+        ]
         trucks = {
             "replica": (["public.*"], "warehouse"),
             **{name: (tables, "lake") for name, tables in _DUCKDB.items()},
         }
-        _write(self._project / "trucker.yml", settings)
-        for name, (tables, destination) in trucks.items():
-            truck = {"input": {"connection": "shop", "tables": tables}, "output": {"connection": destination}}
-            _write(self._project / "trucks" / name / "truck.yml", truck)
+        write_project(
+            self._project,
+            {"unique_id": "demo", "connections": connections, "retry": {"first": 0.2, "longest": 2.0}},
+            {
+                name: {"input": {"connection": "shop", "tables": tables}, "output": {"connection": destination}}
+                for name, (tables, destination) in trucks.items()
+            },
+        )
 
     def _warm_up(self) -> None:
         """Let the killed run and the next one start from a class-data archive, as a second run on any machine does."""
         self._view.say("warming Spark up (the first time on a machine takes half a minute)")
         warm = subprocess.Popen([sys.executable, "-m", "trucker.engine.warm"], start_new_session=True)
-        self._stack.callback(_kill_tree, warm)
+        self._stack.callback(kill_tree, warm)
         if warm.wait() != 0:
             self._view.say("no archive could be made; starts will be slower")
 
-    def _start(self) -> Trucker:
+    def _start(self) -> TruckerProcess:
         self._view.say("trucker run")
-        trucker = Trucker(self._project)
+        trucker = TruckerProcess(self._project)
         self._stack.callback(trucker.kill_tree)
         return trucker
 
     # -- the run ------------------------------------------------------------------------------------------------
 
-    def _watch(self, trucker: Trucker | None, customers: Customers, until: float) -> None:
+    def _watch(self, trucker: TruckerProcess | None, customers: Customers, until: float) -> None:
         while time.monotonic() < until:
             if trucker is not None:
                 trucker.check()
@@ -142,12 +148,12 @@ class _Demo:
             self._view.show(trucker.status() if trucker else None, customers.transactions)
             time.sleep(0.25)
 
-    def _catch_up(self, trucker: Trucker, source: Server, customers: Customers) -> None:
+    def _catch_up(self, trucker: TruckerProcess, source: Server, customers: Customers) -> None:
         with source.connect() as connection:
             row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
         goal, began = Lsn.parse(row[0]), time.monotonic()
-        while not _caught_up(trucker.status(), goal):
+        while not trucker.caught_up(goal):
             trucker.check()
             if time.monotonic() > began + _CATCH_UP_SECONDS:
                 raise TruckerError(f"trucker has not caught up within {_CATCH_UP_SECONDS:.0f} s")
@@ -184,50 +190,6 @@ class Result:
     @property
     def equal(self) -> bool:
         return self.source is not None and self.source == self.postgres == self.duckdb
-
-
-class Trucker:
-    """`trucker run` as a user starts it."""
-
-    def __init__(self, project: Path) -> None:
-        self._project = project
-        self._log = project / "trucker.log"
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "trucker", "run", str(project)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def status(self) -> ProjectStatus | None:
-        """What this process, not an earlier one, says of itself."""
-        found = read_status(self._project / ".trucker" / "status.json")
-        return found if found is not None and found.pid == self.process.pid else None
-
-    def check(self) -> None:
-        """Raise if it has ended, or if a truck has failed."""
-        if self.process.poll() is not None:
-            raise TruckerError(f"trucker ended by itself with {self.process.returncode}: {self._last_words()}")
-        status = self.status()
-        for truck in status.trucks if status else ():
-            if truck.phase is TruckPhase.FAILED:
-                raise TruckerError(f"truck {truck.name} failed: {truck.error}")
-
-    def stop(self, timeout: float = 60.0) -> int:
-        """Ask it to finish; its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise TruckerError(f"trucker did not stop within {timeout:.0f} s: {self._last_words()}") from None
-
-    def kill_tree(self) -> int:
-        return _kill_tree(self.process)
-
-    def _last_words(self) -> str:
-        return " | ".join(self._log.read_text(errors="replace").strip().splitlines()[-3:])
 
 
 class View:
@@ -313,47 +275,6 @@ def _lag(size: int | None, seconds: float | None) -> str:
     if size is None:
         return "-"
     return "none" if size == 0 else f"{size / 1024:,.0f} KiB" + (f", {seconds:.1f} s" if seconds is not None else "")
-
-
-def _caught_up(status: ProjectStatus | None, goal: Lsn) -> bool:
-    """Whether all up to `goal` is in the log, and all that is in the log is applied."""
-    return status is not None and all(
-        truck.phase is TruckPhase.STREAMING
-        and truck.lag_bytes == 0
-        and truck.source_position is not None
-        and Lsn.parse(truck.source_position) >= goal
-        for truck in status.trucks
-    )
-
-
-def _kill_tree(process: subprocess.Popen[bytes]) -> int:
-    """SIGKILL to the process and all below it, as when the power goes; how many they were."""
-    if process.poll() is not None:
-        return 0
-    root = psutil.Process(process.pid)
-    tree = [root, *root.children(recursive=True)]
-    for member in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
-    return len(tree)
-
-
-def _entry(connection: PostgresConnection) -> dict[str, object]:
-    return {
-        "name": connection.name,
-        "adapter": "postgres",
-        "host": connection.host,
-        "port": connection.port,
-        "database": connection.database,
-        "user": connection.user,
-        "pass": connection.password.get_secret_value(),
-    }
-
-
-def _write(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 @contextlib.contextmanager

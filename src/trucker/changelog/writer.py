@@ -132,6 +132,11 @@ class LogWriter:
         return self._bytes if self._complete else 0
 
     @property
+    def held(self) -> int:
+        """Bytes in memory; a block's worth at the most, unless a single message is larger."""
+        return self._bytes
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the last message is inside a transaction."""
         return self._complete < len(self._messages) or (not self._messages and self._open is not None)

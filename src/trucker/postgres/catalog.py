@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 
 from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SourceError
+from trucker.postgres.connect import translated
 
 Connection = psycopg.Connection[Any]
 
@@ -138,11 +139,13 @@ class SourceTable:
         return all(leaf.identity == "f" for leaf in self.leaves or (self,))
 
 
+@translated("reading the catalogue")
 def list_tables(connection: Connection) -> list[TableId]:
     """Every table that could be published: ordinary and partitioned ones; no partition, no unlogged or system table."""
     return [TableId(schema, name) for schema, name in connection.execute(_LIST)]
 
 
+@translated("reading the catalogue")
 def load_table(connection: Connection, table: TableId, *, publication: str | None = None) -> SourceTable:
     """One table. `SourceError` where there is none, or it is of a kind that logical replication leaves out.
 
@@ -192,6 +195,7 @@ def identity_problem(table: SourceTable) -> SourceError | None:
     return None
 
 
+@translated("reading the catalogue")
 def type_names(connection: Connection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
     """`format_type()`'s name for each (oid, typmod), domains resolved. A type that is gone is absent."""
     wanted = list(dict.fromkeys(types))
@@ -199,6 +203,7 @@ def type_names(connection: Connection, types: Iterable[tuple[int, int]]) -> dict
     return {(oid, typmod): name for oid, typmod, name in connection.execute(_TYPE_NAMES, arguments)}
 
 
+@translated("reading the catalogue")
 def describe(connection: Connection, table: TableId, columns: Sequence[Column]) -> TableSchema:
     """Columns known from the stream only, with their type names, and what today's catalogue says of those still there.
 

@@ -8,11 +8,13 @@ application from ending a copy, and turn row-level security from silently fewer 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import errors
 
 from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, SourceUnavailable
@@ -29,11 +31,14 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "search_path": "pg_catalog",
     "row_security": "off",
     "statement_timeout": "0",
-    "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
 """What every connection to a source sets, ordinary and replication alike."""
+
+LOCK_TIMEOUT = "30s"
+"""How long an ordinary connection waits for a lock. Even asking for a table's size takes one; a table that is being
+altered is better come back to. Making a slot waits for open transactions, as if for a lock, as long as they last."""
 
 _KEEPALIVES: Mapping[str, str | int] = {
     "keepalives": 1,
@@ -70,7 +75,8 @@ def connect(
 
 def parameters(application: str, *, replication: bool = False, timeout: int = 10) -> dict[str, str | int]:
     """libpq parameters beyond the place and the credentials, for `PostgresConnection.conninfo(**…)`."""
-    settings = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+    chosen = {**SESSION_SETTINGS, "lock_timeout": "0" if replication else LOCK_TIMEOUT}
+    settings = " ".join(f"-c {name}={value}" for name, value in chosen.items())
     return {
         "application_name": application,
         "connect_timeout": timeout,
@@ -84,6 +90,34 @@ def _lift_transaction_timeout(connection: psycopg.Connection[Any]) -> None:
     """PostgreSQL 17 has one more timeout, whose name an older server would refuse at connecting."""
     if connection.info.server_version >= 170000:
         connection.pgconn.exec_(b"set transaction_timeout = 0")
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn what psycopg raises inside into trucker's errors; `doing` says what was being done. Also a decorator."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise query_error(doing, error) from None
+
+
+def query_error(doing: str, error: psycopg.Error) -> SourceError:
+    """A failed statement as one of trucker's errors.
+
+    PostgreSQL's detail can repeat a row, so that only its primary message is kept (I10).
+    """
+    reason = error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__
+    match error:
+        case errors.LockNotAvailable():
+            return SourceUnavailable(
+                f"{doing}: a table is locked by another session",
+                remedy="end the ALTER TABLE, VACUUM FULL or CREATE INDEX that holds it; it is tried again",
+            )
+        case errors.InsufficientPrivilege():
+            return SourceError(f"{doing}: {reason}", remedy="run: trucker check", code="TRK220")
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return SourceUnavailable(f"{doing}: {reason}", remedy="it is tried again")
+    return SourceError(f"{doing}: {reason}", remedy=error.diag.message_hint or "run: trucker check")
 
 
 @dataclass(frozen=True, slots=True)

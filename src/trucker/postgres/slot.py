@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.rows import dict_row
 
-from trucker.change import Lsn, quote_identifier
 from trucker.config.models import PostgresConnection
-from trucker.errors import SourceError, SourceUnavailable
+from trucker.errors import SourceError
+from trucker.lsn import Lsn
 from trucker.postgres.capabilities import Capabilities
-from trucker.postgres.connect import connect
+from trucker.postgres.connect import connect, query_error, translated
 
 Connection = psycopg.Connection[Any]
 
@@ -98,6 +98,7 @@ class SystemIdentity:
     database: str
 
 
+@translated("looking for the replication slot")
 def find_slot(connection: Connection, name: str) -> SlotInfo | None:
     """The slot of that name, or None."""
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -182,10 +183,15 @@ def create_slot(
 
 def _creation(version: Capabilities, name: str, temporary: bool, failover: bool) -> str:
     kind = " TEMPORARY" if temporary else ""
-    start = f"CREATE_REPLICATION_SLOT {quote_identifier(name)}{kind} LOGICAL {PLUGIN}"
+    start = f"CREATE_REPLICATION_SLOT {_quoted(name)}{kind} LOGICAL {PLUGIN}"
     if version.major < 15:
         return f"{start} EXPORT_SNAPSHOT"
     return f"{start} (SNAPSHOT 'export'{', FAILOVER true' if failover else ''})"
+
+
+def _quoted(name: str) -> str:
+    # Not `change.quote_identifier`: capture uses this module and must not load Arrow for it.
+    return sql.Identifier(name).as_string()
 
 
 def _in_recovery(connection: Connection) -> bool:
@@ -202,16 +208,15 @@ def _creation_error(config: PostgresConnection, name: str, error: psycopg.Error)
         case errors.ConfigurationLimitExceeded():
             remedy, code = "raise max_replication_slots and restart the server, or drop an unused slot", "TRK230"
         case errors.InsufficientPrivilege():
-            remedy, code = f"run: ALTER ROLE {quote_identifier(config.user)} REPLICATION", "TRK220"
+            remedy, code = f"run: ALTER ROLE {_quoted(config.user)} REPLICATION", "TRK220"
         case errors.ObjectNotInPrerequisiteState():
             remedy, code = "run: ALTER SYSTEM SET wal_level = 'logical'  and restart the server", "TRK233"
-        case psycopg.OperationalError():
-            return SourceUnavailable(f"{where}: {reason}", remedy="it is tried again")
         case _:
-            remedy, code = "run: trucker check", "TRK200"
+            return query_error(where, error)
     return SourceError(f"{where}: {reason}", remedy=remedy, code=code)
 
 
+@translated("dropping the replication slot")
 def drop_slot(connection: Connection, name: str) -> bool:
     """Drop the slot; False where there is none. `SourceError` says who holds it where it is in use."""
     try:
@@ -225,7 +230,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
             code="TRK231",
         ) from None
     except errors.InsufficientPrivilege as error:
-        user = quote_identifier(connection.info.user)
+        user = _quoted(connection.info.user)
         raise SourceError(
             f"replication slot {name} cannot be dropped: {error.diag.message_primary}",
             remedy=f"run: ALTER ROLE {user} REPLICATION",
@@ -234,6 +239,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
     return True
 
 
+@translated("asking who holds the replication slot")
 def who_holds(connection: Connection, slot: str) -> str:
     """Who reads from the slot, for messages; "nobody" where nobody does."""
     row = connection.execute(_HOLDER, [slot]).fetchone()
@@ -251,6 +257,7 @@ def who_holds(connection: Connection, slot: str) -> str:
     return ", ".join(parts)
 
 
+@translated("identifying the server")
 def identify(connection: Connection) -> SystemIdentity:
     """Which server and database a connection leads to, be it an ordinary or a replication one."""
     row = connection.execute(_IDENTIFY.encode()).fetchone()
@@ -258,12 +265,14 @@ def identify(connection: Connection) -> SystemIdentity:
     return SystemIdentity(str(row[0]), int(row[1]), str(row[2]))
 
 
+@translated("asking for the server's position")
 def current_lsn(connection: Connection) -> Lsn:
     """The end of what the server has flushed, or on a standby has replayed."""
     row = connection.execute(_CURRENT_LSN.encode()).fetchone()
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
 
 
+@translated("writing a heartbeat")
 def emit_heartbeat(connection: Connection, content: str = "") -> bool:
     """Write a message into the log, so that an idle slot moves on; False where that is not permitted."""
     try:

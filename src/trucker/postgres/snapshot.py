@@ -25,11 +25,11 @@ from psycopg import errors, pq
 from trucker.change import CopiedRows, Lsn, TableId, TableSchema, quote_identifier
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.catalog import SourceTable
+from trucker.postgres.connect import query_error, translated
 
 Connection = psycopg.Connection[Any]
 
 PIECE_BYTES = 4 * 1024 * 1024
-LOCK_TIMEOUT = "30s"
 
 # pg_class is read as of the snapshot, pg_relation_filenode() as of now.
 _SIZES = """
@@ -56,6 +56,7 @@ class Chunk:
     bytes: int = 0
 
 
+@translated("importing the snapshot")
 def enter_snapshot(connection: Connection, snapshot: str) -> None:
     """Begin a read-only transaction on an autocommit connection that sees exactly what the snapshot shows."""
     connection.execute("begin isolation level repeatable read read only")
@@ -69,6 +70,7 @@ def enter_snapshot(connection: Connection, snapshot: str) -> None:
         ) from None
 
 
+@translated("planning the copy")
 def plan_chunks(
     connection: Connection,
     table: SourceTable,
@@ -119,13 +121,12 @@ def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[Copie
         # Until the last result is taken the connection could not even roll back.
         with suppress(psycopg.Error):
             _drain(connection.pgconn)
-        raise _read_error(chunk, error) from error
+        raise _read_error(chunk, error) from None
 
 
 def _lock(connection: Connection, chunk: Chunk) -> None:
     """Keep the table from being rewritten while it is read, and make sure that it was not before."""
-    # A waiting ALTER TABLE would make this wait behind it, with other readers keeping it waiting: give up instead.
-    connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT}'".encode())
+    # Behind an ALTER TABLE that itself waits for another reader of this snapshot, `lock_timeout` ends the wait.
     connection.execute(f"lock table only {chunk.leaf.quoted} in access share mode".encode())
     row = connection.execute(_SIZES.encode(), [[chunk.oid]]).fetchone()
     if row is None or not row[3]:
@@ -212,22 +213,15 @@ def _changed(leaf: TableId) -> SourceUnavailable:
 
 
 def _read_error(chunk: Chunk, error: psycopg.Error) -> SourceError:
-    """Row data can be part of PostgreSQL's detail, so that only its primary message is kept (I10)."""
     place = f"copying table {chunk.leaf}"
-    reason = error.diag.message_primary or type(error).__name__
+    reason = error.diag.message_primary or ""
     match error:
-        case errors.UndefinedColumn() | errors.UndefinedTable() | errors.LockNotAvailable():
-            return SourceUnavailable(f"{place}: {reason}", remedy="the table is being altered; the copy starts again")
+        case errors.UndefinedColumn() | errors.UndefinedTable():
+            return SourceUnavailable(f"{place}: {reason}", remedy="the table was altered; the copy starts again")
         case errors.InsufficientPrivilege() if "row-level security" in reason:
-            return SourceError(
-                f"{place}: {reason}",
-                remedy="give the role BYPASSRLS: ALTER ROLE … BYPASSRLS, or make it the owner of the table",
-                code="TRK220",
-            )
+            remedy = "run: ALTER ROLE <role> BYPASSRLS, or make the role the owner of the table"
+            return SourceError(f"{place}: {reason}", remedy=remedy, code="TRK220")
         case errors.InsufficientPrivilege():
-            return SourceError(
-                f"{place}: {reason}", remedy=f"run: GRANT SELECT ON {chunk.leaf.quoted} TO <role>", code="TRK220"
-            )
-        case psycopg.OperationalError():
-            return SourceUnavailable(f"{place}: {reason}", remedy="the copy is started again")
-    return SourceError(f"{place}: {reason}", remedy="check the truck's `where`", code="TRK213")
+            remedy = f"run: GRANT SELECT ON {chunk.leaf.quoted} TO <role>"
+            return SourceError(f"{place}: {reason}", remedy=remedy, code="TRK220")
+    return query_error(place, error)

@@ -80,7 +80,7 @@ def account() -> Account:
 
 @cache
 def cache_folder() -> Path:
-    """Where templates and copies are kept; reachable for the account that runs PostgreSQL."""
+    """Where a copy of the programs is kept; reachable for the account that runs PostgreSQL."""
     folder = Path("/var/cache/trucker") if os.geteuid() == 0 else Path(platformdirs.user_cache_dir("trucker"))
     folder = folder / "postgres"
     try:
@@ -145,11 +145,6 @@ def _copy_installation(package: Path, target: Path) -> None:
     libraries = package.with_name(f"{_PACKAGE}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, partial / libraries.name)
-    _settle(partial, target)
-
-
-def _settle(partial: Path, target: Path) -> None:
-    """Rename into place, or give way to another process that was quicker."""
     try:
         partial.rename(target)
     except OSError:
@@ -158,62 +153,35 @@ def _settle(partial: Path, target: Path) -> None:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A data folder fresh from initdb, to be copied, and its superuser's password."""
-
-    data: Path
-    password: str
-
-
 SUPERUSER = "postgres"
 
 
-def template(version: int) -> Template:
-    """The cached result of initdb for this version; made on the first call. Copies share a system identifier."""
-    programs = installation(version)
-    folder = cache_folder() / f"template-{_server_version(programs)}"
-    if not (folder / "password").exists():
-        partial = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-        initialise(version, partial)
-        _settle(partial, folder)
-    return Template(folder / "data", (folder / "password").read_text())
+def initialise(version: int, data: Path, password: str) -> None:
+    """Run initdb into the new folder `data`, with this password for the superuser.
 
-
-def initialise(version: int, folder: Path) -> Template:
-    """Run initdb into `folder/data`, with a random password for the superuser, kept in `folder/password`."""
-    folder.mkdir(parents=True)
-    folder.chmod(0o755)
-    password, secret, data = secrets.token_urlsafe(24), folder / "password", folder / "data"
+    A copy of a prepared folder would be a third of a second faster, but every copy has the same system identifier,
+    by which two servers could no longer be told apart.
+    """
+    data.mkdir(0o700)
+    secret = data.with_name(f"{data.name}.{secrets.token_hex(4)}")
     secret.touch(0o600)
     secret.write_text(password)
-    data.mkdir(0o700)
     account().own(data)
     account().own(secret)
-    done = subprocess.run(
-        [
-            installation(version) / "bin" / "initdb",
-            f"--pgdata={data}",
-            f"--username={SUPERUSER}",
-            f"--pwfile={secret}",
-            "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--no-sync",
-        ],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        check=False,
-        **account().popen,
-    )
+    command = [
+        str(installation(version) / "bin" / "initdb"),
+        f"--pgdata={data}",
+        f"--username={SUPERUSER}",
+        f"--pwfile={secret}",
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--no-sync",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **account().popen)
+    finally:
+        secret.unlink()
     if done.returncode:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(data, ignore_errors=True)
         raise TruckerError(f"initdb of the embedded PostgreSQL {version} failed: {done.stderr.strip()}")
-    return Template(data, password)
-
-
-def _server_version(programs: Path) -> str:
-    """As in `postgres (PostgreSQL) 18.4`; a template of another minor version is not taken."""
-    said = subprocess.run([programs / "bin" / "postgres", "--version"], capture_output=True, text=True, check=True)
-    return said.stdout.split()[-1]

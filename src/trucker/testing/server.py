@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -28,15 +29,7 @@ from psycopg.conninfo import make_conninfo
 
 from trucker.config.models import PostgresConnection
 from trucker.errors import TruckerError
-from trucker.testing.installation import (
-    SUPERUSER,
-    Template,
-    account,
-    initialise,
-    installation,
-    reachable_temporary,
-    template,
-)
+from trucker.testing.installation import SUPERUSER, account, initialise, installation, reachable_temporary
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -63,8 +56,7 @@ class Server:
     """One PostgreSQL server with its data below `folder`.
 
     `settings` go into the configuration file. `durable=False` turns fsync off: a crash of the server loses nothing,
-    a crash of the machine may. `fresh=True` runs initdb instead of copying its cached result, which takes a second
-    longer and gives a system identifier of its own. A folder that holds a server already is taken up as it is.
+    a crash of the machine may. A folder that holds a server already is taken up as it is.
     """
 
     def __init__(
@@ -74,13 +66,11 @@ class Server:
         *,
         settings: Mapping[str, str] | None = None,
         durable: bool = False,
-        fresh: bool = False,
     ) -> None:
         self.folder = folder
         self.version = version
         self.settings = {**_SETTINGS, **({} if durable else _NOT_DURABLE), **(settings or {})}
         self.bin = installation(version) / "bin"
-        self._fresh = fresh
         self._port: int | None = None
         self._password = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -251,27 +241,20 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         secret = self.folder / "password"
         if not secret.exists():
-            made = self._place_data()
+            password = secrets.token_urlsafe(24)
+            self._place_data(password)
             secret.touch(0o600)
-            secret.write_text(made.password)
+            secret.write_text(password)
         self._password = secret.read_text()
 
-    def _place_data(self) -> Template:
+    def _place_data(self, password: str) -> None:
         """Put a data folder at `data`, through a link where the account cannot reach `folder` itself."""
         home = self.folder if account().reaches(self.folder) else reachable_temporary("server")
-        if self._fresh:
-            made = initialise(self.version, home / "fresh")
-            (home / "fresh" / "data").rename(home / "data")
-            shutil.rmtree(home / "fresh")
-        else:
-            made = template(self.version)
-            shutil.copytree(made.data, home / "data", symlinks=True)
-            account().own(home / "data")
+        initialise(self.version, home / "data", password)
         if home != self.folder:
             self.data.symlink_to(home / "data")
         with (self.data / "postgresql.conf").open("a") as configuration:
             configuration.write("\ninclude_if_exists 'trucker.conf'\n")
-        return made
 
     def _launch(self) -> None:
         if self._sockets is None:

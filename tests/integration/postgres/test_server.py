@@ -43,14 +43,10 @@ def test_takes_new_settings_at_a_restart(own_server: Server) -> None:
         assert connection.execute("show work_mem").fetchone() == ("5MB",)
 
 
-def test_a_fresh_server_has_an_identity_of_its_own(tmp_path: Path, server: Server) -> None:
+def test_every_server_has_an_identity_of_its_own(own_server: Server, server: Server) -> None:
     query = "select system_identifier from pg_control_system()"
-    fresh = Server(tmp_path / "fresh", fresh=True)
-    try:
-        with fresh.start().connect() as one, server.connect() as other:
-            assert one.execute(query).fetchone() != other.execute(query).fetchone()
-    finally:
-        fresh.destroy()
+    with own_server.connect() as one, server.connect() as other:
+        assert one.execute(query).fetchone() != other.execute(query).fetchone()
 
 
 def test_says_why_it_does_not_start(tmp_path: Path) -> None:

@@ -179,13 +179,13 @@ def test_a_table_rewritten_after_the_snapshot_is_not_read(database: Database, st
 
 def test_a_lock_queue_is_not_waited_for_endlessly(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     database.execute("create table t (id int primary key)")
-    monkeypatch.setattr("trucker.postgres.snapshot.LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr("trucker.postgres.connect.LOCK_TIMEOUT", "50ms")
     with snapshot_of(database) as (connection, _), database.connect(autocommit=False) as blocker:
         chunks = plan_chunks(connection, load_table(connection, public("t")), 1 << 20)
         connection.execute("commit")
         connection.execute("begin")
         blocker.execute("lock table t in access exclusive mode")
-        with pytest.raises(SourceUnavailable, match="lock timeout"):
+        with pytest.raises(SourceUnavailable, match="locked by another session"):
             copy_all(connection, chunks)
 
 

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def tool(name: str) -> ModuleType:
+    """A script of `tools/` as a module."""
+    spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    (tmp_path / "src" / "trucker").mkdir(parents=True)
+    return tmp_path / "src"
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / "trucker" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config/load.py", "from trucker.engine import run"),
+        ("config/load.py", "from trucker import engine"),
+        ("sinks/base.py", "import trucker.postgres.slot"),
+        ("changelog/reader.py", "from trucker.sinks.base import Sink"),
+        ("postgres/slot.py", "from ..sinks import base"),
+        ("change.py", "from trucker.config import models"),
+        ("engine/run.py", "from trucker.cli import main"),
+        ("observe/status.py", "from trucker.engine import run"),
+        ("sinks/base.py", "import pyspark"),
+        ("engine/capture.py", "from pyspark.sql import SparkSession"),
+        ("sinks/jsonl.py", "import duckdb"),
+        ("engine/resolve.py", "import psycopg"),
+        ("sinks/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from trucker.postgres import slot"),
+        ("postgres/x.py", "def f():\n    import pyspark.sql"),
+    ],
+)
+def test_a_wrong_arrow_is_named_with_file_and_line(
+    package: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    put(package, name, text)
+    assert tool("check_imports").main(package) == 1
+    line = text.count("\n") + 1
+    assert f"src/trucker/{name}:{line}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cli/main.py", "from trucker.project import Project\nimport typer"),
+        ("engine/run.py", "from trucker.observe.status import write_status\nfrom pyspark.sql import SparkSession"),
+        ("engine/query.py", "from trucker.sinks.base import Sink\nfrom . import plan"),
+        ("sinks/duckdb/sink.py", "import duckdb\nfrom trucker.sinks.base import Sink\nfrom ..base import Batch"),
+        ("sinks/postgres.py", "import psycopg"),
+        ("config/models.py", "from trucker.errors import ConfigError"),
+        ("testing/demo.py", "from trucker.engine.warm import warm_up"),
+        ("engine/__init__.py", "from .plan import Truck"),
+    ],
+)
+def test_right_arrows_pass(package: Path, name: str, text: str) -> None:
+    put(package, name, text)
+    assert tool("check_imports").main(package) == 0
+
+
+def test_the_package_keeps_its_arrows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool("check_imports").main(ROOT / "src") == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["trucker.engine.capture", "trucker.engine.compact", "trucker.cli.main"])
+def test_what_must_start_quickly_loads_no_spark_by_any_way(module: str) -> None:
+    """The arrows are about one file at a time; this is about all that a module drags along."""
+    code = f"import sys, {module}; print(*sorted(m for m in ('pyspark', 'py4j') if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_a_long_module_needs_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = tool("check_sizes")
+    monkeypatch.setattr(sizes, "ROOT", tmp_path)
+    body = "def f() -> None:\n    pass\n" + "x = 1\n" * sizes.LIMIT
+    (tmp_path / "long.py").write_text(body)
+    assert sizes.main(tmp_path) == 1
+    (tmp_path / "long.py").write_text('"""Long.\n\nSize: one table, and a table is read in one place.\n"""\n' + body)
+    assert sizes.main(tmp_path) == 0

@@ -132,15 +132,11 @@ def _publish(
     sources: Mapping[TableId, SourceTable],
 ) -> None:
     row = _find(connection, name)
-    if row is not None and row["puballtables"]:
-        raise SourceError(
-            f"publication {name} is FOR ALL TABLES and cannot be given a list",
-            remedy=f"run: DROP PUBLICATION {quote_identifier(name)}  (or name it as `publication` to use it as it is)",
-            code="TRK221",
-        )
     if row is not None and _is_as_wanted(connection, row, tables):
         return
-    _require_owners(connection, name, row, [sources[wanted.table] for wanted in tables])
+    problems = _obstacles(connection, name, row, list(sources.values()))
+    if problems:
+        raise problems[0]
     try:
         with connection.transaction():
             for statement in _statements(name, row is None, tables):
@@ -152,6 +148,21 @@ def _publish(
             remedy=error.diag.message_hint or error.diag.message_detail or "check the truck's `where` and columns",
             code="TRK213",
         ) from None
+
+
+def unmanageable(
+    connection: Connection,
+    name: str,
+    tables: Sequence[PublishedTable],
+    sources: Mapping[TableId, SourceTable],
+) -> list[SourceError]:
+    """Everything that keeps the role from making the publication as wanted; nothing where it is so already."""
+    version = Capabilities.of(connection)
+    row = _find(connection, name)
+    fitted = [_fitted(version, wanted, sources[wanted.table]) for wanted in tables]
+    if row is not None and _is_as_wanted(connection, row, fitted):
+        return []
+    return _obstacles(connection, name, row, list(sources.values()))
 
 
 def _statements(name: str, new: bool, tables: Sequence[PublishedTable]) -> list[str]:
@@ -176,7 +187,7 @@ def _table_clause(wanted: PublishedTable) -> str:
 
 def _is_as_wanted(connection: Connection, row: Mapping[str, Any], tables: Sequence[PublishedTable]) -> bool:
     """Whether nothing has to change. With a row filter PostgreSQL has to be asked: it alone can compare conditions."""
-    if any(wanted.where for wanted in tables) or not (row["pubviaroot"] and not _unpublished(row)):
+    if any(wanted.where for wanted in tables) or row["puballtables"] or not row["pubviaroot"] or _unpublished(row):
         return False
     found = {}
     for member in _rows(connection, _MEMBERS, [row["oid"]]):
@@ -327,18 +338,19 @@ def _require_filters(version: Capabilities, tables: Sequence[PublishedTable]) ->
             version.require("row_filters", f"table {wanted.table}", "remove `where`, or upgrade the server")
 
 
-def _require_owners(
-    connection: Connection, name: str, row: Mapping[str, Any] | None, sources: Sequence[SourceTable]
-) -> None:
-    problems = missing_privileges(connection, name, row, sources)
-    if problems:
-        raise problems[0]
-
-
-def missing_privileges(
+def _obstacles(
     connection: Connection, name: str, row: Mapping[str, Any] | None, sources: Sequence[SourceTable]
 ) -> list[SourceError]:
-    """What the role lacks to create or change the publication, each with the statement that gives it."""
+    """What is in the way of creating or changing the publication, each with the statement that clears it."""
+    if row is not None and row["puballtables"]:
+        drop = f"DROP PUBLICATION {quote_identifier(name)}"
+        return [
+            SourceError(
+                f"publication {name} is FOR ALL TABLES and cannot be given a list",
+                remedy=f"run: {drop}  (or name it as `publication` to use it as it is)",
+                code="TRK221",
+            )
+        ]
     user = quote_identifier(_current_user(connection))
     problems = []
     if row is None and not _may_create(connection):
@@ -376,11 +388,6 @@ def _not_publication_owner(name: str, row: Mapping[str, Any], user: str) -> Sour
         remedy=f"run: ALTER PUBLICATION {quote_identifier(name)} OWNER TO {user}",
         code="TRK220",
     )
-
-
-def find_publication(connection: Connection, name: str) -> Mapping[str, Any] | None:
-    """The publication's row of the catalogue, or None."""
-    return _find(connection, name)
 
 
 def _find(connection: Connection, name: str) -> dict[str, Any] | None:

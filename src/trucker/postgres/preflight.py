@@ -1,0 +1,367 @@
+"""Everything a source must be and have, looked at before anything is made: `trucker check` for the source.
+
+Creates and changes nothing. What is found wanting comes with the exact statement or setting that mends it; the rest is
+reported as fine, so that a reader sees what was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from trucker.change import TableId, quote_identifier
+from trucker.config.models import PostgresConnection
+from trucker.errors import SourceError, TruckerError
+from trucker.finding import Finding, Level
+from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.catalog import SourceTable, identity_problem, load_table
+from trucker.postgres.connect import connect, translated
+from trucker.postgres.publication import (
+    PublishedTable,
+    outside_identity,
+    unmanageable,
+    unserved,
+)
+from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, who_holds
+
+Connection = psycopg.Connection[Any]
+
+_SETTINGS = """
+    select name, case unit when 'min' then (setting::int * 60)::text else setting end
+      from pg_settings
+     where name in ('wal_level', 'max_replication_slots', 'max_wal_senders', 'max_slot_wal_keep_size',
+                    'idle_replication_slot_timeout', 'server_encoding')"""
+
+_ROLE = """
+    select r.rolreplication or r.rolsuper, r.rolsuper or r.rolbypassrls, current_user,
+           exists (select from pg_roles m where m.rolname = 'rds_replication' and pg_has_role(m.oid, 'MEMBER'))
+      from pg_roles r where r.rolname = current_user"""
+
+_IN_USE = """
+    select (select count(*) from pg_replication_slots),
+           (select count(*) from pg_stat_replication)"""
+
+_READABLE = """
+    select c.oid::regclass::text, has_schema_privilege(c.relnamespace, 'USAGE'), n.nspname
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where c.oid = any (%(oids)s::oid[])
+       and not (has_schema_privilege(c.relnamespace, 'USAGE')
+                and (has_table_privilege(c.oid, 'SELECT')
+                     or not exists (select from unnest(%(columns)s::text[]) as wanted(name)
+                                     where not has_column_privilege(c.oid, wanted.name, 'SELECT'))))
+     order by 1"""
+
+_PROTECTED = """
+    select c.oid::regclass::text
+      from pg_class c
+     where c.oid = any (%s::oid[]) and c.relrowsecurity
+       and (c.relforcerowsecurity or not pg_has_role(c.relowner, 'USAGE'))
+     order by 1"""
+
+_LOW_WAL_KEEP_MIB = 1024
+_SHORT_IDLE_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What all checks look at."""
+
+    config: PostgresConnection
+    connection: Connection
+    version: Capabilities
+    tables: Sequence[PublishedTable]
+    publication: str
+    slot: str
+    settings: dict[str, str]
+
+    @property
+    def managed(self) -> bool:
+        return self.config.publication is None
+
+    @property
+    def subject(self) -> str:
+        return self.config.name
+
+    def ok(self, message: str, subject: str = "") -> Finding:
+        return Finding(Level.OK, subject or self.subject, message)
+
+    def warning(self, message: str, remedy: str, code: str, subject: str = "") -> Finding:
+        return Finding(Level.WARNING, subject or self.subject, message, remedy, code)
+
+    def error(self, message: str, remedy: str, code: str, subject: str = "") -> Finding:
+        return Finding(Level.ERROR, subject or self.subject, message, remedy, code)
+
+    def failure(self, error: TruckerError, subject: str = "") -> Finding:
+        return self.error(error.message, error.remedy, error.code, subject)
+
+
+def check_source(
+    config: PostgresConnection, tables: Sequence[PublishedTable], *, publication: str, slot: str
+) -> list[Finding]:
+    """All findings, good and bad; the tables are those the trucks take together."""
+    try:
+        connection = connect(config, application="trucker check")
+    except SourceError as error:
+        return [Finding(Level.ERROR, config.name, error.message, error.remedy, error.code)]
+    with connection:
+        try:
+            version = Capabilities.of(connection)
+            look = _Look(config, connection, version, tables, publication, slot, _settings(connection))
+        except SourceError as error:
+            return [Finding(Level.ERROR, config.name, error.message, error.remedy, error.code)]
+        findings = [look.ok(f"connected to PostgreSQL {version} as {config.user}")]
+        for check in (_server, _role, _slot, _room, _replication_access, _tables_and_publication):
+            findings += _run(look, check)
+    return findings
+
+
+def _run(look: _Look, check: Callable[[_Look], Iterator[Finding]]) -> list[Finding]:
+    """A check's findings; one that cannot be carried out is a finding itself, and the others go on."""
+    found: list[Finding] = []
+    try:
+        with translated("checking the source"):
+            found.extend(check(look))
+    except TruckerError as error:
+        found.append(look.failure(error))
+    return found
+
+
+@translated("reading the server's settings")
+def _settings(connection: Connection) -> dict[str, str]:
+    return dict(connection.execute(_SETTINGS).fetchall())
+
+
+def _server(look: _Look) -> Iterator[Finding]:
+    level = look.settings["wal_level"]
+    if level == "logical":
+        yield look.ok("wal_level is logical")
+    else:
+        yield look.error(
+            f"wal_level is {level}; logical is needed",
+            "run: ALTER SYSTEM SET wal_level = 'logical'  and restart the server"
+            "  (on Amazon RDS: set rds.logical_replication = 1 in the parameter group)",
+            "TRK233",
+        )
+    keep = int(look.settings["max_slot_wal_keep_size"])
+    if 0 <= keep < _LOW_WAL_KEEP_MIB:
+        yield look.warning(
+            f"max_slot_wal_keep_size is {keep} MB: a slot that lags more is given up, and all must be copied again",
+            f"run: ALTER SYSTEM SET max_slot_wal_keep_size = '{_LOW_WAL_KEEP_MIB * 10}MB'; SELECT pg_reload_conf()",
+            "TRK234",
+        )
+    idle = int(look.settings.get("idle_replication_slot_timeout", "0"))
+    if 0 < idle < _SHORT_IDLE_SECONDS:
+        yield look.warning(
+            f"idle_replication_slot_timeout is {idle} s: the server gives up the slot when trucker is stopped longer",
+            "run: ALTER SYSTEM SET idle_replication_slot_timeout = '7d'; SELECT pg_reload_conf()",
+            "TRK234",
+        )
+    if look.settings["server_encoding"] == "SQL_ASCII":
+        yield look.warning(
+            "the database's encoding is SQL_ASCII, so that text may not be UTF-8 and a row may be refused later",
+            "make sure that all text is UTF-8, or move to a database with ENCODING 'UTF8'",
+            "TRK235",
+        )
+
+
+def _role(look: _Look) -> Iterator[Finding]:
+    row = look.connection.execute(_ROLE).fetchone()
+    assert row is not None
+    replicates, _, user, on_rds = row
+    if replicates or on_rds:
+        yield look.ok(f"user {user} may replicate")
+    else:
+        yield look.error(
+            f"user {user} may not replicate",
+            f"run: ALTER ROLE {quote_identifier(user)} REPLICATION"
+            f"  (on Amazon RDS: GRANT rds_replication TO {quote_identifier(user)})",
+            "TRK220",
+        )
+
+
+def _replication_access(look: _Look) -> Iterator[Finding]:
+    """pg_hba.conf and proxies may treat a replication connection otherwise, so that it is tried."""
+    try:
+        connect(look.config, application="trucker check", replication=True).close()
+    except SourceError as error:
+        if error.code != "TRK220":  # the role's lack has been reported
+            yield look.failure(error)
+
+
+def _slot(look: _Look) -> Iterator[Finding]:
+    found = find_slot(look.connection, look.slot)
+    if found is None:
+        if look.config.slot is not None:
+            yield look.error(
+                f"replication slot {look.slot} does not exist",
+                f"run: SELECT pg_create_logical_replication_slot('{look.slot}', '{PLUGIN}')",
+                "TRK231",
+            )
+        return
+    problem = _slot_problem(look, found)
+    if problem is not None:
+        yield problem
+    elif found.active_pid is not None:
+        yield look.warning(
+            f"replication slot {look.slot} is in use by {who_holds(look.connection, look.slot)}",
+            "if that is this project running, all is well; otherwise stop it: only one can read a slot",
+            "TRK231",
+        )
+    else:
+        yield look.ok(f"replication slot {look.slot} is at {found.confirmed_flush_lsn}")
+
+
+def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
+    drop = f"run: SELECT pg_drop_replication_slot('{look.slot}')"
+    if found.plugin != PLUGIN:
+        plugin = found.plugin or "none: it is a physical slot"
+        return look.error(
+            f"replication slot {look.slot} belongs to something else: its plugin is {plugin}", drop, "TRK231"
+        )
+    if found.database != look.connection.info.dbname:
+        return look.error(
+            f"replication slot {look.slot} belongs to database {found.database}, not {look.connection.info.dbname}",
+            "give the project another `unique_id`, or the connection the slot's database",
+            "TRK231",
+        )
+    if found.lost:
+        return look.error(
+            f"replication slot {look.slot} was given up by the server ({found.invalidation}): changes are missing",
+            "run: trucker reset  and then trucker run, which copies the tables again",
+            "TRK232",
+        )
+    return None
+
+
+def _room(look: _Look) -> Iterator[Finding]:
+    """One slot for good and one for the time of a copy; a sender for each."""
+    row = look.connection.execute(_IN_USE).fetchone()
+    assert row is not None
+    exists = find_slot(look.connection, look.slot)
+    needed_slots = 1 if exists else 2
+    needed_senders = 1 if exists and exists.active_pid else 2
+    rooms = (
+        ("max_replication_slots", "replication slots", int(row[0]), needed_slots),
+        ("max_wal_senders", "WAL senders", int(row[1]), needed_senders),
+    )
+    for setting, what, used, needed in rooms:
+        limit = int(look.settings[setting])
+        if limit - used >= needed:
+            yield look.ok(f"{limit - used} of {limit} {what} are free")
+            continue
+        yield look.error(
+            f"{used} of {limit} {what} are in use; {needed} more are needed (one to stream, one while copying)",
+            f"run: ALTER SYSTEM SET {setting} = {used + needed + 2}  and restart the server",
+            "TRK230",
+        )
+
+
+def _tables_and_publication(look: _Look) -> Iterator[Finding]:
+    sources: dict[TableId, SourceTable] = {}
+    for wanted in look.tables:
+        try:
+            source = load_table(look.connection, wanted.table)
+        except SourceError as error:
+            yield look.failure(error, f"{look.subject}.{wanted.table}")
+            continue
+        sources[wanted.table] = source
+        found = list(_table(look, wanted, source))
+        yield from found or [look.ok("can be copied and followed", f"{look.subject}.{wanted.table}")]
+    yield from _publication(look, sources)
+
+
+def _table(look: _Look, wanted: PublishedTable, source: SourceTable) -> Iterator[Finding]:
+    subject = f"{look.subject}.{wanted.table}"
+    problem = identity_problem(source) or _condition_problem(look, wanted, source)
+    if problem is not None:
+        yield look.failure(problem, subject)
+    yield from _readable(look, wanted, source, subject)
+    if source.partitioned and source.full and not source.schema.key:
+        yield look.warning(
+            "it has no primary key: a partition added later must be given REPLICA IDENTITY FULL before it is written",
+            f"add a primary key to {wanted.table.quoted}",
+            "TRK212",
+            subject,
+        )
+    if source.generated and wanted.columns is None:
+        yield look.warning(
+            f"generated columns are not replicated: {', '.join(source.generated)}",
+            "compute them at the destination, or leave them",
+            "TRK214",
+            subject,
+        )
+
+
+def _readable(look: _Look, wanted: PublishedTable, source: SourceTable, subject: str) -> Iterator[Finding]:
+    """A copy reads the partitions themselves, so that each needs SELECT."""
+    user = quote_identifier(look.connection.info.user)
+    names = list(wanted.columns or source.schema.names)
+    oids = [leaf.oid for leaf in source.leaves] or [source.oid]
+    arguments = {"oids": oids, "columns": names}
+    for table, enters, schema in look.connection.execute(_READABLE, arguments).fetchall():
+        grant = f"GRANT SELECT ON {table} TO {user}"
+        if not enters:
+            grant = f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {user}; {grant}"
+        yield look.error(f"user {user} may not read {table}", f"run: {grant}", "TRK220", subject)
+    row = look.connection.execute(_ROLE).fetchone()
+    if row is not None and row[1]:
+        return
+    for (table,) in look.connection.execute(_PROTECTED, [oids]).fetchall():
+        yield look.error(
+            f"row-level security would hide rows of {table} from user {user}",
+            f"run: ALTER ROLE {user} BYPASSRLS",
+            "TRK220",
+            subject,
+        )
+
+
+def _condition_problem(look: _Look, wanted: PublishedTable, source: SourceTable) -> SourceError | None:
+    """What is wrong with `where`: PostgreSQL is asked to plan it, over all columns and over the identity's alone."""
+    if not wanted.where:
+        return None
+    try:
+        look.version.require("row_filters", f"table {wanted.table}", "remove `where`, or upgrade the server")
+        _explain(look.connection, wanted, source.schema.names)
+    except SourceError as error:
+        return error
+    except errors.InsufficientPrivilege:
+        return None  # reported with its remedy as what cannot be read
+    except psycopg.Error as error:
+        reason = error.diag.message_primary or type(error).__name__
+        return SourceError(
+            f"table {wanted.table}: `where` is not a condition on its rows: {reason}",
+            remedy="correct `where`; it is SQL on the table's own columns",
+            code="TRK213",
+        )
+    outside = [name for name in source.schema.names if name not in source.identity_columns]
+    used = [name for name in outside if not _plans(look.connection, wanted, source, name)]
+    return outside_identity(source, used)
+
+
+def _plans(connection: Connection, wanted: PublishedTable, source: SourceTable, without: str) -> bool:
+    """Whether the condition makes sense for a table that lacks this column."""
+    try:
+        _explain(connection, wanted, [name for name in source.schema.names if name != without])
+    except errors.UndefinedColumn:
+        return False
+    return True
+
+
+def _explain(connection: Connection, wanted: PublishedTable, columns: Sequence[str]) -> None:
+    names = ", ".join(quote_identifier(name) for name in columns)
+    rows = f"(select {names} from only {wanted.table.quoted}) as {quote_identifier(wanted.table.name)}"
+    connection.execute(f"explain select from {rows} where ({wanted.where}\n)".encode())
+
+
+def _publication(look: _Look, sources: dict[TableId, SourceTable]) -> Iterator[Finding]:
+    known = [wanted for wanted in look.tables if wanted.table in sources]
+    examine = unmanageable if look.managed else unserved
+    problems = examine(look.connection, look.publication, known, sources)
+    yield from (look.failure(problem) for problem in problems)
+    if not problems:
+        kept = "as it is" if not look.managed else "as trucks need it"
+        yield look.ok(f"publication {look.publication} can be used {kept}")

@@ -46,6 +46,7 @@ class Source:
     full: bool
     rows: State = field(default_factory=dict)
     start: State = field(default_factory=dict)
+    moved: Key = ()
     current: list[Change] = field(default_factory=list)
     parts: list[Changes] = field(default_factory=list)
 
@@ -83,7 +84,10 @@ class Source:
     def move(self) -> None:
         free = [key for key in self.keys() if key not in self.rows]
         if self.rows and free:
-            self._update(self.draw(st.sampled_from(sorted(self.rows))), self.draw(st.sampled_from(free)))
+            again = self.moved if self.moved in self.rows and self.draw(st.booleans()) else None
+            key = again or self.draw(st.sampled_from(sorted(self.rows)))
+            self.moved = self.draw(st.sampled_from(free))
+            self._update(key, self.moved)
 
     def truncate(self) -> None:
         self.rows.clear()

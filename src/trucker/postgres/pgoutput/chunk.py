@@ -16,7 +16,7 @@ from trucker.postgres.pgoutput.bucket import Bucket
 from trucker.postgres.pgoutput.relation import Relation
 from trucker.postgres.pgoutput.run import Run
 from trucker.postgres.pgoutput.tuples import Cells, Tuples
-from trucker.postgres.pgoutput.wire import NEW_TUPLE, UNCHANGED, Bytes, Places, bytes_at
+from trucker.postgres.pgoutput.wire import NEW_TUPLE, Bytes, Places, bytes_at
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,14 @@ class Chunk:
         return old_kind
 
     def _check_old(self, buffer: Bytes, old: Tuples, op: Bytes) -> None:
+        if not len(old):
+            return
         deletes = op == DELETE
         right = np.where(deletes, old.places == old.ends, bytes_at(buffer, old.places) == NEW_TUPLE)
         if not right.all():
             raise self.run.blame(int(old.messages[right.argmin()]), "its old tuple does not end where it should")
         for cells in old.cells:
-            unsent = cells.kinds == UNCHANGED
-            if unsent.any():
+            if (unsent := cells.unsent) is not None:
                 raise self.run.blame(int(old.messages[unsent.argmax()]), "its old tuple lacks a column")
 
     # sharing by key
@@ -156,10 +157,8 @@ class Chunk:
         return split
 
     def _check_key(self, new: Tuples) -> None:
-        for column in self.key:
-            unsent = new.cells[column].kinds == UNCHANGED
-            if unsent.any():
-                raise _uncovered(self.relation.table)
+        if any(new.cells[column].unsent is not None for column in self.key):
+            raise _uncovered(self.relation.table)
 
     # columns
 
@@ -180,8 +179,7 @@ class Chunk:
     def _unchanged(self, rows: Rows, new: Tuples) -> dict[str, Mask]:
         masks = {}
         for name, cells in zip(self.schema.names, new.cells, strict=True):
-            unsent = cells.kinds == UNCHANGED
-            if not unsent.any():
+            if (unsent := cells.unsent) is None:
                 continue
             mask = np.zeros(len(rows.at), np.bool_)
             present = rows.new >= 0

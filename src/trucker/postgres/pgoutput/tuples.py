@@ -6,7 +6,7 @@ Bounds are not checked at each step: places only grow, so a tuple that ends wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, Bytes, Places,
 
 # Rows decoded at once: few enough that their bytes stay in the processor's cache from column to column.
 CHUNK_ROWS: Final = 8192
+# Rows up to which a loop in Python is quicker.
+_FEW: Final = 8
 _EVEN: Final = pa.array(np.arange(0, 2 * CHUNK_ROWS, 2, dtype=np.int32))
 
 Blame = Callable[[int, str], SourceError]
@@ -27,22 +29,32 @@ Blame = Callable[[int, str], SourceError]
 
 @dataclass(slots=True)
 class Cells:
-    """One column of many tuples: where each text lies, and its kind byte."""
+    """One column of many tuples: where each text lies, and its kind byte. Where `plain`, all are text."""
 
     kinds: Bytes
     starts: Places
     ends: Places
+    plain: bool = False
 
     @property
     def null(self) -> Mask:
         null: Mask = self.kinds != TEXT
         return null
 
+    @property
+    def unsent(self) -> Mask | None:
+        """Which were not sent because they did not change; None where there are none."""
+        if self.plain:
+            return None
+        unsent: Mask = self.kinds == UNCHANGED
+        return unsent if unsent.any() else None
+
     def take(self, rows: Places) -> Cells:
-        return Cells(self.kinds[rows], self.starts[rows], self.ends[rows])
+        return Cells(self.kinds[rows], self.starts[rows], self.ends[rows], self.plain)
 
     def put(self, rows: Places, other: Cells) -> None:
         self.kinds[rows], self.starts[rows], self.ends[rows] = other.kinds, other.starts, other.ends
+        self.plain = False
 
     @classmethod
     def empty(cls, count: int) -> Cells:
@@ -75,9 +87,12 @@ class Tuples:
 
     def read(self, count: int) -> None:
         """Read on until `count` columns are known."""
+        if not len(self):
+            self.cells += [Cells.empty(0)] * (count - len(self.cells))
+            return
         for column in range(len(self.cells), count):
             cells = self._step()
-            if self._donor is not None:
+            if self._donor is not None and not cells.plain:
                 self._fill(cells, self._donor.cells[column])
             self.cells.append(cells)
         self._require(self.places <= self.ends, "a column goes past its end")
@@ -87,7 +102,8 @@ class Tuples:
         kinds = bytes_at(self.buffer, places)
         text = kinds == TEXT
         lengths = uint32_at(self.buffer, places + 1).astype(np.int64)
-        if text.all():
+        plain = bool(text.all())
+        if plain:
             starts = places + 5
         else:
             self._require(
@@ -96,7 +112,7 @@ class Tuples:
             lengths *= text
             starts = places + np.where(text, 5, 1)
         self.places = starts + lengths
-        return Cells(kinds, starts, self.places)
+        return Cells(kinds, starts, self.places, plain)
 
     def _fill(self, cells: Cells, donor: Cells) -> None:
         wanting = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
@@ -129,14 +145,28 @@ class Tuples:
         cells, size = self.cells[column], len(self)
         if not size:
             return pa.nulls(count, pa.string())
+        if count <= _FEW:
+            return self._few(cells, range(size) if at is None else at.tolist())
         offsets = np.empty(2 * size, np.int32)
         offsets[0::2], offsets[1::2] = cells.starts, cells.ends
         alternating = pa.Array.from_buffers(
             pa.string(), 2 * size - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer)]
         )
-        array = alternating.take(_indices(cells.null, at))
+        array = alternating.take(_indices(cells, at))
         self._check_utf8(array, cells)
         return array
+
+    def _few(self, cells: Cells, at: Iterable[int]) -> pa.Array:
+        """The same for so few rows that calling into Arrow costs more than they do."""
+        kinds, starts, ends = cells.kinds.tolist(), cells.starts.tolist(), cells.ends.tolist()
+        buffer = self.buffer
+        try:
+            return pa.array(
+                [buffer[starts[i] : ends[i]].tobytes().decode() if i >= 0 and kinds[i] == TEXT else None for i in at],
+                pa.string(),
+            )
+        except UnicodeDecodeError:
+            raise self._not_utf8(cells) from None
 
     def _check_utf8(self, array: pa.Array, cells: Cells) -> None:
         data = array.buffers()[2]
@@ -145,26 +175,33 @@ class Tuples:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
-            raise self.blame(self._first_not_utf8(cells), "a column is not UTF-8") from None
+            raise self._not_utf8(cells) from None
 
-    def _first_not_utf8(self, cells: Cells) -> int:
-        for message, start, end in zip(self.messages, cells.starts, cells.ends, strict=True):
-            try:
-                self.buffer[start:end].tobytes().decode()
-            except UnicodeDecodeError:
-                return int(message)
-        return int(self.messages[0])
+    def _not_utf8(self, cells: Cells) -> SourceError:
+        """The error, which names the first message at fault."""
+        texts = (self.buffer[a:b].tobytes() for a, b in zip(cells.starts, cells.ends, strict=True))
+        wrong = [_is_utf8(text) for text in texts].index(False)
+        return self.blame(int(self.messages[wrong]), "a column is not UTF-8 (is the source's encoding SQL_ASCII?)")
 
     def _require(self, right: Mask, what: str) -> None:
         if not right.all():
             raise self.blame(int(self.messages[right.argmin()]), what)
 
 
-def _indices(null: Mask, at: Places | None) -> pa.Array:
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _indices(cells: Cells, at: Places | None) -> pa.Array:
     """Where, in the alternating array, the text of each row is; null where there is none."""
     if at is None:
-        if not null.any() and len(null) <= CHUNK_ROWS:
-            return _EVEN.slice(0, len(null))
-        return pa.array(np.arange(0, 2 * len(null), 2, dtype=np.int32), mask=null)
-    none = (at < 0) | null[at]
+        count = len(cells.kinds)
+        if cells.plain and count <= CHUNK_ROWS:
+            return _EVEN.slice(0, count)
+        return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=cells.null)
+    none = (at < 0) | cells.null[at]
     return pa.array((2 * np.where(none, 0, at)).astype(np.int32), mask=none)

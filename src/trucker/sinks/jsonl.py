@@ -99,7 +99,7 @@ class JsonLinesSink(Sink):
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         if self._ledger is None:
             raise SinkError(f"connection {self._connection.name} was not opened")
-        self._spool.keep_only(batch, receipts)
+        self._spool.keep_only(batch, [receipt.staged for receipt in receipts])
         plan = self._ledger.plan(batch)
         if not plan.empty:
             with self._failing_as("writing"):

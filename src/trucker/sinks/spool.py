@@ -97,12 +97,12 @@ class Spool:
             if receipt.staged is not None:
                 yield from self.read(receipt.staged)
 
-    def keep_only(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Remove what other attempts staged for the batch's targets: the receipts in hand are the ones that count.
+    def keep_only(self, batch: Batch, staged: Iterable[Staged | None]) -> None:
+        """Remove what other attempts staged for the batch's targets: `staged` is what the receipts in hand name.
 
         A table of a truck has one batch under way at a time, so whatever else is there was given up.
         """
-        named = {receipt.staged.file for receipt in receipts if isinstance(receipt.staged, Spooled)}
+        named = {part.file for part in staged if isinstance(part, Spooled)}
         for target in batch.targets:
             for file in self._folder.glob(f"{_prefix(target)}.*"):
                 if file.name not in named:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import duckdb
 
-from trucker.change import quote_identifier
+from trucker.change import TableId, quote_identifier
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 
 log = logging.getLogger("trucker.sinks.duckdb")
@@ -35,12 +35,16 @@ _SETTINGS: Final = (
 
 
 class Session:
-    """Opens the file when it is needed and closes it when it is not. Safe in several threads; pickles closed."""
+    """Opens the file when it is needed and closes it when it is not. Safe in several threads; pickles closed.
+
+    `tables` is a cache for what was learnt of the file's tables; nobody else can change them while it is open.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self.tables: dict[TableId, Any] = {}
         self._timer: threading.Timer | None = None
         self._used = 0.0
 
@@ -78,6 +82,7 @@ class Session:
                 yield connection
                 run(connection, "COMMIT")
             except BaseException:
+                self.tables.clear()
                 with suppress(duckdb.Error):
                     run(connection, "ROLLBACK")
                 raise
@@ -88,6 +93,7 @@ class Session:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+            self.tables.clear()
             if self._connection is not None:
                 connection, self._connection = self._connection, None
                 connection.close()

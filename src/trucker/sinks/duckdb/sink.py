@@ -13,7 +13,7 @@ from typing import ClassVar
 import duckdb
 import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows
+from trucker.change import Changes, CopiedRows, TableId
 from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.finding import Finding, Level
@@ -22,7 +22,7 @@ from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.session import Session, connect, run
 from trucker.sinks.duckdb.staging import StagedPart, stage
-from trucker.sinks.duckdb.table import is_empty, prepare_table, table_of
+from trucker.sinks.duckdb.table import Table, is_empty, prepare_table, table_of
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.spool import Spool
 
@@ -76,17 +76,18 @@ class DuckDBSink(Sink):
 
     def prepare(self, target: Target) -> None:
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
+            self._session.tables.pop(target.table, None)
             prepare_table(connection, target)
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         return stage(self._spool, work, changes)
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        self._spool.keep_only(batch, receipts)
+        self._spool.keep_only(batch, [receipt.staged.rows for receipt in receipts])
         with self._explaining(f"writing to {self._path}"), self._session.transaction() as connection:
             plan = self._books.load(connection).plan(batch)
             if not plan.empty:
-                _Commit(connection, self._spool, batch, receipts).run(plan)
+                _Commit(connection, self._session.tables, self._spool, batch, receipts).run(plan)
                 self._books.store(connection, plan)
         self._spool.discard(batch)
 
@@ -120,9 +121,15 @@ class _Commit:
     """One batch inside its transaction."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, spool: Spool, batch: Batch, receipts: Sequence[Receipt]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        tables: dict[TableId, Table],
+        spool: Spool,
+        batch: Batch,
+        receipts: Sequence[Receipt],
     ) -> None:
         self._connection = connection
+        self._tables = tables
         self._spool = spool
         self._batch = batch
         self._receipts = receipts
@@ -136,8 +143,14 @@ class _Commit:
                 with _blaming(target):
                     self._apply(target)
 
+    def _table(self, target: Target) -> Table:
+        known = self._tables.get(target.table)
+        if known is None or not known.types.keys() >= set(target.source.names):
+            known = self._tables[target.table] = table_of(self._connection, target)
+        return known
+
     def _begin_copy(self, copy: Copy) -> None:
-        table = table_of(self._connection, copy.target)
+        table = self._table(copy.target)
         if copy.ours:
             run(self._connection, f"DELETE FROM {table.sql}")
         elif not is_empty(self._connection, table):
@@ -149,7 +162,7 @@ class _Commit:
         if not receipts:
             return
         load = Load(target, [receipt.staged for receipt in receipts], lambda: _rows(self._spool, receipts))
-        applier = Applier(self._connection, table_of(self._connection, target), load)
+        applier = Applier(self._connection, self._table(target), load)
         try:
             applier.copy() if self._batch.snapshot else applier.run()
         except _VALUES as error:

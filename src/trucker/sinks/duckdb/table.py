@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import duckdb
 
-from trucker.change import TableId, quote_identifier
+from trucker.change import Column, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.duckdb.types import duckdb_type, holds, literal, widens
+from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, widens
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,7 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> None
         actual = table.types.get(column.name)
         if actual is None:
             _check_capitals(target, column.name, table)
-            default = literal(column.missing_value, wanted)
-            run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted} DEFAULT {default}")
-            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP DEFAULT")
+            _add_column(connection, target, table, column)
         elif not holds(actual, wanted):
             if not widens(actual, wanted):
                 raise _unfit(target, column.name, actual, wanted)
@@ -81,6 +79,19 @@ def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
     columns = ", ".join(f"{quote_identifier(c.name)} {duckdb_type(c)}" for c in target.source.columns)
     run(connection, f"CREATE SCHEMA IF NOT EXISTS {catalog(connection)}.{quote_identifier(target.table.schema)}")
     run(connection, f"CREATE TABLE {_sql_name(connection, target.table)} ({columns})")
+
+
+def _add_column(connection: duckdb.DuckDBPyConnection, target: Target, table: Table, column: Column) -> None:
+    """Rows that are there hold what the source gave them; rows that come bring their own."""
+    name, wanted = quote_identifier(column.name), duckdb_type(column)
+    if column.missing_value is None:
+        run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted}")
+        return
+    value = literal(column.missing_value, wanted)
+    if run(connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
+        raise unfit_value(target, column.name, wanted, column.missing_value)
+    run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted} DEFAULT {value}")
+    run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP DEFAULT")
 
 
 def _release(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> None:
@@ -146,3 +157,13 @@ def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
 
 def is_empty(connection: duckdb.DuckDBPyConnection, table: Table) -> bool:
     return not run(connection, f"SELECT 1 FROM {table.sql} LIMIT 1")
+
+
+def unfit_value(target: Target, column: str, kind: str, text: str) -> SinkError:
+    """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
+    return SinkError(
+        f"column {column!r} of table {target.table} is {kind}, which cannot hold {describe(text, kind)}",
+        remedy=f"ALTER TABLE {target.table.quoted} ALTER {quote_identifier(column)} TYPE VARCHAR, which holds "
+        "PostgreSQL's text of everything, or leave the column out with except_columns",
+        code="TRK442",
+    )

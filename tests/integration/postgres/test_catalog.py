@@ -1,0 +1,220 @@
+"""Tables as the catalogue has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from fixtures.pg import Database
+from trucker.change import Column, TableId, TableSchema
+from trucker.errors import SourceError
+from trucker.postgres.catalog import SourceTable, describe, identity_problem, list_tables, load_table, type_names
+from trucker.postgres.connect import connect
+
+
+def public(name: str) -> TableId:
+    return TableId("public", name)
+
+
+def load(database: Database, name: str, publication: str | None = None) -> SourceTable:
+    with connect(database.connection, application="test") as connection:
+        return load_table(connection, public(name), publication=publication)
+
+
+def test_listed_are_the_tables_that_can_be_followed(any_database: Database) -> None:
+    any_database.execute(
+        "create table plain (id int)",
+        'create schema "Odd Schema"',
+        'create table "Odd Schema"."Odd.Table" (id int)',
+        "create unlogged table unlogged (id int)",
+        "create view a_view as select 1 as one",
+        "create materialized view kept as select 1 as one",
+        "create table parted (id int) partition by range (id)",
+        "create table parted_1 partition of parted for values from (0) to (9)",
+        "create foreign data wrapper nothing",
+        "create server elsewhere foreign data wrapper nothing",
+        "create foreign table far (id int) server elsewhere",
+    )
+    with connect(any_database.connection, application="test") as connection:
+        connection.execute("create temporary table passing (id int)")
+        assert list_tables(connection) == [
+            TableId("Odd Schema", "Odd.Table"),
+            TableId("public", "parted"),
+            TableId("public", "plain"),
+        ]
+
+
+REFUSED = {
+    "absent": ("select 1", "does not exist"),
+    "view": ("create view t as select 1 as one", "is a view"),
+    "materialized": ("create materialized view t as select 1 as one", "is a materialized view"),
+    "unlogged": ("create unlogged table t (id int)", "is an unlogged table"),
+    "sequence": ("create sequence t", "is a sequence"),
+    "partition": (
+        "create table root (id int) partition by range (id);"
+        "create table t partition of root for values from (0) to (9)",
+        "is a partition",
+    ),
+    "foreign": (
+        "create foreign data wrapper w;create server s foreign data wrapper w;create foreign table t (id int) server s",
+        "is a foreign table",
+    ),
+    "no column": ("create table t ()", "no column"),
+    "foreign partition": (
+        "create foreign data wrapper w;create server s foreign data wrapper w;"
+        "create table t (id int) partition by range (id);"
+        "create foreign table far partition of t for values from (0) to (9) server s",
+        "public.far is a foreign table",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.replace(" ", "-"))
+def test_what_cannot_be_followed_is_refused_with_its_reason(any_database: Database, case: str) -> None:
+    definition, reason = REFUSED[case]
+    any_database.execute(*definition.split(";"))
+    with pytest.raises(SourceError, match=reason) as caught:
+        load(any_database, "t")
+    assert caught.value.remedy
+    assert caught.value.code in {"TRK210", "TRK211"}
+
+
+def test_columns_with_types_and_missing_values(any_database: Database) -> None:
+    any_database.execute(
+        "create type mood as enum ('good')",
+        "create domain short as varchar(10)",
+        "create domain shorter as short not null",
+        "create table t (id int primary key, gone int, name shorter, names short[], amount numeric(10,2),"
+        ' feeling mood, at timestamptz(3), "Odd ""Name" text not null,'
+        " doubled int generated always as (id * 2) stored)",
+        "insert into t (id, name, \"Odd \"\"Name\") values (1, 'x', '')",
+        "alter table t drop column gone",
+        "alter table t add column list int[] not null default '{1,2}', add column since date default '2024-02-29'",
+        "alter table t add column quoted text default 'a,\"b\"\\'",
+    )
+    table = load(any_database, "t")
+    described = {c.name: (c.type_name, c.not_null, c.missing_value) for c in table.schema.columns}
+    assert described == {
+        "id": ("integer", True, None),
+        "name": ("character varying(10)", False, None),
+        "names": ("character varying(10)[]", False, None),
+        "amount": ("numeric(10,2)", False, None),
+        "feeling": ("public.mood", False, None),
+        "at": ("timestamp(3) with time zone", False, None),
+        'Odd "Name': ("text", True, None),
+        "list": ("integer[]", True, "{1,2}"),
+        "since": ("date", False, "2024-02-29"),
+        "quoted": ("text", False, 'a,"b"\\'),
+    }
+    assert table.generated == ("doubled",)
+    assert table.schema.key == ("id",)
+    assert table.bytes >= 8192
+
+
+IDENTITIES = {
+    "default": ("create table t (a int, b int, c int, primary key (b, a))", ("b", "a"), ("b", "a")),
+    "full with key": (
+        "create table t (a int primary key, b int, c int);alter table t replica identity full",
+        ("a",),
+        ("a", "b", "c"),
+    ),
+    "full without": ("create table t (a int, b int, c int);alter table t replica identity full", (), ("a", "b", "c")),
+    "index": (
+        "create table t (a int primary key, b int not null, c int);create unique index i on t (b) include (c);"
+        "alter table t replica identity using index i",
+        ("b",),
+        ("b",),
+    ),
+    "nothing": ("create table t (a int primary key, b int, c int);alter table t replica identity nothing", ("a",), ()),
+    "none": ("create table t (a int, b int, c int)", (), ()),
+    "deferrable": ("create table t (a int primary key deferrable, b int, c int)", (), ()),
+}
+
+
+@pytest.mark.parametrize("case", IDENTITIES, ids=lambda case: case.replace(" ", "-"))
+def test_key_and_identity(any_database: Database, case: str) -> None:
+    definition, key, identity = IDENTITIES[case]
+    any_database.execute(*definition.split(";"))
+    table = load(any_database, "t")
+    assert table.schema.key == key
+    assert table.identity_columns == identity
+    assert (identity_problem(table) is None) == bool(identity)
+
+
+def test_partitions_carry_what_all_of_them_carry(any_database: Database) -> None:
+    any_database.execute(
+        "create table t (id int, r text, v int, primary key (id, r)) partition by list (r)",
+        "create table t_a partition of t for values in ('a')",
+        "create table t_b partition of t for values in ('b') partition by range (id)",
+        "create table t_b_1 partition of t_b for values from (0) to (9)",
+        "alter table t_a replica identity full",
+        "insert into t values (1, 'a', 1), (1, 'b', 1)",
+    )
+    table = load(any_database, "t")
+    assert table.partitioned
+    assert {leaf.table.name for leaf in table.leaves} == {"t_a", "t_b_1"}
+    assert table.identity_columns == table.schema.key == ("id", "r")
+    assert not table.full
+    assert table.bytes >= 16384
+    assert identity_problem(table) is None
+
+
+def test_a_publication_decides_which_columns_there_are(any_database: Database) -> None:
+    any_database.execute(
+        "create table t (id int primary key, v int, secret text)", "create publication p for table t (id, v)"
+    )
+    assert load(any_database, "t", "p").schema.names == ("id", "v")
+    assert load(any_database, "t").schema.names == ("id", "v", "secret")
+
+
+def test_a_not_null_that_is_not_validated_is_none(database: Database) -> None:
+    database.execute(
+        "create table t (id int primary key, v int)",
+        "insert into t values (1, null)",
+        "alter table t add constraint v_set not null v not valid",
+    )
+    assert not load(database, "t").schema.column("v").not_null
+
+
+def stream_view(schema: TableSchema) -> list[Column]:
+    """The columns as a Relation message has them."""
+    return [Column(column.name, column.type_oid, column.typmod) for column in schema.columns]
+
+
+def test_columns_seen_in_the_stream_are_described(any_database: Database) -> None:
+    any_database.execute(
+        "create domain code as varchar(4)",
+        "create table t (id int primary key, c code not null)",
+        "insert into t values (1, 'x')",
+        "alter table t add column v numeric(8,3) default 1.5",
+    )
+    with connect(any_database.connection, application="test") as connection:
+        schema = load_table(connection, public("t")).schema
+        columns = stream_view(schema)
+        assert describe(connection, public("t"), columns) == schema
+        _alter(connection)
+        later = describe(connection, public("t"), columns)
+        assert later.key == ("id",)
+        assert later.names == schema.names
+        assert later.column("c") == replace(columns[1], type_name="character varying(4)")
+        connection.execute("drop table public.t")
+        gone = describe(connection, public("t"), columns)
+        assert gone.key == ()
+        assert [column.type_name for column in gone.columns] == ["integer", "character varying(4)", "numeric(8,3)"]
+
+
+def _alter(connection: psycopg.Connection[Any]) -> None:
+    """What the table became after the stream described it."""
+    connection.execute("alter table public.t drop column c")
+
+
+def test_types_that_are_gone_have_no_name(database: Database) -> None:
+    with connect(database.connection, application="test") as connection:
+        assert type_names(connection, [(23, -1), (999_999, -1), (1043, 14)]) == {
+            (23, -1): "integer",
+            (1043, 14): "character varying(10)",
+        }
+        assert type_names(connection, []) == {}

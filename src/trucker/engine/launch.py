@@ -34,7 +34,7 @@ from trucker.errors import EngineError
 
 log = logging.getLogger("trucker.java")
 
-_FORMAT = 2
+_FORMAT = 3
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _ARCHIVES_KEPT = 3
 _STALE_SECONDS = 3600.0
@@ -70,23 +70,29 @@ class Launch:
 
 
 def prepare_launch(
-    java: Java, cache: Path, state: Path, options: Iterable[str], settings: Mapping[str, str], memory: str
+    java: Java,
+    cache: Path,
+    state: Path,
+    options: Iterable[str],
+    settings: Mapping[str, str],
+    *,
+    memory: str,
+    record: bool = True,
 ) -> Launch:
     """Write down how to start the driver. `settings` are the user's of Spark; those that concern the JVM are heeded.
 
-    `options` are trucker's own for the JVM, `memory` its heap where the settings name none.
+    `options` are trucker's own for the JVM, `memory` its heap where the settings name none. Where there is no archive
+    yet, this run makes one if it may `record`.
     """
     overlay = spark_home(cache, java)
     jars = sorted((overlay / "jars").glob("*.jar"))
     added = _extra_classpath(settings)
-    archive = None if added else _archive(java, cache, jars)
-    recording = archive is not None and not archive.exists()
-    temporary = archive.with_name(f"{archive.name}.{secrets.token_hex(4)}.tmp") if archive and recording else None
+    archive, recording = _use_or_record(None if added else _archive(java, cache, jars), record=record)
     arguments = [
         "-cp",
         os.pathsep.join([*added, *map(str, jars)]),
         *options,
-        *_archive_options(java, archive, temporary),
+        *_archive_options(archive, recording),
         *(overlay / "options").read_text(encoding="utf-8").splitlines(),
         f"-Xmx{settings.get('spark.driver.memory', memory)}",
         *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
@@ -101,7 +107,7 @@ def prepare_launch(
             "SPARK_HOME": str(overlay),
             "TRUCKER_JVM_ARGUMENTS": str(listing),
             "TRUCKER_JVM_OUTPUT": str(state / "spark.out"),
-            "TRUCKER_JVM_RECORDING": str(temporary or ""),
+            "TRUCKER_JVM_RECORDING": str(recording or ""),
             "TRUCKER_JVM_ARCHIVE": str(archive or ""),
         },
         state / "spark.out",
@@ -189,7 +195,14 @@ def _archive(java: Java, cache: Path, jars: Iterable[Path]) -> Path | None:
     return folder / f"{_digest([str(_FORMAT), java.version, str(java.runtime), *stamps])}.{suffix}"
 
 
-def _archive_options(java: Java, archive: Path | None, recording: Path | None) -> list[str]:
+def _use_or_record(archive: Path | None, *, record: bool) -> tuple[Path | None, Path | None]:
+    """The archive to use or to make, and in the latter case the name it has until it is whole."""
+    if archive is None or archive.exists():
+        return archive, None
+    return (archive, archive.with_name(f"{archive.name}.{secrets.token_hex(4)}.tmp")) if record else (None, None)
+
+
+def _archive_options(archive: Path | None, recording: Path | None) -> list[str]:
     """Options that use the archive, or record it; in either case one that does not fit stops nothing."""
     if archive is None:
         return []

@@ -75,12 +75,18 @@ _LOCAL: Mapping[str, str] = {
 
 
 def start_session(
-    app_name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, state: Path
+    app_name: str,
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    state: Path,
+    record: bool = True,
 ) -> SparkSession:
     """Start Spark's driver and connect to `master`. One per process; its log and scratch files are below `state`.
 
     `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
     an earlier run left in the scratch folder is deleted.
+    `record=False` is for a session that does not do what a run does: it leaves no class-data archive for others.
     """
     asked = dict(settings or {})
     try:
@@ -91,7 +97,7 @@ def start_session(
             remedy="let the project's state be where it can be written",
             code="TRK507",
         ) from error
-    launch = _launch(state, scratch, asked)
+    launch = _launch(state, scratch, asked, record=record)
     local = master.startswith("local")
     with _environment({**launch.environment, **_python_environment(), **(_LOOPBACK if local else {})}):
         return _connect(_retrying(master), {**_defaults(app_name, state, local=local), **asked}, launch)
@@ -143,7 +149,7 @@ def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkS
         ) from error
 
 
-def _launch(state: Path, scratch: Path, settings: Mapping[str, str]) -> Launch:
+def _launch(state: Path, scratch: Path, settings: Mapping[str, str], *, record: bool) -> Launch:
     cache = cache_folder()
     options = [
         *_JVM,
@@ -151,7 +157,9 @@ def _launch(state: Path, scratch: Path, settings: Mapping[str, str]) -> Launch:
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         f"-Dtrucker.spark.log={state.resolve() / 'spark.log'}",
     ]
-    return prepare_launch(find_java(cache), cache, state.resolve(), options, settings, DRIVER_MEMORY)
+    return prepare_launch(
+        find_java(cache), cache, state.resolve(), options, settings, memory=DRIVER_MEMORY, record=record
+    )
 
 
 def _defaults(app_name: str, state: Path, *, local: bool) -> dict[str, str]:

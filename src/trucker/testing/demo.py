@@ -25,15 +25,16 @@ from rich.text import Text
 
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.observe.status import ProjectStatus
+from trucker.observe.status import ProjectStatus, TruckPhase
 from trucker.testing.equality import Sum, columns, duckdb_sums, postgres_sum
 from trucker.testing.process import TruckerProcess, kill_tree
 from trucker.testing.project_folder import postgres_entry, write_project
 from trucker.testing.server import Server
 from trucker.testing.shop import TABLES, Customers, open_shop
 
-SECONDS = 50.0
-_CATCH_UP_SECONDS = 60.0
+SECONDS = 30.0
+_START_SECONDS = 120.0
+_CATCH_UP_SECONDS = 120.0
 _DUCKDB = {
     "sales": ["public.orders", "public.order_items", "public.payments"],
     "catalogue": ["public.products", "public.reviews"],
@@ -42,7 +43,7 @@ _DUCKDB = {
 
 
 def main(seconds: float = SECONDS) -> int:
-    """Run the demo for about so many seconds after its set-up; 0 only if all tables are equal in the end."""
+    """Run the demo: so many seconds of load beside the starts; 0 only if all tables are equal in the end."""
     view = View()
     with (
         _interruptible(),
@@ -73,15 +74,14 @@ class _Demo:
         source, warehouse = self._set_up()
         customers = Customers(source.connect)
         self._stack.callback(customers.stop)
-        trucker = self._start()
-        began = time.monotonic()
         customers.start()
-        self._watch(trucker, customers, began + seconds * 0.45)
+        trucker = self._start()
+        self._watch(trucker, customers, seconds * 0.5)
         killed = trucker.kill_tree()
         self._view.say(f"SIGKILL to all {killed} processes of trucker; the shop goes on")
-        self._watch(None, customers, time.monotonic() + min(3.0, seconds * 0.05))
+        self._watch(None, customers, seconds * 0.1)
         trucker = self._start()
-        self._watch(trucker, customers, began + seconds)
+        self._watch(trucker, customers, seconds * 0.4)
         customers.stop()
         customers.check()
         self._view.say(f"the shop closes after {customers.transactions} transactions")
@@ -140,12 +140,20 @@ class _Demo:
 
     # -- the run ------------------------------------------------------------------------------------------------
 
-    def _watch(self, trucker: TruckerProcess | None, customers: Customers, until: float) -> None:
-        while time.monotonic() < until:
+    def _watch(self, trucker: TruckerProcess | None, customers: Customers, seconds: float) -> None:
+        """Show how it goes for so long, counted from when every truck streams."""
+        given_up = time.monotonic() + _START_SECONDS
+        until = time.monotonic() + seconds if trucker is None else None
+        while until is None or time.monotonic() < until:
+            customers.check()
+            status = trucker.status() if trucker else None
             if trucker is not None:
                 trucker.check()
-            customers.check()
-            self._view.show(trucker.status() if trucker else None, customers.transactions)
+            if until is None and status is not None and all(t.phase is TruckPhase.STREAMING for t in status.trucks):
+                until = time.monotonic() + seconds
+            if until is None and time.monotonic() > given_up:
+                raise TruckerError(f"the trucks do not stream after {_START_SECONDS:.0f} s")
+            self._view.show(status, customers.transactions)
             time.sleep(0.25)
 
     def _catch_up(self, trucker: TruckerProcess, source: Server, customers: Customers) -> None:
@@ -294,5 +302,7 @@ def _interruptible() -> Iterator[None]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A shop replicated to two stores, killed once, compared at the end.")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the load lasts (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of load, beside the starts (default: %(default)s)"
+    )
     sys.exit(main(parser.parse_args().seconds))

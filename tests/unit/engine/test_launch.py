@@ -32,7 +32,7 @@ def _no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 def arguments(java: Java, cache: Path, state: Path, **settings: str) -> list[str]:
     """The JVM's arguments as written down for it."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    launch = prepare_launch(java, cache, state, ["-Done=1"], named, "512m")
+    launch = prepare_launch(java, cache, state, ["-Done=1"], named, memory="512m")
     lines = Path(launch.environment["TRUCKER_JVM_ARGUMENTS"]).read_text().splitlines()
     return [line[1:-1].replace('\\"', '"').replace("\\\\", "\\") for line in lines]
 
@@ -64,7 +64,7 @@ def test_a_folder_on_the_class_path_forgoes_the_archive(
     java: Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-    launch = prepare_launch(java, tmp_path, tmp_path, [], {"spark.driver.extraClassPath": "/x.jar"}, "1g")
+    launch = prepare_launch(java, tmp_path, tmp_path, [], {"spark.driver.extraClassPath": "/x.jar"}, memory="1g")
     assert launch.archive is None
     assert not launch.recording
     lines = Path(launch.environment["TRUCKER_JVM_ARGUMENTS"]).read_text().splitlines()
@@ -73,18 +73,24 @@ def test_a_folder_on_the_class_path_forgoes_the_archive(
 
 def test_the_first_start_records_and_the_next_uses(java: Java, tmp_path: Path) -> None:
     assert archive_missing(java, tmp_path)
-    first = prepare_launch(java, tmp_path, tmp_path, [], {}, "1g")
+    first = prepare_launch(java, tmp_path, tmp_path, [], {}, memory="1g")
     assert first.recording
     assert first.archive is not None
     first.archive.write_bytes(b"archive")
-    second = prepare_launch(java, tmp_path, tmp_path, [], {}, "1g")
+    second = prepare_launch(java, tmp_path, tmp_path, [], {}, memory="1g")
     assert not second.recording
     assert second.archive == first.archive
     assert not archive_missing(java, tmp_path)
 
 
+def test_a_session_that_may_not_record_does_not(java: Java, tmp_path: Path) -> None:
+    launch = prepare_launch(java, tmp_path, tmp_path, [], {}, memory="1g", record=False)
+    assert not launch.recording
+    assert launch.archive is None
+
+
 def test_what_killed_recordings_left_and_the_oldest_archives_go(java: Java, tmp_path: Path) -> None:
-    archive = prepare_launch(java, tmp_path, tmp_path, [], {}, "1g").archive
+    archive = prepare_launch(java, tmp_path, tmp_path, [], {}, memory="1g").archive
     assert archive is not None
     archive.write_bytes(b"")
     old = time.time() - 7200
@@ -95,7 +101,7 @@ def test_what_killed_recordings_left_and_the_oldest_archives_go(java: Java, tmp_
         path.write_bytes(b"")
         os.utime(path, (old - age, old - age))
     fresh.write_bytes(b"")
-    prepare_launch(java, tmp_path, tmp_path, [], {}, "1g")
+    prepare_launch(java, tmp_path, tmp_path, [], {}, memory="1g")
     assert not stale.exists()
     assert fresh.exists()
     assert sorted(path.name for path in archive.parent.glob("*.[ja][so]*") if path.suffix != ".tmp") == sorted(
@@ -111,7 +117,7 @@ def test_a_broken_archive_stops_no_start(
     java: Java = request.getfixturevalue(which)
     archive = tmp_path / f"broken.{'aot' if java.major >= 25 else 'jsa'}"
     archive.write_bytes(content)
-    options = launch_module._archive_options(java, archive, None)
+    options = launch_module._archive_options(archive, None)
     done = subprocess.run([java.binary, *options, "-version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -97,7 +97,7 @@ from trucker.engine.session import start_session, stop_session
 from trucker.errors import TruckerError
 state, master, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 try:
-    spark = start_session("test", master=master, settings=settings, state=state)
+    spark = start_session("test", master=master, settings=settings, state=state, record=False)
 except TruckerError as error:
     print(json.dumps({"code": error.code, "message": error.message, "remedy": error.remedy}))
     sys.exit(3)

@@ -8,15 +8,25 @@ The framework owns batching, retries, reconnection, order and metrics. A sink ha
     commit(batch, receipts)     driver    make the batch visible and move the positions, as one; idempotent
     close()                     both      give back what is held; may be called on a sink never opened
 
-Order and repetition. `open` comes first and once per process that commits; `write` runs in other processes,
-on other machines perhaps, on a sink built from the same connection that was never opened. Of all the receipts
-of one `(batch, part)` exactly one reaches `commit`, so what a repeated `write` staged twice must not show.
+Order and repetition. `open` comes first; it is called again on the same sink when the outcome of a commit is not
+known, and then reports what is stored now. `write` runs in other processes, on other machines perhaps, on a sink built
+from the same connection that was never opened. Of all the receipts of one `(batch, target, part)` exactly one reaches
+`commit`, so what a repeated `write` staged twice must not show. One thread at a time uses a sink.
 After `commit` returns, the data is durable and every later `open`, in any process, reports the new positions (I3).
-A `commit` of a batch whose positions are stored already changes nothing (I4).
+A `commit` of a batch whose positions are stored already changes nothing (I4); `sinks.ledger` decides that for all.
 
-Snapshots use the same methods. Committing a table's entry into COPYING empties what an unfinished copy
-left there, and refuses a table that holds rows trucker did not put there (`SinkError`). `write` then takes the
-copied rows, and the commit that moves the table on to STREAMING or CATCHING_UP makes the copy count (I6).
+What a batch holds. A target's parts are sets of keys: no key is in two of them. The values of one part come in order,
+and a later one may touch a key of an earlier one; each is a net change (`engine.compact`), applied as: truncate;
+deletes; key-moving updates as a set, from the rows before the value; the rest. A truncate empties the table once,
+before all parts, and voids what its own part held before it: every part that had anything before it has it, too.
+An update's unchanged cells stay as they are at the destination (I7); a row that should have them and is not there is
+an error, not a row with NULLs. In a table without key a delete removes exactly one of equal rows. The changes' columns
+may be fewer than the target's (older than an ADD COLUMN: an insert takes `missing_value`) or more (one dropped since).
+
+Snapshots use the same methods. Committing a table's entry into COPYING empties what an unfinished or forgotten copy
+left there, and refuses a table that holds rows trucker did not put there. `write` then takes the copied rows, and the
+commit that moves the table on to STREAMING or CATCHING_UP makes the copy count (I6). All of them carry the same
+`Batch.snapshot`; once another attempt has begun, an older one can neither write nor commit.
 
 Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
 `SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having
@@ -146,7 +156,7 @@ class Sink(ABC):
     def open(self) -> Mapping[str, TruckState]:
         """Connect, create trucker's own tables, undo what a crash left half done; the stored states by truck."""
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> None:  # noqa: B027  (optional: not every destination has tables)
         """Make the destination table able to hold the target's rows. Adds, never removes."""
 
     @abstractmethod
@@ -157,5 +167,5 @@ class Sink(ABC):
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Apply the receipts in `part` order, table by table, and store positions and states, all or nothing."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (optional)
         """Give back connections and files."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from trucker.change import quote_identifier
 from trucker.sinks.base import Target
-from trucker.sinks.postgres.stage import DELETE_ROW, UPSERT_ROW, Contents, Group
+from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.table import DestinationTable, literal
+
+MANY: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class Step:
     """A statement, and how many rows it must touch (None: any number).
 
     `purpose` is what is said when it touched others. A step with `cancels` removes pairs of staged rows; those
-    `after_cancel` have that many fewer to touch. `lost` steps look whether what was staged is still there.
+    `after_cancel` have that many fewer to touch, and a step that does the `rest` as many as the one before it did.
+    `lost` steps look whether what was staged is still there.
     """
 
     target: Target
@@ -31,6 +35,7 @@ class Step:
     purpose: str = ""
     cancels: bool = False
     after_cancel: bool = False
+    rest: bool = False
     lost: bool = False
     columns: tuple[str, ...] = ()
 
@@ -88,8 +93,10 @@ class _Statements:
                     purpose="move",
                 )
             )
-        if self._contents.upserts or self._contents.moves:
-            found.append(self._upsert())
+        replaces = self._contents.replaces if self._contents.replaces >= MANY else 0
+        found += self._replace(replaces) if replaces else []
+        if self._contents.upserts or self._contents.moves or self._contents.replaces > replaces:
+            found.append(self._upsert(self._contents.replaces - replaces))
         return found + [self._patch(patch) for patch in self._contents.patches]
 
     def _at(self, letter: str) -> str:
@@ -107,18 +114,31 @@ class _Statements:
             purpose="move a row with unchanged cells",
         )
 
-    def _upsert(self) -> Step:
+    def _replace(self, rows: int) -> list[Step]:
+        """Many rows that should be there are updated faster than upserted; those that are not are inserted after."""
+        changed = [name for name in self._writable if name not in self._key]
+        cells = ", ".join(f"{quote_identifier(name)} = s.c{self._number[name]}" for name in changed)
+        there = f"select from {self._into} t where {self._at('c')}"
+        update = f"update {self._into} t set {cells} from {self._staged} s where s.k = $1 and {self._at('c')}"
+        insert = f"{self._insert()} where s.k = $1 and not exists ({there})"
+        found = [self._step(update, REPLACE_ROW, expected=None, purpose="write")] if changed else []
+        expected = rows if changed else None
+        return [*found, self._step(insert, REPLACE_ROW, expected=expected, purpose="write", rest=True)]
+
+    def _upsert(self, replaces: int) -> Step:
         changed = [quote_identifier(name) for name in self._writable if name not in self._key]
         conflict = f"update set {', '.join(f'{name} = excluded.{name}' for name in changed)}" if changed else "nothing"
         moves = self._contents.moves
         rows, codes = "s.k = $1", [UPSERT_ROW]
+        if replaces:
+            rows, codes = "s.k in ($1, $2)", [UPSERT_ROW, REPLACE_ROW]
         if moves:
-            rows, codes = "(s.k = $1 or s.k >= $2)", [UPSERT_ROW, moves[0].code]
+            rows, codes = f"({rows} or s.k >= ${len(codes) + 1})", [*codes, moves[0].code]
         key = ", ".join(map(quote_identifier, self._key))
         return self._step(
             f"{self._insert()} where {rows} on conflict ({key}) do {conflict}",
             *codes,
-            expected=self._contents.upserts + sum(move.rows for move in moves) if changed else None,
+            expected=self._contents.upserts + replaces + sum(move.rows for move in moves) if changed else None,
             purpose="write",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psycopg
@@ -17,7 +17,7 @@ from trucker.sinks.postgres.apply import Step, staging_columns, steps, still_sta
 from trucker.sinks.postgres.failure import explain, passing
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
-from trucker.sinks.postgres.staging import Temporaries, copy_in, drop_stages, stage_name
+from trucker.sinks.postgres.staging import Temporaries, copy_in, drop_stages, left_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.table import DestinationTable
 
 Describe = Callable[[Session, Target], DestinationTable]
@@ -39,6 +39,7 @@ class Commit:
         try:
             self._apply(batch, receipts)
             self._session.run("commit")
+            self._sweep(batch, receipts)
         except psycopg.Error as error:
             self._roll_back()
             if passing(error):
@@ -47,6 +48,12 @@ class Commit:
         except BaseException:
             self._roll_back()
             raise
+
+    def _sweep(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Drop what attempts at this batch staged that did not become receipts."""
+        if _stages(receipts):
+            with suppress(psycopg.Error):
+                drop_stages(self._session, left_stages(self._session, stage_prefix(self._project, batch)))
 
     def _roll_back(self) -> None:
         # Temporary tables made in this transaction go, those dropped in it come back.
@@ -163,12 +170,14 @@ class Commit:
             if failed is None or passing(error):
                 raise
             raise _failure(failed, error) from None
-        cancelled = 0
+        cancelled = before = 0
         for step, cursor in zip(todo, cursors, strict=True):
             if step.cancels:
                 cancelled = cursor.rowcount // 2
             elif step.expected is not None:
-                _verify(step, cursor.rowcount, step.expected - (cancelled if step.after_cancel else 0))
+                less = cancelled if step.after_cancel else before if step.rest else 0
+                _verify(step, cursor.rowcount, step.expected - less)
+            before = cursor.rowcount
 
 
 def _verify(step: Step, touched: int, expected: int) -> None:

@@ -65,17 +65,15 @@ class Session:
 
     @property
     def usable(self) -> bool:
-        """At rest and, as far as can be told without a round trip, alive: no end of file waits to be read."""
+        """At rest and, as far as can be told without a round trip, alive.
+
+        A server has nothing to say to a client at rest but that it ends the connection.
+        """
         pgconn = self.connection.pgconn
         if self.connection.closed or pgconn.transaction_status != TransactionStatus.IDLE:
             return False
         readable, _, _ = select.select([pgconn.socket], [], [], 0)
-        if readable:
-            try:
-                pgconn.consume_input()
-            except psycopg.Error:
-                return False
-        return pgconn.status == psycopg.pq.ConnStatus.OK and not pgconn.error_message
+        return not readable
 
 
 _idle: dict[tuple[int, str], list[Session]] = {}

@@ -6,7 +6,8 @@ columns by number, so that no name of a user's collides with ours, and type them
     k                what                                      cells
     0  UPSERT        write the whole row                       all
     1  DELETE        delete the row                            the key (all of them in a table without key)
-    2… a patch       update the cells that were sent           key and those sent
+    2  REPLACE       write the whole row, which was there      all
+    3… a patch       update the cells that were sent           key and those sent
     n… a move        the row at the old key goes to a new one  key and those sent; the others are taken from the row
 """
 
@@ -28,7 +29,8 @@ from trucker.sinks.copy_text import Cells, copy_text
 
 UPSERT_ROW: Final = 0
 DELETE_ROW: Final = 1
-FIRST_PATCH: Final = 2
+REPLACE_ROW: Final = 2
+FIRST_PATCH: Final = 3
 
 Indices = npt.NDArray[np.int64]
 
@@ -50,6 +52,7 @@ class Contents:
     rows: int
     upserts: int
     deletes: int
+    replaces: int = 0
     patches: tuple[Group, ...] = ()
     moves: tuple[Group, ...] = ()
 
@@ -85,7 +88,8 @@ def _keyed(changes: Changes, key: Sequence[str]) -> tuple[Contents, Iterator[pa.
     for mask in changes.unchanged.values():
         partial |= mask
     partial &= written
-    codes = np.full(len(changes), UPSERT_ROW, np.int16)
+    replaced = (changes.op == UPDATE) & ~partial & ~moved
+    codes = np.where(replaced, REPLACE_ROW, UPSERT_ROW).astype(np.int16)
     patches = _groups(changes, partial & ~moved, codes, FIRST_PATCH, sent=True)
     moves = _groups(changes, partial & moved, codes, FIRST_PATCH + len(patches), sent=False)
     rows = np.flatnonzero(written)
@@ -93,8 +97,9 @@ def _keyed(changes: Changes, key: Sequence[str]) -> tuple[Contents, Iterator[pa.
     contents = Contents(
         changes.schema.names,
         len(rows) + len(gone),
-        int(np.count_nonzero(written & ~partial)),
+        int(np.count_nonzero(written & ~partial & ~replaced)),
         len(gone),
+        int(np.count_nonzero(replaced)),
         patches,
         moves,
     )

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from trucker.change import INSERT, Changes, quote_identifier
-from trucker.sinks.base import Target, Work
+from trucker.sinks.base import Batch, Target, Work
 from trucker.sinks.postgres.apply import staging_columns
 from trucker.sinks.postgres.own_tables import SCHEMA
 from trucker.sinks.postgres.session import Session
@@ -62,7 +62,7 @@ class PartWriter:
 
     def __init__(self, project: str, work: Work, lend: Lend, describe: Describe) -> None:
         self._target = work.target
-        self._prefix = f"{stage_prefix(project)}{_digest(work.batch.name, str(work.target))}_{work.part}_"
+        self._prefix = f"{stage_prefix(project, work.batch)}{_digest(str(work.target))}_{work.part}_"
         self._lend = lend
         self._describe = describe
         self._truncates = False
@@ -128,9 +128,9 @@ def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes]) -> 
             copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
 
 
-def stage_prefix(project: str) -> str:
-    """How the names of all staging tables of a project begin."""
-    return f"s_{_digest(project)}_"
+def stage_prefix(project: str, batch: Batch | None = None) -> str:
+    """How the names of all staging tables of a project begin, or of one batch of it."""
+    return f"s_{_digest(project)}_{_digest(batch.name)}_" if batch else f"s_{_digest(project)}_"
 
 
 def stage_name(name: str) -> str:
@@ -186,4 +186,4 @@ class Temporaries:
 
 
 def _digest(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:11]

@@ -155,8 +155,9 @@ def _widen(session: Session, target: Target, found: DestinationTable) -> None:
 
 def _released(column: Column, target: Target, found: DestinationTable) -> bool:
     """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
-    required = found.columns[column.name].not_null
-    return required and not column.not_null and column.type_name != "" and column.name not in target.source.key
+    own = found.columns[column.name]
+    known = column.type_name != "" and column.name not in target.source.key
+    return own.not_null and not own.identity and not column.not_null and known
 
 
 def _refuse(session: Session, target: Target, found: DestinationTable) -> None:

@@ -60,7 +60,7 @@ class JsonLinesSink(Sink):
         self._connection = connection
         self._project = workspace.project
         self._folder = connection.path
-        self._spool = Spool.of(workspace, connection.name)
+        self._spool = Spool(workspace.folder)
         self._ledger: Ledger | None = None
         self._ends: dict[str, End] = {}
 
@@ -129,7 +129,7 @@ class JsonLinesSink(Sink):
             raise SinkError(
                 f"{self._folder} holds lines but no manifest.json that says how far they count",
                 remedy="restore manifest.json, or name an empty folder",
-                code="TRK415",
+                code="TRK455",
             )
         return Ledger(), {}
 
@@ -149,7 +149,7 @@ class JsonLinesSink(Sink):
             raise kind(
                 f"{doing} {error.filename or self._folder} failed: {error.strerror or error}",
                 remedy=f"make sure that trucker may write to {self._folder} and that there is room",
-                code="TRK416",
+                code="TRK456",
             ) from error
 
 
@@ -198,7 +198,7 @@ class _Files:
             raise SinkError(
                 f"{path} has {length} bytes where manifest.json says {end.bytes}: lines are missing",
                 remedy="restore the file from a backup, or move the folder away and run `trucker reset`",
-                code="TRK417",
+                code="TRK457",
             )
         if length > end.bytes:
             os.truncate(path, end.bytes)

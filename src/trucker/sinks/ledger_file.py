@@ -31,19 +31,19 @@ def load(path: Path, project: str) -> dict[str, Any] | None:
         raise SinkError(
             f"{path} is damaged: it is not JSON",
             remedy="restore it from a backup, or remove the whole folder and run `trucker reset`",
-            code="TRK412",
+            code="TRK452",
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise SinkError(
             f"{path} was not written by this version of trucker",
             remedy="use the version that wrote it, or another folder",
-            code="TRK413",
+            code="TRK453",
         )
     if content.get("project") != project:
         raise SinkError(
             f"{path} belongs to the project {content.get('project')!r}, this one is {project!r}",
             remedy="give every project a folder of its own, or set unique_id back to what it was",
-            code="TRK414",
+            code="TRK454",
         )
     return content
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import Batch, Receipt, Target, Work, Workspace
+from trucker.sinks.base import Batch, Receipt, Target, Work
 
 INLINE_BYTES: Final = 1 << 20
 SUFFIX: Final = ".arrows"
@@ -53,11 +53,6 @@ class Spool:
         self._folder = folder
         self._inline_bytes = inline_bytes
 
-    @classmethod
-    def of(cls, workspace: Workspace, connection: str) -> Spool:
-        """The spool of one destination of a project."""
-        return cls(workspace.folder / "spool" / _safe(connection))
-
     def stage(self, work: Work, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         """Take all of `batches`, one at a time; None where there are none. They share one schema."""
         writer = _PartWriter(self._folder, _stem(work), self._inline_bytes)
@@ -69,7 +64,7 @@ class Spool:
             raise SinkUnavailable(
                 f"staging for {work.target.table} failed in {self._folder}: {error.strerror or error}",
                 remedy="make room on, or give trucker access to, the project's state folder",
-                code="TRK410",
+                code="TRK450",
             ) from error
         finally:
             writer.abandon()
@@ -86,7 +81,7 @@ class Spool:
             raise SinkUnavailable(
                 f"staged file {staged.file} is not in {self._folder}: {error.strerror or error}",
                 remedy="the state folder must be shared by driver and executors; the batch is staged again",
-                code="TRK411",
+                code="TRK451",
             ) from error
         with source, pa.ipc.open_stream(source) as reader:
             yield from reader

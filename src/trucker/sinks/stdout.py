@@ -32,7 +32,7 @@ class StdoutSink(Sink):
     def __init__(self, connection: StdoutConnection, workspace: Workspace) -> None:
         self._connection = connection
         self._workspace = workspace
-        self._spool = Spool.of(workspace, connection.name)
+        self._spool = Spool(workspace.folder)
         self._ledger: Ledger | None = None
 
     @property
@@ -83,7 +83,7 @@ class StdoutSink(Sink):
             raise SinkError(
                 "standard output was closed by its reader",
                 remedy="start trucker again with a reader that stays; nothing is lost",
-                code="TRK418",
+                code="TRK458",
             ) from error
 
     def _load(self) -> Ledger:

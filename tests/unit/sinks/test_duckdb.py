@@ -278,7 +278,7 @@ def test_parts_too_large_for_a_receipt(path: Path) -> None:
     rows = [{"id": str(n), "a": text[n], "b": None} for n in range(30_000)]
     parts = [[copied_rows_of(ITEMS, rows[k::3])] for k in range(3)]
     receipts = [sink.write(Work(batch, TARGET, n), iter(part)) for n, part in enumerate(parts)]
-    spool = path.parent / "work" / "spool" / "d"
+    spool = path.parent / "work"
     sink.write(Work(batch, TARGET, 1), iter(parts[1]))  # an attempt in vain
     assert len(list(spool.iterdir())) == 4
     sink.commit(batch, receipts)
@@ -289,7 +289,7 @@ def test_parts_too_large_for_a_receipt(path: Path) -> None:
 
 def test_a_first_open_removes_what_a_crash_left(path: Path) -> None:
     started(path).close()
-    left = path.parent / "work" / "spool" / "d" / "main.public.items.x.00000.0123.arrows"
+    left = path.parent / "work" / "main.public.items.x.00000.0123.arrows"
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     sink = make(path)

@@ -130,7 +130,7 @@ def test_lines_without_a_manifest_are_refused(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [1000]
 
 
-@pytest.mark.parametrize(("text", "code"), [("{", "TRK412"), ("[]", "TRK413"), ('{"format": 99}', "TRK413")])
+@pytest.mark.parametrize(("text", "code"), [("{", "TRK452"), ("[]", "TRK453"), ('{"format": 99}', "TRK453")])
 def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str, code: str) -> None:
     make(tmp_path).open()
     (tmp_path / "lines" / "manifest.json").write_text(text)

@@ -9,7 +9,7 @@ import pytest
 
 from trucker.change import Lsn, TableId
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import Batch, Receipt, Target, Work, Workspace
+from trucker.sinks.base import Batch, Receipt, Target, Work
 from trucker.sinks.spool import Inline, Spool, Spooled
 from trucker.testing.handmade import schema_of
 
@@ -111,18 +111,17 @@ def test_clear_takes_unfinished_files_and_no_others(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(SinkUnavailable, match="TRK411"):
+    with pytest.raises(SinkUnavailable, match="TRK451"):
         list(Spool(tmp_path).read(Spooled("gone.arrows")))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SinkUnavailable, match="TRK410"):
+    with pytest.raises(SinkUnavailable, match="TRK450"):
         Spool(tmp_path / "file", inline_bytes=0).stage(work(), batches(1))
 
 
 def test_any_name_makes_a_file(tmp_path: Path) -> None:
-    spool = Spool.of(Workspace("p", tmp_path), "a/b")
     for name in ("..", "a/b", "*", "[x]", "é" * 63, "x" * 200):
         staged = Spool(tmp_path, inline_bytes=0).stage(work(truck=name, table=TableId(name, name)), batches(1))
         assert isinstance(staged, Spooled)
@@ -130,4 +129,3 @@ def test_any_name_makes_a_file(tmp_path: Path) -> None:
         assert list(Spool(tmp_path).read(staged)) == batches(1)
         Spool(tmp_path).discard(work(truck=name, table=TableId(name, name)).batch)
         assert files(tmp_path) == []
-    assert spool.stage(work(), batches(1)) is not None

@@ -40,7 +40,7 @@ class DuckDBSink(Sink):
     def __init__(self, connection: DuckDBConnection, workspace: Workspace) -> None:
         self._connection = connection
         self._path = connection.path
-        self._spool = Spool.of(workspace, connection.name)
+        self._spool = Spool(workspace.folder)
         self._session = Session(connection.path)
         self._books = Bookkeeping(workspace.project, connection.path)
         self._opened = False

@@ -77,7 +77,7 @@ class _Tally:
                 whole = whole.take(np.arange(int(truncates[-1]) + 1, len(whole), dtype=np.int64))
             if not len(whole):
                 continue
-            shaped = in_shape(whole, schema)
+            shaped = whole.reshaped(schema)
             batch = self._keyed(shaped) if schema.key else self._bag(shaped)
             self.rounds += 1
             self._batches += 1
@@ -125,46 +125,6 @@ class _Tally:
                 new = _where(changes.unchanged[name], old, new)
             columns[f"n{number}"] = pa.concat_arrays([old.take(pa.array(goes)), new.take(pa.array(comes))])
         return _batch({"delta": pa.array(delta), **columns})
-
-
-def in_shape(changes: Changes, schema: TableSchema) -> Changes:
-    """The changes with the target's columns.
-
-    A column they do not have was added to the table after them: what they inserted holds what the source gave all
-    older rows, what they updated keeps the destination's value. Without a key the rows themselves are compared, and
-    every one of them holds that value. A column that the target does not have was dropped.
-    """
-    if changes.schema.names == schema.names:
-        return changes
-    have = frozenset(changes.schema.names)
-    count = len(changes)
-    fresh = changes.op == INSERT if schema.key else np.ones(count, np.bool_)
-    new, old, unchanged = [], [], {}
-    for column in schema.columns:
-        if column.name in have:
-            new.append(changes.new.column(column.name))
-            old.append(changes.old.column(column.name))
-            if column.name in changes.unchanged:
-                unchanged[column.name] = changes.unchanged[column.name]
-            continue
-        missing = pa.repeat(pa.scalar(column.missing_value, pa.string()), count)
-        new.append(missing)
-        old.append(missing)
-        if not fresh.all():
-            unchanged[column.name] = ~fresh
-    names = list(schema.names)
-    return Changes(
-        schema,
-        changes.op,
-        pa.RecordBatch.from_arrays(new, names=names),
-        pa.RecordBatch.from_arrays(old, names=names),
-        changes.old_kind,
-        unchanged,
-        changes.commit_lsn,
-        changes.commit_time,
-        changes.xid,
-        changes.ordinal,
-    )
 
 
 def kept_text(changes: Changes) -> pa.Array:

@@ -199,7 +199,7 @@ def _slot(look: _Look) -> Iterator[Finding]:
             yield look.error(
                 f"replication slot {look.slot} does not exist",
                 f"run: SELECT pg_create_logical_replication_slot('{look.slot}', '{PLUGIN}')",
-                "TRK231",
+                "TRK230",
             )
         return
     problem = _slot_problem(look, found)
@@ -220,13 +220,13 @@ def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
     if found.plugin != PLUGIN:
         plugin = found.plugin or "none: it is a physical slot"
         return look.error(
-            f"replication slot {look.slot} belongs to something else: its plugin is {plugin}", drop, "TRK231"
+            f"replication slot {look.slot} belongs to something else: its plugin is {plugin}", drop, "TRK232"
         )
     if found.database != look.connection.info.dbname:
         return look.error(
             f"replication slot {look.slot} belongs to database {found.database}, not {look.connection.info.dbname}",
             "give the project another `unique_id`, or the connection the slot's database",
-            "TRK231",
+            "TRK232",
         )
     if found.lost:
         return look.error(

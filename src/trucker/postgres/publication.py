@@ -257,14 +257,14 @@ def unserved(
     if row is None:
         listed = ", ".join(_table_clause(wanted) for wanted in tables)
         remedy = f"run: CREATE PUBLICATION {quoted} FOR TABLE {listed} WITH ({_OPTIONS})"
-        return [SourceError(f"publication {name} does not exist", remedy=remedy, code="TRK221")]
+        return [SourceError(f"publication {name} does not exist", remedy=remedy, code="TRK240")]
     problems = []
     if lacking := _unpublished(row):
         problems.append(
             SourceError(
                 f"publication {name} leaves out {', '.join(lacking)}",
                 remedy=f"run: ALTER PUBLICATION {quoted} SET (publish = 'insert, update, delete, truncate')",
-                code="TRK221",
+                code="TRK240",
             )
         )
     if not row["pubviaroot"] and any(source.partitioned for source in sources.values()):
@@ -272,7 +272,7 @@ def unserved(
             SourceError(
                 f"publication {name} sends the changes of partitions under the partitions' names",
                 remedy=f"run: ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true)",
-                code="TRK221",
+                code="TRK240",
             )
         )
         return problems
@@ -290,21 +290,21 @@ def _shortfall(
     name = quoted.strip('"')
     if member is None:
         remedy = f"run: ALTER PUBLICATION {quoted} ADD TABLE {_table_clause(wanted)}"
-        return SourceError(f"publication {name} does not hold table {wanted.table}", remedy=remedy, code="TRK221")
+        return SourceError(f"publication {name} does not hold table {wanted.table}", remedy=remedy, code="TRK240")
     published = frozenset(member["columns"] or source.schema.names)
     missing = [column for column in wanted.columns or source.schema.names if column not in published]
     if missing:
         return SourceError(
             f"publication {name} does not send {', '.join(missing)} of table {wanted.table}",
             remedy="leave them out with `only_columns` or `except_columns`, or add them to the publication",
-            code="TRK221",
+            code="TRK240",
         )
     if _normal(member["filter"]) != _normal(wanted.where):
         theirs = member["filter"] or "none"
         return SourceError(
             f"publication {name} filters table {wanted.table} by another condition than the truck: {theirs}",
             remedy=f"give the truck exactly this `where`: {theirs}" if member["filter"] else "remove `where`",
-            code="TRK221",
+            code="TRK240",
         )
     return None
 
@@ -348,7 +348,7 @@ def _obstacles(
             SourceError(
                 f"publication {name} is FOR ALL TABLES and cannot be given a list",
                 remedy=f"run: {drop}  (or name it as `publication` to use it as it is)",
-                code="TRK221",
+                code="TRK240",
             )
         ]
     user = quote_identifier(_current_user(connection))

@@ -148,7 +148,7 @@ def test_a_slot_and_publication_named_beforehand_must_be_there(database: Databas
     config = database.connection.model_copy(update={"slot": "theirs", "publication": "theirs"})
     database.execute("create table a (id int primary key)")
     problems = bad(check_source(config, [table("a")], publication="theirs", slot="theirs"))
-    assert [problem.code for problem in problems] == ["TRK231", "TRK221"]
+    assert [problem.code for problem in problems] == ["TRK230", "TRK240"]
     assert "pg_create_logical_replication_slot('theirs'" in problems[0].remedy
 
 

@@ -106,7 +106,12 @@ class SourceRun:
         self._capture.start()
 
     def _own(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
-        return {name: state for name, state in states.items() if name in self.runs}
+        """The states of this source's trucks that have a position: those with a table that has been copied."""
+        return {
+            name: state
+            for name, state in states.items()
+            if name in self.runs and any(table.phase is not Phase.COPYING for table in state.tables.values())
+        }
 
     def _check_slot(self, slot: SlotInfo | None, identity: SourceIdentity, positions: Sequence[Lsn]) -> Lsn:
         """Whether slot, log and destinations fit together; where a new log would begin."""

@@ -11,12 +11,11 @@ from trucker.changelog.segment import SegmentId
 
 
 class SegmentIndex:
-    """A segment's blocks up to `size`. `open_lsn` is the commit LSN of the transaction it begins inside of, or 0."""
+    """A segment's blocks up to `size`."""
 
     def __init__(self, key: SegmentId) -> None:
         self.id = key
         self.size = 0
-        self.open_lsn = 0
         self.offset = array("Q")
         self.length = array("Q")
         self.first = array("Q")
@@ -34,8 +33,6 @@ class SegmentIndex:
     def extend(self, fd: int, limit: int) -> None:
         """Read on to `limit`; `DamagedError` at the first block that is not whole, with those before it kept."""
         for offset, head in heads(fd, self.size, limit):
-            if not offset and head.open:
-                self.open_lsn = head.open.commit_lsn
             self.offset.append(offset)
             self.length.append(head.bytes)
             self.first.append(head.first)

@@ -26,7 +26,7 @@ from trucker.change import Frames, OpenTransaction
 from trucker.changelog.block import BEGIN, NEW_SHAPE, DamagedError, Head, RelationEntry, check_body, decode_head
 from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.index import SegmentIndex
-from trucker.changelog.scan import damaged
+from trucker.changelog.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
@@ -80,6 +80,7 @@ class LogReader:
         self._indexes: OrderedDict[SegmentId, SegmentIndex] = OrderedDict()
         self._relations: OrderedDict[tuple[SegmentId, int], bytes] = OrderedDict()
         self._listed: list[Segment] = []
+        self._head: tuple[SegmentId, Lsn] | None = None
         self._stamp = 0
         self._lock = threading.RLock()
 
@@ -124,14 +125,10 @@ class LogReader:
             segments = self._list(durable)
             if not segments:
                 return durable.commit_lsn
-            first = segments[0]
             try:
-                index = self._index(first, durable)
+                return self._begins(segments[0])
             except FileNotFoundError:
                 self._stamp = 0
-                continue
-            # A segment that begins inside a transaction whose start is gone serves only those who have applied it.
-            return Lsn(index.open_lsn + 1 if index.open_lsn else first.id.base)
 
     @_alone
     def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
@@ -190,7 +187,7 @@ class LogReader:
     def read(self, ref: BlockRef) -> Frames:
         """The messages of a reference, their checksums verified."""
         data = memoryview(self._pread(ref.segment, ref.offset, ref.bytes))
-        heads: list[Head] = []
+        parsed: list[Head] = []
         bodies: list[memoryview] = []
         entries: dict[int, RelationEntry] = {}
         offset = 0
@@ -198,18 +195,18 @@ class LogReader:
             head, body = self._block(ref, data, offset)
             for entry in head.relations:
                 entries.setdefault(entry.oid, entry)
-            heads.append(head)
+            parsed.append(head)
             bodies.append(body)
             offset += head.bytes
-        lengths = np.concatenate([_lengths(h, b) for h, b in zip(heads, bodies, strict=True)])
-        payloads = [np.frombuffer(b, np.uint8, offset=4 * h.messages) for h, b in zip(heads, bodies, strict=True)]
+        lengths = np.concatenate([_lengths(h, b) for h, b in zip(parsed, bodies, strict=True)])
+        payloads = [np.frombuffer(b, np.uint8, offset=4 * h.messages) for h, b in zip(parsed, bodies, strict=True)]
         starts = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=starts[1:])
         payload = payloads[0] if len(payloads) == 1 else np.concatenate(payloads)
         if ref.until is not None:
             starts = _clipped(payload, starts, ref.until)
             payload = payload[: starts[-1]]
-        started = heads[0].open
+        started = parsed[0].open
         return Frames(
             payload,
             starts,
@@ -279,6 +276,20 @@ class LogReader:
             check_chain(self.folder, self._listed)
             check_reaches(self.folder, self._listed, durable.segment if durable.offset else None)
         return self._listed
+
+    def _begins(self, segment: Segment) -> Lsn:
+        """The position from which a log that begins with this segment can be served."""
+        if self._head is None or self._head[0] != segment.id:
+            started = None
+            try:
+                for _, head in heads(self._open(segment.id), 0, self._storage.size(segment)):
+                    started = head.open
+                    break
+            except DamagedBlockError as damage:
+                raise damaged(self._path(segment.id), damage.offset, str(damage)) from None
+            # One that begins inside a transaction whose start is gone serves only those who have applied that.
+            self._head = segment.id, Lsn(started.commit_lsn + 1 if started else segment.id.base)
+        return self._head[1]
 
     def _index(self, segment: Segment, durable: Durable) -> SegmentIndex:
         """The segment's index, as far as it is durable. Of many segments only the last used are kept."""
@@ -394,7 +405,7 @@ def _joins(run: BlockRef, ref: BlockRef, flags: int) -> bool:
 
 
 def _joined(run: BlockRef, ref: BlockRef) -> BlockRef:
-    relations = run.relations if run.relations == ref.relations else tuple({*run.relations, *ref.relations})
+    relations = run.relations if run.relations == ref.relations else tuple(sorted({*run.relations, *ref.relations}))
     return BlockRef(run.segment, run.offset, run.bytes + ref.bytes, run.first, ref.last, relations, ref.until)
 
 

@@ -44,7 +44,7 @@ from trucker.changelog.block import (
 from trucker.changelog.durable import Durable, DurableFile
 from trucker.changelog.recovery import recover
 from trucker.changelog.relation import Descriptions
-from trucker.changelog.segment import Folder, Segment, SegmentId, write_all
+from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_back, write_all
 from trucker.changelog.source import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.lsn import Lsn
@@ -236,7 +236,10 @@ class LogWriter:
         new_shape = not segment.described.keys().isdisjoint(described)
         head, body = encode(messages, summary, started, relations, new_shape=new_shape)
         segment.dirty = True
-        segment.size += write_all(segment.fd, head, body)
+        written = write_all(segment.fd, head, body)
+        if summary.open:
+            start_writing_back(segment.fd, segment.size, written)
+        segment.size += written
         segment.described.update(described)
         self._open = summary.open
         if summary.open is None:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Final
 
-from trucker.changelog.durable import Durable, read_durable
+from trucker.changelog.durable import Durable, Watch, read_durable
 from trucker.changelog.source import SourceIdentity
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
@@ -28,7 +28,6 @@ log = logging.getLogger("trucker.capture")
 
 SEGMENT_BYTES: Final = 64 << 20
 _LOOK_SECONDS: Final = 0.2
-_STABLE_SECONDS: Final = 30.0
 _CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
     ("TRK2", SourceError),
     ("TRK3", ChangeLogError),
@@ -79,6 +78,7 @@ class CaptureSupervisor:
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._backoff = Backoff(0.1, 10.0)
         self._last_words: deque[str] = deque(maxlen=20)
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -91,8 +91,9 @@ class CaptureSupervisor:
 
     def stop(self, timeout: float = 10.0) -> None:
         """End the process once what it holds is durable; by force when that takes longer than `timeout`."""
-        self._stopping.set()
-        process = self._process
+        with self._changed:
+            self._stopping.set()
+            process = self._process
         if process is not None:
             _hang_up(process)
             try:
@@ -129,6 +130,10 @@ class CaptureSupervisor:
         Returns early when `stop` is set or after `timeout` seconds; raises the failure when capture fails for good.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        with Watch(self.spec.folder) as watch:
+            return self._wait_seen(lsn, stop, deadline, watch)
+
+    def _wait_seen(self, lsn: Lsn, stop: threading.Event | None, deadline: float | None, watch: Watch) -> Durable:
         while True:
             durable = read_durable(self.spec.folder)
             if durable.seen_lsn >= lsn or (stop is not None and stop.is_set()):
@@ -137,8 +142,7 @@ class CaptureSupervisor:
                 raise self._failure
             if deadline is not None and time.monotonic() >= deadline:
                 return durable
-            with self._changed:
-                self._changed.wait(_LOOK_SECONDS / 10)
+            watch.wait(time.monotonic() + _LOOK_SECONDS)
 
     def wait_state(self, *states: CaptureState, timeout: float) -> bool:
         """Wait until the state is one of these; whether it is."""
@@ -164,11 +168,9 @@ class CaptureSupervisor:
 
     def _mind(self) -> None:
         """Listen until the process ends, and start it again unless it must not be."""
-        backoff = Backoff(0.1, 10.0)
         while True:
             process = self._process
             assert process is not None
-            began = time.monotonic()
             self._listen(process)
             code = process.wait()
             _hang_up(process)
@@ -177,16 +179,15 @@ class CaptureSupervisor:
             if code == EXIT_FAILED:
                 self._fail(EngineError("capture failed and did not say why", code="TRK520", remedy="report this"))
                 return
-            if time.monotonic() - began > _STABLE_SECONDS:
-                backoff.reset()
             words = self._last_words[-1] if self._last_words else f"exit code {code}"
             log.warning("capture ended unexpectedly, starting it again", extra={"exit": code, "reason": words})
             self._become(CaptureState.RECONNECTING, EngineError(f"the capture process ended: {words}", code="TRK520"))
-            backoff.wait(self._stopping)
-            if self._stopping.is_set():
-                return
-            self.restarts += 1
-            self._launch()
+            self._backoff.wait(self._stopping)
+            with self._changed:
+                if self._stopping.is_set():
+                    return
+                self.restarts += 1
+                self._launch()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -204,8 +205,7 @@ class CaptureSupervisor:
                 self._become(CaptureState.CONNECTED)
             case "progress":
                 self.beat = event.get("beat")
-                with self._changed:
-                    self._changed.notify_all()
+                self._backoff.reset()
             case "reconnecting":
                 self._reconnecting(event, process)
             case "notice":

@@ -212,7 +212,8 @@ class View:
         self._rates: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        self._console.print(Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), text))
+        line = Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), text)
+        self._console.print(line, soft_wrap=True)
 
     def show(self, status: ProjectStatus | None, transactions: int) -> None:
         """The trucks as they are now; None while trucker is down."""

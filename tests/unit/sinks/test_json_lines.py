@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import (
@@ -97,6 +97,7 @@ def reference(schema: TableSchema, changes: Changes, i: int) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in items.items()) + "}\n"
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(change, max_size=12), st.booleans(), st.data())
 def test_lines_are_those_of_a_plain_implementation(
     made: list[tuple[int, int, dict[str, str | None], dict[str, str | None], set[str]]],

@@ -165,7 +165,7 @@ def place(changes: Changes, lsn: Sequence[int], ordinal: Sequence[int]) -> Chang
     return replace(changes, commit_lsn=np.array(lsn, np.uint64), ordinal=np.array(ordinal, np.int64))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), max_size=60),
     st.integers(1, 4),

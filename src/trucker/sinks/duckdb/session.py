@@ -7,6 +7,7 @@ twenty, far less than the pause that caused it.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import threading
@@ -61,6 +62,8 @@ class Session:
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._path)
+                # A process that ends without closing still leaves no log to replay, and no complaint of the binding.
+                atexit.register(self.close)
             try:
                 yield self._connection
             except duckdb.FatalException as error:
@@ -95,6 +98,7 @@ class Session:
                 self._timer = None
             self.tables.clear()
             if self._connection is not None:
+                atexit.unregister(self.close)
                 connection, self._connection = self._connection, None
                 connection.close()
 

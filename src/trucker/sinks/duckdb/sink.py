@@ -114,7 +114,7 @@ class DuckDBSink(Sink):
                 code="TRK445",
             ) from error
         except duckdb.Error as error:
-            raise SinkError(f"{doing} failed: {type(error).__name__}", code="TRK446") from error
+            raise SinkError(f"{doing} failed: {type(error).__name__}", code="TRK446") from None
 
 
 class _Commit:

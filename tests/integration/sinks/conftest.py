@@ -15,4 +15,4 @@ def place(destination: Database) -> Iterator[PostgresDestination]:
     """A destination on PostgreSQL 18 with the suite's means."""
     found = PostgresDestination(destination)
     yield found
-    found.make_sink().close()
+    found.close()

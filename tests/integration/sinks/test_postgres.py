@@ -12,6 +12,7 @@ from fixtures.postgres_sink import read_rows
 from trucker.change import TableId
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.postgres import PostgresSink
+from trucker.sinks.postgres.session import close_idle
 from trucker.testing.server import Server
 from trucker.testing.table_suite import TableSinkSuite
 
@@ -22,7 +23,7 @@ class TestPostgresSink(TableSinkSuite):
         for database in new_database(any_server, "destination"):
             self.database: Database = database
             yield
-            self.make_sink().close()
+            close_idle(self.database.connection)
 
     def make_sink(self, project: str = "suite") -> Sink:
         return PostgresSink(self.database.connection, Workspace(project, Path("unused")))

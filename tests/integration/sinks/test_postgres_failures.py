@@ -156,7 +156,7 @@ def test_a_connection_that_died_while_idle_is_replaced(place: PostgresDestinatio
     items = target_of(ITEMS)
     sink = place.started(items)
     place.database.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'trucker'"
+        "select pg_terminate_backend(pid, 20000) from pg_stat_activity where application_name = 'trucker'"
         f" and datname = '{place.database.name}'"
     )
     place.change(sink, items, insert(item(1)))
@@ -296,7 +296,7 @@ def role(place: PostgresDestination, name: str) -> PostgresConnection:
 
 
 def drop(place: PostgresDestination, connection: PostgresConnection) -> None:
-    PostgresSink(connection, Workspace("x", Path("unused"))).close()
+    session.close_idle(connection)
     place.database.execute(f"drop owned by {connection.user} cascade", f"drop role {connection.user}")
 
 

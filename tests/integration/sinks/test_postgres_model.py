@@ -37,7 +37,7 @@ def place(server: Server) -> Iterator[PostgresDestination]:
     for database in new_database(server, "destination"):
         found = PostgresDestination(database)
         yield found
-        found.make_sink().close()
+        found.close()
 
 
 def changes_from(actions: list[Action], rows: dict[str, Row]) -> list[Change]:
@@ -78,7 +78,7 @@ def full(changes: list[Change], rows: dict[str, Row]) -> list[Change]:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(ACTIONS, max_size=12), min_size=1, max_size=3), st.booleans())
 def test_the_sink_follows(place: PostgresDestination, batches: list[list[Action]], keyed: bool) -> None:
     number = next(counter)

@@ -41,6 +41,7 @@ class PostgresSink(Sink):
         self._tables: dict[Target, DestinationTable] = {}
         self._trucks: set[str] = set()
         self._swept = False
+        self._used = False
 
     def open(self) -> Mapping[str, TruckState]:
         self._tables.clear()
@@ -79,7 +80,9 @@ class PostgresSink(Sink):
             Commit(lent, self._project, self._describe).run(batch, receipts)
 
     def close(self) -> None:
-        close_idle(self._connection)
+        # Sinks of one destination share the process's connections; one that had none has none to give back.
+        if self._used:
+            close_idle(self._connection)
 
     def check(self) -> list[Finding]:
         return check.check(self._connection)
@@ -98,6 +101,7 @@ class PostgresSink(Sink):
     def _session(self, doing: str, target: Target | None = None) -> Iterator[Session]:
         """A session, psycopg's errors turned into trucker's; after any, tables are looked at anew."""
         where = f"connection {self._connection.name}, {doing}"
+        self._used = True
         try:
             with session(self._connection) as lent:
                 yield lent

@@ -146,6 +146,7 @@ def _server(look: _Look) -> Iterator[Finding]:
             "  (on Amazon RDS: set rds.logical_replication = 1 in the parameter group)",
             "TRK233",
         )
+    yield from _standby(look)
     keep = int(look.settings["max_slot_wal_keep_size"])
     if 0 <= keep < _LOW_WAL_KEEP_MIB:
         yield look.warning(
@@ -165,6 +166,23 @@ def _server(look: _Look) -> Iterator[Finding]:
             "the database's encoding is SQL_ASCII, so that text may not be UTF-8 and a row may be refused later",
             "make sure that all text is UTF-8, or move to a database with ENCODING 'UTF8'",
             "TRK235",
+        )
+
+
+def _standby(look: _Look) -> Iterator[Finding]:
+    """Decoding works on a standby since 16, but its publication can only be made on the primary."""
+    row = look.connection.execute("select pg_is_in_recovery()").fetchone()
+    if not row or not row[0]:
+        return
+    if not look.version.standby_decoding:
+        yield look.error(
+            f"the server is a standby; {look.version.explain('standby_decoding')}", "connect to the primary", "TRK206"
+        )
+    elif look.managed:
+        yield look.error(
+            "the server is a standby, on which no publication can be made",
+            "connect to the primary, or make the publication there and name it as `publication`",
+            "TRK240",
         )
 
 

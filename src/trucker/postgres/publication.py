@@ -69,11 +69,12 @@ class PublishedTable:
 @translated("making the publication")
 def ensure_publication(
     connection: Connection, name: str, tables: Sequence[PublishedTable], *, managed: bool = True
-) -> None:
+) -> frozenset[TableId]:
     """Make the publication hold exactly these tables; or, where it is not `managed`, make sure that it serves them.
 
-    Raises `SourceError` and leaves everything as it was when a table cannot be published without harm, or a
-    privilege is missing. `connection` must be in autocommit mode.
+    Gives the tables that were not in it before: what was written to them until now is not in the stream, even where
+    they were published at an earlier time. Raises `SourceError` and leaves everything as it was when a table cannot
+    be published without harm, or a privilege is missing. `connection` must be in autocommit mode.
     """
     version = Capabilities.of(connection)
     _require_filters(version, tables)
@@ -83,11 +84,12 @@ def ensure_publication(
         if problem is not None:
             raise problem
     if managed:
-        _publish(connection, name, [_fitted(version, wanted, sources[wanted.table]) for wanted in tables], sources)
-    else:
-        problems = unserved(connection, name, tables, sources)
-        if problems:
-            raise problems[0]
+        fitted = [_fitted(version, wanted, sources[wanted.table]) for wanted in tables]
+        return _publish(connection, name, fitted, sources)
+    problems = unserved(connection, name, tables, sources)
+    if problems:
+        raise problems[0]
+    return frozenset()
 
 
 @translated("dropping the publication")
@@ -130,15 +132,16 @@ def _publish(
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
-) -> None:
+) -> frozenset[TableId]:
     row = _find(connection, name)
     if row is not None and _is_as_wanted(connection, row, tables):
-        return
+        return frozenset()
     problems = _obstacles(connection, name, row, list(sources.values()))
     if problems:
         raise problems[0]
     try:
         with connection.transaction():
+            before = _held(connection, row)
             for statement in _statements(name, row is None, tables):
                 connection.execute(statement.encode())
             _verify_filters(connection, name, tables, sources)
@@ -148,6 +151,13 @@ def _publish(
             remedy=error.diag.message_hint or error.diag.message_detail or "check the truck's `where` and columns",
             code="TRK213",
         ) from None
+
+    return frozenset(sources) - before
+
+
+def _held(connection: Connection, row: Mapping[str, Any] | None) -> frozenset[TableId]:
+    members = _rows(connection, _MEMBERS, [row["oid"]]) if row is not None else []
+    return frozenset(TableId(member["nspname"], member["relname"]) for member in members)
 
 
 def unmanageable(

@@ -7,7 +7,11 @@ consistent point; the snapshot can be imported as long as that connection stays 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -17,14 +21,19 @@ from psycopg import errors, sql
 from psycopg.rows import dict_row
 
 from trucker.config.models import PostgresConnection
-from trucker.errors import SourceError
+from trucker.errors import SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import connect, query_error, translated
 
 Connection = psycopg.Connection[Any]
 
+log = logging.getLogger("trucker.slot")
+
 PLUGIN = "pgoutput"
+PATIENCE = 5.0
+"""Seconds after which the log says whom a slot in the making waits for."""
+
 _PREFIX = "trucker_"
 _LIMIT = 63
 
@@ -47,6 +56,12 @@ _IDENTIFY = """
            case when pg_is_in_recovery() then (select timeline_id from pg_control_checkpoint())
                 else ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int end,
            current_database()"""
+
+_OPEN = """
+    select pid, application_name, usename, extract(epoch from now() - xact_start)::int
+      from pg_stat_activity
+     where backend_xid is not null and pid <> pg_backend_pid()
+     order by xact_start"""
 
 _CURRENT_LSN = """
     select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end::text"""
@@ -170,15 +185,45 @@ def create_slot(
     try:
         version = Capabilities.of(connection)
         survives = failover and not temporary and version.failover_slots and not _in_recovery(connection)
-        row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
+        with _patience(config, name):
+            row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
     except psycopg.Error as error:
         connection.close()
-        raise _creation_error(config, name, error) from error
+        raise _creation_error(config, name, error) from None
     except BaseException:
         connection.close()
         raise
     assert row is not None
     return ExportedSnapshot(connection, name, Lsn.parse(row[1]), row[2])
+
+
+@contextmanager
+def _patience(config: PostgresConnection, name: str) -> Iterator[None]:
+    """Say in the log whom a slot in the making waits for, when it takes long."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(PATIENCE):
+            with suppress(TruckerError), connect(config, application="trucker slot watch") as connection:
+                waiting = open_transactions(connection)
+                log.warning("slot waits for open transactions", extra={"slot": name, "open": waiting})
+
+    watcher = threading.Thread(target=watch, name=f"slot {name}", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+@translated("looking for open transactions")
+def open_transactions(connection: Connection) -> list[str]:
+    """Who has written in a transaction that is still open, oldest first; a new slot has to wait for all of them."""
+    return [
+        f'pid {pid}, application "{application or "unknown"}", user {user}, open for {age} s'
+        for pid, application, user, age in connection.execute(_OPEN)
+    ]
 
 
 def _creation(version: Capabilities, name: str, temporary: bool, failover: bool) -> str:

@@ -67,7 +67,7 @@ class Server:
         settings: Mapping[str, str] | None = None,
         durable: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()
         self.version = version
         self.settings = {**_SETTINGS, **({} if durable else _NOT_DURABLE), **(settings or {})}
         self.bin = installation(version) / "bin"

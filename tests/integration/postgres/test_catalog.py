@@ -73,11 +73,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.replace(" ", "-"))
-def test_what_cannot_be_followed_is_refused_with_its_reason(any_database: Database, case: str) -> None:
+def test_what_cannot_be_followed_is_refused_with_its_reason(database: Database, case: str) -> None:
     definition, reason = REFUSED[case]
-    any_database.execute(*definition.split(";"))
+    database.execute(*definition.split(";"))
     with pytest.raises(SourceError, match=reason) as caught:
-        load(any_database, "t")
+        load(database, "t")
     assert caught.value.remedy
     assert caught.value.code in {"TRK210", "TRK211"}
 

@@ -81,10 +81,10 @@ TABLES: dict[str, tuple[str, PublishedTable, str, str]] = {
 
 
 @pytest.mark.parametrize("case", TABLES, ids=lambda case: case.replace(" ", "-"))
-def test_what_is_wrong_with_a_table_is_found(any_database: Database, case: str) -> None:
+def test_what_is_wrong_with_a_table_is_found(database: Database, case: str) -> None:
     definition, wanted, message, remedy = TABLES[case]
-    any_database.execute(*definition.split("; "), "create table fine (id int primary key)")
-    findings = check(any_database.connection, wanted, table("fine"))
+    database.execute(*definition.split("; "), "create table fine (id int primary key)")
+    findings = check(database.connection, wanted, table("fine"))
     [finding] = bad(findings)
     assert message in finding.message
     assert remedy in finding.remedy

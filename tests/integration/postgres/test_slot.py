@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fixtures.pg import Database
@@ -57,6 +59,21 @@ def test_a_temporary_slot_goes_with_its_connection_and_says_who_holds_it(any_dat
             with pytest.raises(SourceError, match="in use by pid"):
                 drop_slot(connection, name)
         wait_until(lambda: find_slot(connection, name) is None)
+
+
+def test_a_slot_that_waits_says_for_whom(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trucker.postgres.slot.PATIENCE", 0.05)
+    database.execute("create table t (id int)")
+    with database.connect(autocommit=False, application_name="slow one") as writer, ThreadPoolExecutor() as pool:
+        writer.execute("insert into t values (1)")
+        made = pool.submit(create_slot, database.connection, slot_name(database), temporary=True)
+        wait_until(lambda: caplog.records)
+        assert not made.done()
+        writer.commit()
+        made.result(20).close()
+    assert 'application "slow one"' in caplog.records[0].open[0]  # type: ignore[attr-defined]
 
 
 def test_a_slot_that_exists_is_not_made_again(database: Database) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import IO, Any, ClassVar, Final
 from urllib.parse import quote
 
 import numpy as np
@@ -88,9 +88,9 @@ class JsonLinesSink(Sink):
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._manifest.exists():
                 self._save(self._ledger, self._ends)
-            for folder in self._folder.iterdir():
-                if folder.is_dir():
-                    _Files(folder, 0).cut(self._end_of(folder))
+            known = {self._folder / _folder_name(truck): end for truck, end in self._ends.items()}
+            for folder in {path for path in self._folder.iterdir() if path.is_dir()} | known.keys():
+                _Files(folder, 0).cut(known.get(folder))
         return self._ledger.states()
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
@@ -113,7 +113,7 @@ class JsonLinesSink(Sink):
         """Write the lines of every truck behind its last; the new ends."""
         shares: dict[str, list[Receipt]] = defaultdict(list)
         for receipt in receipts:
-            if (receipt.truck, receipt.table) in plan.apply:
+            if receipt.staged is not None and (receipt.truck, receipt.table) in plan.apply:
                 shares[receipt.truck].append(receipt)
         ends = {}
         for truck, share in sorted(shares.items()):
@@ -136,9 +136,6 @@ class JsonLinesSink(Sink):
     def _save(self, ledger: Ledger, ends: Mapping[str, End]) -> None:
         files: dict[str, Any] = {truck: {"file": end.file, "bytes": end.bytes} for truck, end in sorted(ends.items())}
         ledger_file.save(self._manifest, self._project, ledger, files=files)
-
-    def _end_of(self, folder: Path) -> End | None:
-        return next((end for truck, end in self._ends.items() if _folder_name(truck) == folder.name), None)
 
     @contextmanager
     def _failing_as(self, doing: str) -> Iterator[None]:
@@ -186,7 +183,7 @@ class _Files:
 
     def cut(self, end: End | None) -> None:
         """Remove what is behind `end` (everything where there is none). Raises where what should be there is not."""
-        for path in self._folder.iterdir():
+        for path in self._folder.glob("*.jsonl"):
             found = _FILE.fullmatch(path.name)
             if found and (end is None or int(found[1]) > end.file):
                 path.unlink()
@@ -213,7 +210,9 @@ def _lines_until(text: pa.LargeStringArray, begin: int, room: int) -> int:
     return int(min(max(np.searchsorted(offsets, offsets[0] + room, "left"), 1), len(offsets) - 1))
 
 
-def _close_durably(file: Any) -> None:
+def _close_durably(file: IO[bytes]) -> None:
+    if file.closed:
+        return
     with file:
         file.flush()
         os.fsync(file.fileno())

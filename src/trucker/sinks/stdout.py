@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from trucker.change import Changes, CopiedRows
 from trucker.config.models import StdoutConnection
-from trucker.errors import SinkError, TruckerError
+from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, TruckState, Work, Workspace
@@ -66,8 +66,7 @@ class StdoutSink(Sink):
             due = [receipt for receipt in receipts if (receipt.truck, receipt.table) in plan.apply]
             self._print(batch, due)
             ledger = self._ledger.after(plan)
-            self._workspace.folder.mkdir(parents=True, exist_ok=True)
-            ledger_file.save(self._positions, self._workspace.project, ledger)
+            self._save(ledger)
             self._ledger = ledger
         self._spool.discard(batch)
 
@@ -84,6 +83,19 @@ class StdoutSink(Sink):
                 "standard output was closed by its reader",
                 remedy="start trucker again with a reader that stays; nothing is lost",
                 code="TRK458",
+            ) from error
+        except OSError as error:
+            raise SinkUnavailable(f"printing failed: {error.strerror or error}", code="TRK456") from error
+
+    def _save(self, ledger: Ledger) -> None:
+        try:
+            self._workspace.folder.mkdir(parents=True, exist_ok=True)
+            ledger_file.save(self._positions, self._workspace.project, ledger)
+        except OSError as error:
+            raise SinkUnavailable(
+                f"noting the position in {self._positions} failed: {error.strerror or error}",
+                remedy="make room on, or give trucker access to, the project's state folder",
+                code="TRK456",
             ) from error
 
     def _load(self) -> Ledger:

@@ -109,6 +109,16 @@ def test_lost_bytes_are_noticed(tmp_path: Path) -> None:
         make(tmp_path).open()
 
 
+def test_lost_files_are_noticed(tmp_path: Path) -> None:
+    sink = make(tmp_path)
+    sink.open()
+    commit(sink, 1, 3)
+    (tmp_path / "lines" / "main" / "changes-000001.jsonl").unlink()
+    (tmp_path / "lines" / "main").rmdir()
+    with pytest.raises(SinkError, match="lines are missing"):
+        make(tmp_path).open()
+
+
 def test_files_of_others_stay(tmp_path: Path) -> None:
     sink = make(tmp_path)
     sink.open()

@@ -130,7 +130,7 @@ def streams(draw: st.DrawFn) -> Stream:
 
 
 @given(streams(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_agrees_with_the_slow_decoder_however_cut(found: Stream, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, len(found.messages)), max_size=4))
     for part in stream.cut(found.messages, found.relations, places):
@@ -191,7 +191,7 @@ def joined(rows: Sequence[SlowRow]) -> list[SlowRow]:
 
 
 @given(streams(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_damage_is_a_typed_error_or_harmless(found: Stream, data: st.DataObject) -> None:
     whole = stream.frames(found.messages, found.relations)
     payload = whole.payload.copy()

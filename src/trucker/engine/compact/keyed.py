@@ -22,21 +22,25 @@ from trucker.engine.compact.stack import Numbers, Stack, pick
 def net_by_key(parts: Sequence[Changes]) -> list[Changes]:
     """One row per key (and a delete before a move to a key that was taken); see the package's docstring."""
     stack = Stack(parts)
-    if _distinct_inserts(stack):
+    inserts = bool((stack.op == INSERT).all())
+    if inserts and _rising(stack):
         return list(parts)
-    changes = _Net(stack, _Events.of(stack)).changes()
+    events = _Events.of(stack)
+    if events.count == len(events) == len(stack) and not _names_old_key(stack):  # nothing to fold
+        return list(parts) if inserts else [Changes.concat(parts)]
+    changes = _Net(stack, events).changes()
     return [changes] if len(changes) else []
 
 
-def _distinct_inserts(stack: Stack) -> bool:
-    """Whether there is nothing to fold, the commonest case of large batches."""
-    if not (stack.op == INSERT).all():
-        return False
-    key = [stack.schema.column(name) for name in stack.schema.key]
-    cells = [stack.new(column.name) for column in key]
-    if len(key) == 1 and rising(cells[0], key[0]):
-        return True
-    return dense_codes(cells, key)[1] == len(stack)
+def _rising(stack: Stack) -> bool:
+    """Whether the keys are plainly all different, as those of a large load mostly are."""
+    key = stack.schema.key
+    return len(key) == 1 and rising(stack.new(key[0]), stack.schema.column(key[0]))
+
+
+def _names_old_key(stack: Stack) -> bool:
+    """Whether an update has an old key, which only those that move a row may have in the end."""
+    return bool(((stack.op == UPDATE) & (stack.old_kind == OLD_KEY)).any())
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class SourceRun:
         self.fatal: Exception | None = None
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
+        # Tables that were not published until this start: their changes since they were copied are not in the log.
+        self._unpublished: frozenset[TableId] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
         self._copier: Copier | None = None
@@ -86,7 +88,9 @@ class SourceRun:
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             begin = self._check_slot(slot, identity, [state.lsn for state in self._own(states).values()])
-            ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
+            self._unpublished = ensure_publication(
+                database, resolved.publication, resolved.published, managed=resolved.manages_publication
+            )
             if slot is None:
                 failover = Capabilities.of(database).failover_slots
                 self._first = create_slot(resolved.connection, resolved.slot, temporary=False, failover=failover)
@@ -194,7 +198,11 @@ class SourceRun:
             destination = run.truck.destination
             state = states.get(run.name, TruckState(Lsn(0), {}))
             known = {name: table for name, table in state.tables.items() if name in run.truck.tables}
-            copied = {name: table for name, table in known.items() if table.phase is not Phase.COPYING}
+            copied = {
+                name: table
+                for name, table in known.items()
+                if table.phase is not Phase.COPYING and name not in self._unpublished
+            }
             if copied:
                 run.position = run.stored = state.lsn
                 run.floors = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}

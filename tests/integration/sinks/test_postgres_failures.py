@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -269,6 +270,22 @@ def test_two_at_once_commit_a_batch_once(place: PostgresDestination) -> None:
         thread.join(30)
     assert failures == []
     assert len(place.rows(BAG.table)) == 100
+
+
+def test_open_waits_for_a_commit_that_is_still_under_way(
+    place: PostgresDestination, wait_until: Callable[..., object]
+) -> None:
+    """Its connection may be lost, its transaction goes on: the position before it must not be gone by (I4)."""
+    place.started(target_of(ITEMS))
+    found: list[Lsn] = []
+    opening = threading.Thread(target=lambda: found.append(place.make_sink().open()["main"].lsn))
+    with place.database.connect() as other, other.transaction():
+        other.execute("update trucker.positions set lsn = '0/2000'")
+        opening.start()
+        wait_until(lambda: place.database.query("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        assert not found
+    opening.join(20)
+    assert found == [Lsn(0x2000)]
 
 
 def test_projects_share_a_destination(place: PostgresDestination) -> None:

@@ -103,8 +103,14 @@ _OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
 
 
 def load(session: Session, project: str) -> Ledger:
-    """All that is stored of a project."""
-    return _ledger(session.run(_POSITIONS, project), session.run(_ENTRIES, project))
+    """All that is stored of a project.
+
+    Waits for commits under way: one whose connection was lost may still be at it in the server, and a position read
+    before it ends would have its changes applied twice.
+    """
+    with session.connection.transaction():
+        positions = session.run(f"{_POSITIONS} order by truck for share", project)
+        return _ledger(positions, session.run(_ENTRIES, project))
 
 
 def lock(session: Session, project: str, trucks: Collection[str]) -> Ledger:

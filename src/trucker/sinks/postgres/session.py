@@ -37,6 +37,10 @@ SETTINGS: Final = {
     "statement_timeout": "0",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "0",
+    # The server, too, must find out about a client that is gone: its locks are waited for.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
     "client_min_messages": "error",
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,10 @@ from trucker.changelog.source import (
 from trucker.config.models import ProjectConfig
 from trucker.engine.backoff import Backoff
 from trucker.engine.copy import Copier, Need
+from trucker.engine.coverage import Coverage, terms
 from trucker.engine.destination import Destination
 from trucker.engine.lane import LaneRunner
+from trucker.engine.new_slot import new_slot
 from trucker.engine.query import SourceQuery
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Schemas
@@ -37,11 +40,11 @@ from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, SourceError, TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
-from trucker.postgres.catalog import describe
+from trucker.postgres.catalog import Connection, describe
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import ensure_publication
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, current_lsn, find_slot, identify
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +52,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.source")
 
 ONCE_TRIES = 6
+STOP_SECONDS = 60.0
 
 
 class SourceRun:
     """One source of a running project."""
 
     def __init__(
-        self, config: ProjectConfig, resolved: ResolvedSource, destinations: Mapping[str, Destination], *, once: bool
+        self,
+        config: ProjectConfig,
+        resolved: ResolvedSource,
+        destinations: Mapping[str, Destination],
+        *,
+        once: bool,
+        stop: threading.Event,
     ) -> None:
         self.name = resolved.connection.name
         self.resolved = resolved
@@ -65,9 +75,11 @@ class SourceRun:
         self._config = config
         self._destinations = destinations
         self._once = once
-        self._stop = threading.Event()
+        self._stop = stop
         self._checkpoint = config.state_folder
         self.fatal: Exception | None = None
+        self._coverage = Coverage(self.folder)
+        self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
         # Tables that were not published until this start: their changes since they were copied are not in the log.
@@ -88,9 +100,8 @@ class SourceRun:
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             begin = self._check_slot(slot, identity, [state.lsn for state in self._own(states).values()])
-            self._unpublished = ensure_publication(
-                database, resolved.publication, resolved.published, managed=resolved.manages_publication
-            )
+            self._forget_unpublished(database, states)
+            ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
             if slot is None:
                 failover = Capabilities.of(database).failover_slots
                 self._first = create_slot(resolved.connection, resolved.slot, temporary=False, failover=failover)
@@ -108,6 +119,27 @@ class SourceRun:
             )
         )
         self._capture.start()
+
+    def _forget_unpublished(self, database: Connection, states: Mapping[str, TruckState]) -> None:
+        """Have tables copied again whose changes were not captured as they are wanted now.
+
+        They fell out of the publication (dropped and made again, say), or the truck's columns or condition are other
+        ones. Their destination is told before the publication changes: a crash in between must not hide it.
+        """
+        resolved = self.resolved
+        self._unpublished = ensure_publication(
+            database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=True
+        )
+        stale: dict[str, dict[tuple[str, TableId], TableState]] = defaultdict(dict)
+        for name, state in self._own(states).items():
+            destination = self.runs[name].truck.destination
+            for table in self._unpublished & state.tables.keys():
+                stale[destination][name, table] = TableState(Phase.COPYING, Lsn(0))
+        for destination, tables in stale.items():
+            log.warning("tables are copied again: they were not published as they are wanted now")
+            failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
+            for error in failures.values():
+                raise error
 
     def _own(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
         """The states of this source's trucks that have a position: those with a table that has been copied."""
@@ -152,6 +184,8 @@ class SourceRun:
         assert self._capture is not None
         if self._once:
             self._capture.wait_seen(self.source_lsn, self._stop)
+        if self._stop.is_set():
+            return
         query = self._query = SourceQuery(
             self.name,
             spark,
@@ -161,9 +195,9 @@ class SourceRun:
             max_bytes=self._config.batch.max_bytes,
             leave=self._spawn,
         )
-        own = self._own(states)
-        self._check_log(own)
-        needs, lanes = self._divide(own)
+        states = self._without_gaps(states)
+        self._check_log(states)
+        needs, lanes = self._divide(states)
         whole = [lane.position for lane in lanes if not lane.tables]
         query.main = max(whole, default=query.reader.durable().commit_lsn)
         for lane in lanes:
@@ -172,19 +206,54 @@ class SourceRun:
             if not joined:
                 self._spawn(lane)
         self._start_copy(spark, needs)
-        if self._once:
-            self._await_threads()
         self._checkpoint = self._config.state_folder / "checkpoint" / self.name
-        query.start(self._checkpoint, once=self._once)
+        if self._once:
+            self._thread(f"once {self.name}", self._stream_once)
+        else:
+            query.start(self._checkpoint, once=False)
+
+    def _stream_once(self) -> None:
+        """What is there by now, when everybody who lagged has caught up."""
+        assert self._query is not None
+        me = threading.current_thread()
+        while not self._stop.is_set():
+            others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
+            if not others:
+                self._query.start(self._checkpoint, once=True)
+                return
+            others[0].join(0.1)
+
+    def _without_gaps(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
+        """Tables that missed changes are to be copied again; their destination must know before their truck goes on."""
+        found = {}
+        for name, run in self.runs.items():
+            if name not in states:
+                continue
+            state = found[name] = states[name]
+            gaps = {
+                table: TableState(Phase.COPYING, Lsn(0))
+                for table, known in state.tables.items()
+                if table in run.truck.tables
+                and known.phase is not Phase.COPYING
+                and _place(state, known) < self._coverage.since(name, table)
+            }
+            if gaps:
+                log.info("tables are copied again", extra={"truck": name, "tables": sorted(map(str, gaps))})
+                tables = {(name, table): again for table, again in gaps.items()}
+                failures = self._destinations[run.truck.destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
+                for error in failures.values():
+                    raise error
+                found[name] = TruckState(state.lsn, {**state.tables, **gaps})
+        return found
 
     def _check_log(self, states: Mapping[str, TruckState]) -> None:
         """Every position must still be in the log, or lie ahead of all that was pruned."""
         assert self._query is not None
         oldest = self._query.reader.oldest()
-        for name, state in states.items():
-            if state.lsn < oldest:
+        for name, lsn in self._needed(states).items():
+            if lsn < oldest:
                 raise ChangeLogError(
-                    f"truck {name} is at {state.lsn}, but the change log {self.folder} begins at {oldest}",
+                    f"truck {name} is at {lsn}, but the change log {self.folder} begins at {oldest}",
                     remedy=f"trucker reset --truck {name}, then run: its tables are copied again",
                     code="TRK302",
                 )
@@ -232,6 +301,7 @@ class SourceRun:
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
+            durable=lambda: LogReader(self.folder).durable().commit_lsn,
         )
         self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))
 
@@ -248,9 +318,8 @@ class SourceRun:
         )
 
         def work() -> None:
-            try:
-                runner.run(self._stop)
-            finally:
+            # One that did not join still needs the log from where it is, as its tables do at the next start.
+            if runner.run(self._stop):
                 self._lanes.remove(lane)
 
         self._lanes.append(lane)
@@ -265,8 +334,9 @@ class SourceRun:
                 self.fatal = error
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._starting:
+            self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+            thread.start()
 
     def _backoff(self) -> Backoff:
         retry = self._config.retry
@@ -288,9 +358,17 @@ class SourceRun:
         if failed is not None:
             self.fail(failed)
         elif not self._query.active and not self._once and not self._stop.is_set():
-            log.warning("streaming query ended", extra={"source": self.name, "reason": self._query.failure()})
-            self._query.start(self._checkpoint, once=False)
+            self._revive(self._query)
         self._prune()
+
+    def _revive(self, query: SourceQuery) -> None:
+        """The query's processes may be killed, which costs nothing; a log that cannot be read stops everybody."""
+        damage = query.damage()
+        if damage is not None:
+            self.fail(damage)
+            return
+        log.warning("streaming query ended", extra={"source": self.name, "reason": query.failure()})
+        query.start(self._checkpoint, once=False)
 
     def fail(self, error: TruckerError) -> None:
         """Nothing more can be had from this source."""
@@ -303,8 +381,9 @@ class SourceRun:
         assert self._query is not None
         held = [run.stored for run in self.runs.values() if run.stored]
         held += [lane.position for lane in list(self._lanes)]
-        if self._copier is not None and self._copier.lsn is not None:
-            held.append(self._copier.lsn)
+        copying = self._copier.needs_from if self._copier is not None else None
+        if copying is not None:
+            held.append(copying)
         if held:
             kept = self._config.log
             prune(self.folder, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
@@ -326,21 +405,40 @@ class SourceRun:
     def once_failure(self) -> str | None:
         return self._query.failure() if self._query is not None else None
 
-    def _await_threads(self) -> None:
-        while any(thread.is_alive() for thread in self._threads) and not self._stop.is_set():
-            for thread in list(self._threads):
-                thread.join(0.1)
-
     def stop(self) -> None:
-        """Finish what is in hand; a copy in progress is given up, it begins anew at the next start."""
+        """Finish what is in hand; a copy in progress is given up, it begins anew at the next start.
+
+        Each step is taken whatever became of the one before: with the JVM gone the first fail.
+        """
         self._stop.set()
-        if self._copier is not None:
-            self._copier.cancel()
+        for step in (self._stop_query, self._stop_threads, self._stop_capture):
+            try:
+                step()
+            except Exception as error:
+                log.warning("stopping met a problem", extra={"source": self.name, "reason": type(error).__name__})
+
+    def _stop_query(self) -> None:
         if self._query is not None:
             self._query.stop()
-        for thread in list(self._threads):
-            thread.join(60)
+
+    def _stop_threads(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            alive = [thread for thread in self._threads if thread.is_alive()]
+            if not alive:
+                return
+            if self._copier is not None:
+                with suppress(Exception):
+                    self._copier.cancel()
+            alive[0].join(0.5)
+        log.warning("threads are left behind", extra={"source": self.name})
+
+    def _stop_capture(self) -> None:
         if self._first is not None:
             self._first.close()
         if self._capture is not None:
             self._capture.stop()
+
+
+def _place(state: TruckState, table: TableState) -> Lsn:
+    return max(state.lsn, table.lsn) if table.phase is Phase.STREAMING else table.lsn

@@ -68,13 +68,14 @@ class PublishedTable:
 
 @translated("making the publication")
 def ensure_publication(
-    connection: Connection, name: str, tables: Sequence[PublishedTable], *, managed: bool = True
+    connection: Connection, name: str, tables: Sequence[PublishedTable], *, managed: bool = True, dry: bool = False
 ) -> frozenset[TableId]:
     """Make the publication hold exactly these tables; or, where it is not `managed`, make sure that it serves them.
 
-    Gives the tables that were not in it before: what was written to them until now is not in the stream, even where
-    they were published at an earlier time. Raises `SourceError` and leaves everything as it was when a table cannot
-    be published without harm, or a privilege is missing. `connection` must be in autocommit mode.
+    Gives the tables that were not in it before, or with other columns or another condition: what was written to them
+    until now is not in the stream as it is wanted. With `dry` nothing is changed, only told. Raises `SourceError` and
+    leaves everything as it was when a table cannot be published without harm, or a privilege is missing.
+    `connection` must be in autocommit mode.
     """
     version = Capabilities.of(connection)
     _require_filters(version, tables)
@@ -85,7 +86,7 @@ def ensure_publication(
             raise problem
     if managed:
         fitted = [_fitted(version, wanted, sources[wanted.table]) for wanted in tables]
-        return _publish(connection, name, fitted, sources)
+        return _publish(connection, name, fitted, sources, dry=dry)
     problems = unserved(connection, name, tables, sources)
     if problems:
         raise problems[0]
@@ -132,6 +133,8 @@ def _publish(
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
+    *,
+    dry: bool,
 ) -> frozenset[TableId]:
     row = _find(connection, name)
     if row is not None and _is_as_wanted(connection, row, tables):
@@ -140,11 +143,12 @@ def _publish(
     if problems:
         raise problems[0]
     try:
-        with connection.transaction():
+        with connection.transaction(force_rollback=dry):
             before = _held(connection, row)
             for statement in _statements(name, row is None, tables):
                 connection.execute(statement.encode())
             _verify_filters(connection, name, tables, sources)
+            after = _held(connection, _find(connection, name))
     except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
         raise SourceError(
             f"publication {name}: {error.diag.message_primary}",
@@ -152,12 +156,19 @@ def _publish(
             code="TRK213",
         ) from None
 
-    return frozenset(sources) - before
+    return frozenset(table for table, held in after.items() if before.get(table) != held)
 
 
-def _held(connection: Connection, row: Mapping[str, Any] | None) -> frozenset[TableId]:
+def _held(connection: Connection, row: Mapping[str, Any] | None) -> dict[TableId, tuple[frozenset[str] | None, str]]:
+    """The publication's tables, each with its columns and condition as PostgreSQL keeps them, to be compared."""
     members = _rows(connection, _MEMBERS, [row["oid"]]) if row is not None else []
-    return frozenset(TableId(member["nspname"], member["relname"]) for member in members)
+    return {
+        TableId(member["nspname"], member["relname"]): (
+            frozenset(member["columns"]) if member["columns"] else None,
+            re.sub(r" :location -?\d+", "", member["filter"] or ""),
+        )
+        for member in members
+    }
 
 
 def unmanageable(

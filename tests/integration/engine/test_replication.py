@@ -178,3 +178,25 @@ def test_columns_and_rows_are_chosen_at_the_source(
         " where table_schema = 'people'"
     )
     assert columns == [("grown id name",)]
+
+
+def test_a_table_that_fell_out_of_the_publication_is_copied_again(
+    replica: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """DROP TABLE takes it out without a word; what is written to its successor is in no stream."""
+    database.execute("create table t (id int primary key, v text)", "insert into t values (1, 'old'), (2, 'old')")
+    InThread(replica, spark, once=True).join()
+    database.execute("drop table t", "create table t (id int primary key, v text)", "insert into t values (2, 'new')")
+    InThread(replica, spark, once=True).join()
+    assert destination.query("select id, v from t") == [(2, "new")]
+
+
+def test_another_condition_has_the_table_copied_again(
+    project: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    database.execute("create table t (id int primary key)", "insert into t select generate_series(1, 10)")
+    project.connect(postgres("replica", destination))
+    for condition, expected in (("id > 5", 5), ("id > 5", 5), ("id > 2", 8)):
+        project.truck("t", ["public.t"], {"connection": "replica"}, where=condition)
+        InThread(project, spark, once=True).join()
+        assert destination.query("select count(*) from t") == [(expected,)]

@@ -82,4 +82,4 @@ def _in_order(parts: Sequence[Changes]) -> Iterator[str]:
     commits = np.concatenate([part.commit_lsn for part in parts])
     ordinals = np.concatenate([part.ordinal for part in parts])
     for line in text.take(pa.array(np.lexsort((ordinals, commits)))):
-        yield line.as_py()
+        yield line.as_py().rstrip("\n")

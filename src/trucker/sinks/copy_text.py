@@ -14,6 +14,7 @@ and a cell that is `\\.` becomes `\\\\.`, which no server takes for one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -29,6 +30,10 @@ _ESCAPES: Final = ((b"\\", "\\", "\\\\"), (b"\t", "\t", "\\t"), (b"\n", "\n", "\
 _JOIN: Final = pc.JoinOptions(null_handling="replace", null_replacement=NULL)
 # Arrow's string offsets are 32 bits; what is joined must stay well below that.
 _LIMIT: Final = 1 << 30
+# Made once: Arrow looks for pandas whenever it makes a scalar of a str.
+_TAB: Final = pa.scalar("\t")
+_NEWLINE: Final = pa.scalar("\n")
+_EMPTY: Final = pa.scalar("")
 
 
 def copy_text(columns: Sequence[Cells], rows: int) -> Iterator[pa.Buffer]:
@@ -48,11 +53,17 @@ def copy_text(columns: Sequence[Cells], rows: int) -> Iterator[pa.Buffer]:
     if isinstance(last, str):
         escaped[-1] = f"{last}\n"
     else:
-        escaped[-1] = pc.binary_join_element_wise(last, "", "\n", options=_JOIN)
+        escaped[-1] = pc.binary_join_element_wise(last, _EMPTY, _NEWLINE, options=_JOIN)
     if all(isinstance(cells, str) for cells in escaped):
         yield pa.py_buffer("\t".join(escaped).encode() * rows)
         return
-    yield _content(pc.binary_join_element_wise(*escaped, "\t", options=_JOIN))
+    cells = [_scalar(cells) if isinstance(cells, str) else cells for cells in escaped]
+    yield _content(pc.binary_join_element_wise(*cells, _TAB, options=_JOIN))
+
+
+@lru_cache(maxsize=256)
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text)
 
 
 def escape(cells: pa.Array) -> pa.Array:

@@ -53,7 +53,7 @@ def sink_class(adapter: str) -> Callable[[Any, Workspace], Sink]:
         raise ConfigError(
             f"there is no sink for adapter {adapter!r}",
             remedy=f"use one of {known}, or install the package that brings it",
-            code="TRK110",
+            code="TRK113",
         )
     loaded: Callable[[Any, Workspace], Sink] = found[adapter].load()
     return loaded
@@ -69,7 +69,7 @@ def _built_in(adapter: str) -> Callable[[Any, Workspace], Sink]:
         raise ConfigError(
             f"the driver of adapter {adapter} is not installed",
             remedy=f'pip install "trucker[{adapter}]"',
-            code="TRK111",
+            code="TRK114",
         ) from None
     kind: Callable[[Any, Workspace], Sink] = getattr(module, built_in.kind)
     return kind

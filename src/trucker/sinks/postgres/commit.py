@@ -79,9 +79,11 @@ class Commit:
         try:
             self._apply(batch, receipts)
             self._session.run("set constraints all immediate")
-        except (psycopg.Error, SinkError, TruckFailed) as error:
-            if isinstance(error, psycopg.Error) and passing(error):
+        except psycopg.Error as error:
+            if passing(error):
                 raise explain(error, "committing a batch") from None
+            return False
+        except TruckFailed:
             return False
         finally:
             self._roll_back()

@@ -163,26 +163,26 @@ class LogWriter:
     def rollback(self) -> None:
         """Forget everything after the durable end; what follows comes from there again, descriptions too."""
         self._forget()
-        if [os.fstat(segment.fd).st_size for segment in self._segments] in ([], [self.durable.offset]):
-            return
-        # A segment that was cut is not written to again: what it describes and where would have to be read back.
+        # A new segment begins in any case: which descriptions are in force, and which the last segment has, may
+        # have been told apart by what is forgotten here.
         with self._writing():
-            for segment in reversed(self._segments):
-                self._cut_back(segment)
+            self._cut_back()
             self._storage.sync()
-        self._segments.clear()
         self._descriptions = Descriptions()
         self._last_id = self._newest()
 
-    def _cut_back(self, segment: _OpenSegment) -> None:
-        file = Segment(segment.id)
-        os.close(segment.fd)
-        if segment.id > self.durable.segment or not self.durable.offset:
-            self._storage.delete(file)
-            return
-        if segment.id == self.durable.segment:
-            self._storage.truncate(file, self.durable.offset)
-        self._storage.seal(file, self.durable.commit_lsn)
+    def _cut_back(self) -> None:
+        """Delete backwards, seal forwards: a crash in between leaves what recovery understands."""
+        while self._segments and (self._segments[-1].id > self.durable.segment or not self.durable.offset):
+            segment = self._segments.pop()
+            os.close(segment.fd)
+            self._storage.delete(Segment(segment.id))
+        while self._segments:
+            segment = self._segments[0]
+            if segment.id == self.durable.segment:
+                self._storage.truncate(Segment(segment.id), self.durable.offset)
+            self._storage.seal(Segment(segment.id), self.durable.commit_lsn)
+            os.close(self._segments.pop(0).fd)
 
     def close(self) -> None:
         """Give the log back. What has not been flushed is forgotten; the next writer cuts it off."""

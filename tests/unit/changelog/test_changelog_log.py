@@ -340,6 +340,23 @@ def test_a_changed_relation_begins_a_new_run_and_comes_last(folder: Path, reader
     fresh.close()
 
 
+def test_a_description_that_was_rolled_back_is_written_when_it_comes_again(folder: Path) -> None:
+    """What was learned from messages that never reached the log is not known."""
+    old, new = relation(1, columns=["a"]), relation(1, columns=["a", "b"])
+    with LogWriter(folder, SOURCE) as writer:
+        for text in (begin(2000), old, insert(1, "x"), commit(2000, 2008)):
+            writer.append(text)
+        writer.flush()
+        for text in (begin(3000), new):
+            writer.append(text)
+        writer.rollback()
+        for text in (begin(3000), new, insert(1, "x", "y"), commit(3000, 3008)):
+            writer.append(text)
+        writer.flush()
+    found = everything(folder, START)
+    assert [found[2000].shapes, found[3000].shapes] == [[old], [new]]
+
+
 def test_small_blocks_are_read_together(folder: Path, reader: LogReader) -> None:
     with LogWriter(folder, SOURCE) as writer:
         write(writer, range(2000, 3000, 10))

@@ -76,7 +76,7 @@ def _show(console: Console, figures: list[Figure], options: argparse.Namespace) 
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _report(figures: list[Figure], options: argparse.Namespace) -> dict[str, object]:

@@ -208,7 +208,7 @@ def _round(
     if isinstance(side, Trucker):
         rates.setdefault(("peak", "memory"), []).append(_memory(side.process)[0])
     times[side.name] += side.latencies(200 // bench.repeat + 1)
-    bench.say(f"latency, {side.name}: p50 {percentile(times[side.name], 0.5):.0f} ms")
+    bench.say(f"latency, {side.name}: p50 {percentile(times[side.name], 0.5):.1f} ms")
     side.stop()
 
 

@@ -188,10 +188,16 @@ def _scratch(state: Path) -> Path:
     folder = state.resolve() / "spark" / "tmp"
     if len(str(folder)) > _SOCKET_PATH_ROOM:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-        folder = Path(tempfile.gettempdir()) / f"trucker-{os.getuid()}-{name}"
+        folder = _short_temporary() / f"trucker-{os.getuid()}-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     return folder
+
+
+def _short_temporary() -> Path:
+    """The temporary folder, or a usual one where its path is long, too."""
+    usual = (tempfile.gettempdir(), "/tmp", "/var/tmp")
+    return Path(min((path for path in usual if os.access(path, os.W_OK)), key=len, default=usual[0]))
 
 
 def _python_environment() -> dict[str, str]:

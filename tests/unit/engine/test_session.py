@@ -76,9 +76,10 @@ def test_local_masters_try_again(given: str, used: str) -> None:
     assert session_module._retrying(given) == used
 
 
-def test_scratch_is_emptied_and_its_path_fits_a_socket(tmp_path: Path) -> None:
+def test_scratch_is_emptied_and_its_path_fits_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 80)
     deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
     folder = session_module._scratch(deep)
     try:
         assert len(str(folder)) < 60

@@ -25,6 +25,7 @@ from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
+from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.plan import Assignment, CopyPart
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.work import copy_part
@@ -32,7 +33,7 @@ from trucker.errors import TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, create_slot
+from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 
@@ -67,6 +68,7 @@ class Copier:
         backoff: Backoff,
         tries: int | None,
         spawn: Callable[[Lane], None],
+        durable: Callable[[], Lsn],
     ) -> None:
         self.spark = spark
         self.connection = connection
@@ -75,8 +77,9 @@ class Copier:
         self._backoff = backoff
         self._tries = tries
         self.spawn = spawn
+        self._durable = durable
         self.group = ""
-        self.lsn: Lsn | None = None
+        self.needs_from: Lsn | None = None
 
     def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
         """Copy all of it. `first` is the permanent slot's own snapshot, good for one try."""
@@ -84,21 +87,29 @@ class Copier:
         while left and not stop.is_set():
             exported = first
             try:
-                exported = first or create_slot(self.connection, self._temporary_slot, temporary=True)
-                self.lsn = exported.lsn
+                # The log must be kept from where the snapshot will be, which is not before what it has now.
+                self.needs_from = first.lsn if first else self._durable()
+                exported = first or self._export(stop)
                 failures = _Attempt(self, left, exported).run()
             except TruckerError as error:
                 failures = {need.run.name: error for need in left}
+            except Stopped:
+                return
             finally:
-                self.lsn = first = None
+                self.needs_from = first = None
                 if exported is not None:
                     exported.close()
             left = self._settle(left, failures)
             if left:
                 self._backoff.wait(stop)
 
+    def _export(self, stop: threading.Event) -> ExportedSnapshot:
+        """A snapshot by a temporary slot, whose name no other try has: a dead one's may be there for a while."""
+        name = f"{self._temporary_slot[:54]}_{uuid.uuid4().hex[:8]}"
+        return new_slot(self.connection, name, stop, temporary=True)
+
     def cancel(self) -> None:
-        """Give up the copy in hand; it is taken again at the next start."""
+        """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""
         if self.group:
             self.spark.sparkContext.cancelJobGroup(self.group)
 
@@ -107,7 +118,7 @@ class Copier:
         again = []
         for need in needs:
             error = failures.get(need.run.name)
-            if error is None:
+            if error is None or need.run.phase is TruckPhase.FAILED:
                 continue
             need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
@@ -246,7 +257,9 @@ class _Attempt:
             for destination, kept in outcome.receipts.items():
                 receipts[destination] += kept
             for failure in outcome.failures:
-                self._failures[failure.truck] = failure.error
+                # a permanent reason says more than a passing one
+                if failure.truck not in self._failures or self._failures[failure.truck].transient:
+                    self._failures[failure.truck] = failure.error
         return receipts
 
 

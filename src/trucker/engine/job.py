@@ -25,7 +25,7 @@ def run_job(spark: SparkSession, function: PartFunction, parts: Sequence[StreamP
         tasks = spark.sparkContext.parallelize(parts, len(parts))
         outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, function)).collect()
         return outcomes
-    except Py4JError as error:
+    except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         raise JobFailed(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
             remedy="see spark.log in the project's state folder",

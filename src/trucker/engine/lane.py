@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trucker.change import Lsn
 from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination
 from trucker.engine.query import SourceQuery
 from trucker.engine.truck_run import Lane, TruckRun
-from trucker.errors import TruckerError
+from trucker.errors import SinkError, TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import Batch, Phase, TableState
+from trucker.sinks.base import TruckState
 
 log = logging.getLogger("trucker.lane")
 
@@ -49,14 +49,20 @@ class LaneRunner:
         self._spawn = spawn
         self._unsure = any(run.phase is TruckPhase.RETRYING for run in lane.runs)
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event) -> bool:
+        """Whether it has joined."""
         while self._still_alive() and not stop.is_set():
             if self._unsure and not self._reconcile(stop):
                 continue
-            if self._step():
-                return
+            try:
+                if self._step():
+                    return True
+            except TruckerError as error:  # the log cannot be read
+                self._note(self._lane.runs, error)
+                self._unsure = True
             if self._lane.position >= self._query.main:
                 stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
+        return False
 
     def _still_alive(self) -> bool:
         self._lane.runs = [run for run in self._lane.runs if run.phase is not TruckPhase.FAILED]
@@ -71,7 +77,7 @@ class LaneRunner:
         with query.turn:  # near: the main lane waits for this one round
             if lane.position < query.main:
                 self._apply(query.main)
-            return not self._unsure and self._arrive() and query.join(lane)
+            return not self._unsure and query.join(lane)
 
     def _apply(self, end: Lsn) -> None:
         lane = self._lane
@@ -82,20 +88,6 @@ class LaneRunner:
         lane.runs = [run for run in lane.runs if run.name not in failures or failures[run.name].transient]
         self._unsure = bool(lane.runs)
 
-    def _arrive(self) -> bool:
-        """Before tables join their truck, their destination must say so."""
-        lane = self._lane
-        if not lane.tables or lane.position < self._query.main:
-            return True
-        state = TableState(Phase.STREAMING, lane.position)
-        tables = {(run.name, table): state for run in lane.runs for table in lane.tables}
-        failures = self._destination.commit(Batch(lane.position, lane.position, tables=tables), ())
-        for run in lane.runs:
-            if run.name in failures:
-                run.error = failures[run.name]
-        self._unsure = bool(failures)
-        return not failures
-
     def _reconcile(self, stop: threading.Event) -> bool:
         """After a failure: wait, connect again, and take the position from the destination.
 
@@ -104,7 +96,6 @@ class LaneRunner:
         if self._tries is not None and self._backoff.tries >= self._tries:
             for run in self._lane.runs:
                 run.phase = TruckPhase.FAILED
-            self._lane.runs = []
             return False
         self._backoff.wait(stop)
         if stop.is_set():
@@ -112,32 +103,49 @@ class LaneRunner:
         try:
             states = self._destination.open()
         except TruckerError as error:
-            self._note(error)
+            self._note(self._lane.runs, error)
             return False
         places: dict[Lsn, list[TruckRun]] = defaultdict(list)
         for run in self._lane.runs:
-            state = states[run.name]
-            tables = self._lane.tables
-            places[min(state.tables[table].lsn for table in tables) if tables else state.lsn].append(run)
+            place = self._place(run, states.get(run.name))
+            if place is None:
+                self._note([run], _forgotten(run))
+            else:
+                places[place].append(run)
+        if not places:
+            return False
         self._regroup(places)
         self._unsure = False
         return True
 
+    def _place(self, run: TruckRun, state: TruckState | None) -> Lsn | None:
+        """Where the destination says the lane's truck or tables are; None where it knows nothing of them any more."""
+        tables = self._lane.tables
+        if state is None or not (tables or frozenset(run.floors)) <= state.tables.keys():
+            return None
+        if tables:
+            return min(state.tables[table].lsn for table in tables)
+        run.reconcile(state)
+        return state.lsn or None
+
     def _regroup(self, places: dict[Lsn, list[TruckRun]]) -> None:
         """Trucks of a lane that turn out to be at different positions go on in lanes of their own."""
         (self._lane.position, self._lane.runs), *others = sorted(places.items())
-        for run in self._lane.runs:
-            if not self._lane.tables:
-                run.position = self._lane.position
         for position, runs in others:
             for run in runs:
-                run.position = position
                 run.phase = TruckPhase.CATCHING_UP
             self._spawn(Lane(self._lane.destination, runs, position))
 
-    def _note(self, error: TruckerError) -> None:
-        for run in self._lane.runs:
+    def _note(self, runs: Sequence[TruckRun], error: TruckerError) -> None:
+        """A failure of these trucks; one for good ends them, which `_still_alive` sees."""
+        for run in runs:
             run.error = error
             run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
-        if not error.transient:
-            self._lane.runs = []
+
+
+def _forgotten(run: TruckRun) -> SinkError:
+    return SinkError(
+        f"{run.truck.destination} knows nothing of truck {run.name} any more",
+        remedy=f"put trucker's own tables back, or trucker reset --truck {run.name}: its tables are copied again",
+        code="TRK417",
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
@@ -140,8 +140,3 @@ def consecutive(blocks: Sequence[BlockRef], count: int) -> list[range]:
             bounds.append(position + 1)
     bounds += [len(blocks)] * (count + 1 - len(bounds))
     return [range(first, last) for first, last in pairwise(bounds)]
-
-
-def shape(columns: Sequence[Column]) -> tuple[tuple[str, int, int], ...]:
-    """What the stream tells of a table's columns; two relations of equal shape need no new look."""
-    return tuple((column.name, column.type_oid, column.typmod) for column in columns)

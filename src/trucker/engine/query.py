@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import threading
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trucker.change import Lsn, TableId
+from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
@@ -29,7 +30,7 @@ from trucker.engine.plan import Assignment, Outcome, StreamPart, consecutive, sp
 from trucker.engine.schemas import Schemas
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.work import stream_part
-from trucker.errors import TruckerError
+from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 
@@ -72,6 +73,7 @@ class SourceQuery:
         self._leave = leave
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
+        self._starts = 0
         self._parallelism = spark.sparkContext.defaultParallelism
         self._readers = threading.local()
 
@@ -89,8 +91,10 @@ class SourceQuery:
         """Start the streaming query at `main`; with `once` it takes what is durable now and ends."""
         from trucker.engine.source import FORMAT, ChangeLogSource
 
+        # A folder of its own each time: a query that has just died may not have written its last file yet.
         shutil.rmtree(checkpoint, ignore_errors=True)
-        self._checkpoint = checkpoint
+        self._starts += 1
+        self._checkpoint = checkpoint / str(self._starts)
         self._spark.dataSource.register(ChangeLogSource)
         stream = (
             self._spark.readStream.format(FORMAT)
@@ -99,16 +103,21 @@ class SourceQuery:
             .option("max_bytes", str(self.max_bytes))
             .load()
         )
-        writer = stream.writeStream.queryName(f"trucker {self.name}").foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", checkpoint.absolute().as_uri())
+        name = f"trucker {self.name} ({self._folder})"  # projects may share a session, and names are unique there
+        writer = stream.writeStream.queryName(name).foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", self._checkpoint.absolute().as_uri())
         self._query = (writer.trigger(availableNow=True) if once else writer).start()
 
     def stop(self) -> None:
-        """Finish the batch in hand, then stop."""
+        """Finish the batch in hand, then stop. Batches that come later do nothing.
+
+        `turn` must not be held meanwhile: Spark waits for such a batch to return before it stops.
+        """
         self.stopping.set()
         with self.turn:
-            if self._query is not None and self._query.isActive:
-                self._query.stop()
+            query = self._query
+        if query is not None and query.isActive:
+            query.stop()
 
     @property
     def active(self) -> bool:
@@ -118,6 +127,12 @@ class SourceQuery:
         """Why the query ended, if it failed."""
         error = self._query.exception() if self._query is not None else None
         return str(error).splitlines()[0][:300] if error else None
+
+    def damage(self) -> ChangeLogError | None:
+        """What is wrong with the change log, if that is why the query ended: to start it again would not help."""
+        error = self._query.exception() if self._query is not None else None
+        found = re.search(r"\[(TRK3\d\d)\] (.+)(?:\n +next: (.+))?", str(error)) if error else None
+        return ChangeLogError(found[2], remedy=found[3] or "", code=found[1]) if found else None
 
     def _on_batch(self, _: DataFrame, batch_id: int) -> None:
         end = self._end_of(batch_id)
@@ -161,18 +176,26 @@ class SourceQuery:
 
         A member may be ahead of the main lane (its copy is younger): its changes count from its own position on.
         """
-        if lane.position < self.main:
+        if not self.expects(lane):
             return False
         for run in lane.runs:
             if lane.tables:
-                if run.name not in self._members:
-                    return False
                 run.floors.update(dict.fromkeys(lane.tables, lane.position))
+                run.arriving.update(dict.fromkeys(lane.tables, lane.position))
             else:
                 self._members[run.name] = run
             run.phase, run.error = TruckPhase.STREAMING, None
             run.copying.clear()
         return True
+
+    def expects(self, lane: Lane) -> bool:
+        """Whether the lane can join now. Call with `turn` held.
+
+        Tables can only join a truck that is here, and not at a place that it has passed already.
+        """
+        if lane.position < self.main or any(run.phase is TruckPhase.FAILED for run in lane.runs):
+            return False
+        return not lane.tables or all(run.name in self._members and run.position <= lane.position for run in lane.runs)
 
     # -- one range, for whoever is at its start -----------------------------------------------------------------
 
@@ -181,10 +204,23 @@ class SourceQuery:
         if not runs:
             return {}
         try:
-            blocks = self.reader.blocks(start, end)
-            touched = self._schemas.follow(self.reader.relations(blocks))
+            return self._apply(runs, start, end, lane)
         except TruckerError as error:
-            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+            reason = error
+        except Exception as error:
+            # What has been committed only the destinations know: these trucks stop, and the next start asks there.
+            log.exception("batch failed unexpectedly", extra={"source": self.name})
+            reason = EngineError(
+                f"applying changes of {self.name} failed unexpectedly: {type(error).__name__}",
+                remedy="see the log; the trucks go on from their stored positions at the next start",
+                code="TRK599",
+            )
+        return self._settle(runs, dict.fromkeys((run.name for run in runs), reason), {}, end, lane)
+
+    def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
+        blocks = self.reader.blocks(start, end)
+        wanted = frozenset(table for run in runs for table in _tables(run, lane))
+        touched = self._schemas.follow(self.reader.relations(blocks), wanted)
         failures: dict[str, TruckerError] = {}
         assignments = [a for a in self._assign(runs, touched, lane, failures) if a.after < end]
         if not assignments and not failures and not lane and not self._persist_due(runs):
@@ -192,10 +228,7 @@ class SourceQuery:
         batches = {
             name: self._batch(name, runs, assignments, start, end, lane) for name in {r.truck.destination for r in runs}
         }
-        try:
-            outcomes = self._run(blocks, assignments, batches) if assignments else []
-        except TruckerError as error:
-            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+        outcomes = self._run(blocks, assignments, batches) if assignments else []
         receipts, failed = _collect(outcomes)
         failures |= failed
         for name, batch in batches.items():
@@ -217,7 +250,7 @@ class SourceQuery:
         persisted: bool = True,
     ) -> Failures:
         """Advance those that committed; note why the others did not."""
-        committed = self.reader.commit_time(end) or 0
+        committed = 0 if len(failures) == len(runs) else self.reader.commit_time(end) or 0
         for run in runs:
             error = failures.get(run.name)
             if error is not None:
@@ -230,8 +263,10 @@ class SourceQuery:
             if lane is not None and not lane.tables:
                 run.phase, run.error = TruckPhase.CATCHING_UP, None
             if lane is None or not lane.tables:
+                if persisted and run.position < end:
+                    run.stored = end
+                    run.arriving.clear()
                 run.position = max(run.position, end)
-                run.stored = run.position if persisted else run.stored
             run.rows += rows.get(run.name, 0)
             run.batches += 1 if persisted else 0
             run.applied_time = committed or run.applied_time
@@ -242,17 +277,16 @@ class SourceQuery:
     def _assign(
         self,
         runs: Sequence[TruckRun],
-        touched: frozenset[TableId],
+        touched: Mapping[TableId, TableSchema],
         lane: Lane | None,
         failures: dict[str, TruckerError],
     ) -> list[Assignment]:
         assignments = []
         for run in runs:
-            tables = lane.tables if lane and lane.tables else run.floors.keys()
             destination = self._destinations[run.truck.destination]
             try:
-                for table in sorted(touched & tables):
-                    target = self._schemas.target(run.truck, table)
+                for table in sorted(touched.keys() & _tables(run, lane)):
+                    target = run.truck.tables[table].target(run.name, touched[table])
                     destination.prepare(target)
                     after = lane.position if lane and lane.tables else run.after(table)
                     assignments.append(Assignment(destination.name, target, after))
@@ -275,8 +309,19 @@ class SourceQuery:
         if lane and lane.tables:
             state = TableState(Phase.CATCHING_UP, end)
             tables = {(run.name, table): state for run in own for table in lane.tables}
-            return Batch(start, end, tables=tables, targets=targets)
-        return Batch(start, end, {run.name: end for run in own if run.position < end}, targets=targets)
+            return Batch(start, end, tables=tables, targets=targets, builds_on=dict.fromkeys(tables, lane.position))
+        behind = [run for run in own if run.position < end]
+        arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
+        believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
+        believed |= {(truck, table): lsn for (truck, table), lsn in arriving.items()}
+        return Batch(
+            start,
+            end,
+            {run.name: end for run in behind},
+            {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()},
+            targets,
+            builds_on=believed,
+        )
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""
@@ -293,6 +338,11 @@ class SourceQuery:
             for index, own in enumerate(consecutive(blocks, count))
         ]
         return run_job(self._spark, stream_part, parts)
+
+
+def _tables(run: TruckRun, lane: Lane | None) -> frozenset[TableId]:
+    """The tables of a truck that a batch is for."""
+    return lane.tables if lane and lane.tables else frozenset(run.floors)
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

@@ -43,9 +43,7 @@ def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple
     return connection.publication or name, connection.slot or name
 
 
-def resolve_source(
-    config: ProjectConfig, connection: PostgresConnection, database: Connection
-) -> ResolvedSource:
+def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: Connection) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
     available = list_tables(database)
     tables: dict[TableId, SourceTable] = {}

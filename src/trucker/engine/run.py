@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
 from trucker.config.models import ProjectConfig
 from trucker.engine.destination import Destination
+from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import SinkSpec
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
@@ -58,7 +61,9 @@ class ProjectRun:
             for connection in config.connections
             if connection.name in used
         }
-        self._sources = [SourceRun(config, source, self._destinations, once=once) for source in resolved.values()]
+        self._sources = [
+            SourceRun(config, source, self._destinations, once=once, stop=self._stop) for source in resolved.values()
+        ]
 
     def run(self, session: SparkSession | None = None) -> ProjectStatus:
         """Run until told to stop, or with `once` until all that is there has been taken; the last status.
@@ -78,6 +83,8 @@ class ProjectRun:
             for source in self._sources:
                 source.start_stream(spark, states)
             self._watch(spark)
+        except Stopped:
+            log.info("stopped before the stream began")
         finally:
             self._shut_down(None if session else spark)
             for number, handler in handlers.items():
@@ -86,9 +93,12 @@ class ProjectRun:
 
     def _open(self) -> Mapping[str, TruckState]:
         states: dict[str, TruckState] = {}
-        for destination in self._destinations.values():
+        for name, destination in self._destinations.items():
             destination.spec.workspace.folder.mkdir(parents=True, exist_ok=True)
-            states |= destination.open()
+            # A truck that went to another destination before has a state there still: it says nothing of this one.
+            stored = destination.open()
+            runs = [run for source in self._sources for run in source.runs.values() if run.truck.destination == name]
+            states |= {run.name: stored[run.name] for run in runs if run.name in stored}
         for source in self._sources:
             source.start_capture(states)
         return states
@@ -107,14 +117,7 @@ class ProjectRun:
     def _watch(self, spark: SparkSession) -> None:
         process = getattr(spark.sparkContext._gateway, "proc", None)
         while not self._stop.is_set():
-            for source in self._sources:
-                source.look()
-            if process is not None and process.poll() is not None:
-                raise EngineError(
-                    f"the Java process of Spark ended with {process.returncode}",
-                    remedy=f"see spark.log in {self._config.state_folder}; start again, nothing is lost",
-                    code="TRK511",
-                )
+            self._look(process)
             status = self._show(running=True)
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
                 return
@@ -123,6 +126,27 @@ class ProjectRun:
                 return
             self._stop.wait(0.1 if self._once else STATUS_SECONDS)
 
+    def _look(self, process: Popen[bytes] | None) -> None:
+        """Have every source look after itself; the end of Spark's JVM ends the run."""
+        try:
+            for source in self._sources:
+                source.look()
+        except Exception:
+            with suppress(TimeoutExpired):  # when that is the reason, its end may take a moment to be seen
+                if process is not None:
+                    process.wait(2)
+            self._check_java(process)
+            raise
+        self._check_java(process)
+
+    def _check_java(self, process: Popen[bytes] | None) -> None:
+        if process is not None and process.poll() is not None:
+            raise EngineError(
+                f"the Java process of Spark ended with {process.returncode}",
+                remedy=f"see spark.log in {self._config.state_folder}; start again, nothing is lost",
+                code="TRK511",
+            )
+
     def _check_once(self) -> None:
         for source in self._sources:
             reason = source.once_failure()
@@ -130,14 +154,14 @@ class ProjectRun:
                 raise EngineError(f"the streaming query of {source.name} failed: {reason}", code="TRK512")
 
     def _shut_down(self, spark: SparkSession | None) -> None:
-        for source in self._sources:
-            source.stop()
-        for destination in self._destinations.values():
-            destination.close()
-        if spark is not None:
-            from trucker.engine.session import stop_session
-
-            stop_session(spark)
+        """Whatever one part fails with, the others are shut down too."""
+        with ExitStack() as last:
+            if spark is not None:
+                last.callback(_stop_spark, spark)
+            for destination in self._destinations.values():
+                last.callback(destination.close)
+            for source in self._sources:
+                source.stop()
 
     def _handle_signals(self) -> dict[signal.Signals, signal._HANDLER]:
         if threading.current_thread() is not threading.main_thread():
@@ -169,6 +193,17 @@ class ProjectRun:
         if self._observer is not None:
             self._observer(status)
         return status
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    from trucker.engine.session import stop_session
+
+    try:
+        stop_session(spark)
+    except (Py4JError, OSError):  # its JVM is gone already, which `_watch` has said
+        log.debug("spark was gone before it was stopped", exc_info=True)
 
 
 def _status(source: SourceRun, run: TruckRun, *, running: bool) -> TruckStatus:

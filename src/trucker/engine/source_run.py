@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trucker.change import Column, Lsn, TableId, TableSchema
@@ -28,7 +30,6 @@ from trucker.changelog.source import (
 from trucker.config.models import ProjectConfig
 from trucker.engine.backoff import Backoff
 from trucker.engine.copy import Copier, Need
-from trucker.engine.coverage import Coverage, terms
 from trucker.engine.destination import Destination
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import new_slot
@@ -43,7 +44,7 @@ from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import Connection, describe
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import ensure_publication
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, current_lsn, find_slot, identify
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify
 from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ class SourceRun:
         self._stop = stop
         self._checkpoint = config.state_folder
         self.fatal: Exception | None = None
-        self._coverage = Coverage(self.folder)
         self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
@@ -99,12 +99,14 @@ class SourceRun:
             self.source_lsn = current_lsn(database)
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
-            begin = self._check_slot(slot, identity, [state.lsn for state in self._own(states).values()])
+            begin = self._check_slot(slot, identity, list(self._needed(states).values()))
             self._forget_unpublished(database, states)
             ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
             if slot is None:
                 failover = Capabilities.of(database).failover_slots
-                self._first = create_slot(resolved.connection, resolved.slot, temporary=False, failover=failover)
+                self._first = new_slot(
+                    resolved.connection, resolved.slot, self._stop, temporary=False, failover=failover
+                )
                 begin = self._first.lsn
         create_log(self.folder, identity, begin)
         self._capture = CaptureSupervisor(
@@ -131,9 +133,9 @@ class SourceRun:
             database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=True
         )
         stale: dict[str, dict[tuple[str, TableId], TableState]] = defaultdict(dict)
-        for name, state in self._own(states).items():
-            destination = self.runs[name].truck.destination
-            for table in self._unpublished & state.tables.keys():
+        for name, run in self.runs.items():
+            destination = run.truck.destination
+            for table in self._unpublished & (states[name].tables.keys() if name in states else frozenset()):
                 stale[destination][name, table] = TableState(Phase.COPYING, Lsn(0))
         for destination, tables in stale.items():
             log.warning("tables are copied again: they were not published as they are wanted now")
@@ -141,12 +143,23 @@ class SourceRun:
             for error in failures.values():
                 raise error
 
-    def _own(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
-        """The states of this source's trucks that have a position: those with a table that has been copied."""
+    def _needed(self, states: Mapping[str, TruckState]) -> Mapping[str, Lsn]:
+        """From where on each truck needs the log; one of which nothing has been copied yet needs none of it."""
+        needed = {}
+        for name, run in self.runs.items():
+            copied = self._copied(run, states)
+            behind = [table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP]
+            if copied:
+                needed[name] = min([states[name].lsn, *behind])
+        return needed
+
+    def _copied(self, run: TruckRun, states: Mapping[str, TruckState]) -> Mapping[TableId, TableState]:
+        """The truck's tables that need not be copied (again)."""
+        state = states.get(run.name)
         return {
-            name: state
-            for name, state in states.items()
-            if name in self.runs and any(table.phase is not Phase.COPYING for table in state.tables.values())
+            name: table
+            for name, table in (state.tables.items() if state else ())
+            if name in run.truck.tables and table.phase is not Phase.COPYING and name not in self._unpublished
         }
 
     def _check_slot(self, slot: SlotInfo | None, identity: SourceIdentity, positions: Sequence[Lsn]) -> Lsn:
@@ -195,7 +208,6 @@ class SourceRun:
             max_bytes=self._config.batch.max_bytes,
             leave=self._spawn,
         )
-        states = self._without_gaps(states)
         self._check_log(states)
         needs, lanes = self._divide(states)
         whole = [lane.position for lane in lanes if not lane.tables]
@@ -223,29 +235,6 @@ class SourceRun:
                 return
             others[0].join(0.1)
 
-    def _without_gaps(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
-        """Tables that missed changes are to be copied again; their destination must know before their truck goes on."""
-        found = {}
-        for name, run in self.runs.items():
-            if name not in states:
-                continue
-            state = found[name] = states[name]
-            gaps = {
-                table: TableState(Phase.COPYING, Lsn(0))
-                for table, known in state.tables.items()
-                if table in run.truck.tables
-                and known.phase is not Phase.COPYING
-                and _place(state, known) < self._coverage.since(name, table)
-            }
-            if gaps:
-                log.info("tables are copied again", extra={"truck": name, "tables": sorted(map(str, gaps))})
-                tables = {(name, table): again for table, again in gaps.items()}
-                failures = self._destinations[run.truck.destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
-                for error in failures.values():
-                    raise error
-                found[name] = TruckState(state.lsn, {**state.tables, **gaps})
-        return found
-
     def _check_log(self, states: Mapping[str, TruckState]) -> None:
         """Every position must still be in the log, or lie ahead of all that was pruned."""
         assert self._query is not None
@@ -265,17 +254,11 @@ class SourceRun:
         tables: list[Lane] = []
         for run in self.runs.values():
             destination = run.truck.destination
-            state = states.get(run.name, TruckState(Lsn(0), {}))
-            known = {name: table for name, table in state.tables.items() if name in run.truck.tables}
-            copied = {
-                name: table
-                for name, table in known.items()
-                if table.phase is not Phase.COPYING and name not in self._unpublished
-            }
+            copied = self._copied(run, states)
             if copied:
-                run.position = run.stored = state.lsn
+                lsn = run.position = run.stored = states[run.name].lsn
                 run.floors = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}
-                lane = trucks.setdefault((destination, state.lsn), Lane(destination, [], state.lsn))
+                lane = trucks.setdefault((destination, lsn), Lane(destination, [], lsn))
                 lane.runs.append(run)
             for position in {table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP}:
                 behind = frozenset(
@@ -411,7 +394,8 @@ class SourceRun:
         Each step is taken whatever became of the one before: with the JVM gone the first fail.
         """
         self._stop.set()
-        for step in (self._stop_query, self._stop_threads, self._stop_capture):
+        # The query twice: `_stream_once` may have been about to start it.
+        for step in (self._stop_query, self._stop_threads, self._stop_query, self._stop_capture):
             try:
                 step()
             except Exception as error:
@@ -438,7 +422,3 @@ class SourceRun:
             self._first.close()
         if self._capture is not None:
             self._capture.stop()
-
-
-def _place(state: TruckState, table: TableState) -> Lsn:
-    return max(state.lsn, table.lsn) if table.phase is Phase.STREAMING else table.lsn

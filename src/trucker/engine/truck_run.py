@@ -8,6 +8,7 @@ from trucker.change import Lsn, TableId
 from trucker.engine.plan import Truck
 from trucker.errors import TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
+from trucker.sinks.base import Phase, TruckState
 
 
 @dataclass(slots=True)
@@ -17,12 +18,15 @@ class TruckRun:
     `position` is the end of the last commit applied, `stored` the one its destination holds (the same, but for
     quiet stretches that nobody had to write down yet). `floors` has the tables that follow it, each with the LSN it was
     copied at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
+    `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
+    there takes it away, so that a table never counts as following a truck that has passed it by.
     """
 
     truck: Truck
     position: Lsn = field(default_factory=Lsn)
     stored: Lsn = field(default_factory=Lsn)
     floors: dict[TableId, Lsn] = field(default_factory=dict)
+    arriving: dict[TableId, Lsn] = field(default_factory=dict)
     phase: TruckPhase = TruckPhase.STARTING
     error: TruckerError | None = None
     rows: int = 0
@@ -37,6 +41,15 @@ class TruckRun:
     def after(self, table: TableId) -> Lsn:
         """Changes of the table committed below this are at the destination already."""
         return max(self.position, self.floors[table])
+
+    def reconcile(self, state: TruckState) -> None:
+        """Take over what the destination says, after a commit whose outcome was not known."""
+        self.position = self.stored = state.lsn
+        for table in list(self.arriving):
+            found = state.tables[table]
+            self.floors[table] = self.arriving[table] = found.lsn
+            if found.phase is Phase.STREAMING:
+                del self.arriving[table]
 
 
 @dataclass(slots=True)

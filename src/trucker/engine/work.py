@@ -12,14 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from trucker.change import INSERT, Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
 from trucker.engine.compact import compact
 from trucker.engine.plan import Assignment, CopyPart, Failure, Outcome, SinkSpec, StreamPart
-from trucker.errors import SinkError, TruckerError
+from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import Bucket, decode, key_changes
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
@@ -57,12 +55,18 @@ def stream_part(part: StreamPart) -> Outcome:
             continue
         try:
             tables = load(part, assignments)
-        except TruckerError as error:
-            failures += [Failure(truck, error) for truck in {a.target.truck for a in assignments}]
+        except Exception as error:
+            reason = _reason(error, "reading the change log")
+            failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
             continue
         net = _Net(tables, compacted=load is _load_bucket)
         for assignment in assignments:
-            changes = net.of(assignment)
+            try:
+                changes = net.of(assignment)
+            except Exception as error:
+                reason = _reason(error, f"folding changes of {assignment.target.source.table}")
+                failures.append(Failure(assignment.target.truck, reason))
+                continue
             if changes:
                 _write(part, assignment, changes, receipts, failures)
     return Outcome(receipts, failures)
@@ -80,16 +84,17 @@ def copy_part(part: CopyPart) -> Outcome:
                 pieces = list(pieces)
             for assignment in part.assignments:
                 _write(part, assignment, (_narrow(piece, assignment) for piece in pieces), receipts, failures)
-    except TruckerError as error:
+    except Exception as error:
+        reason = _reason(error, f"copying {part.chunk.leaf}")
         failed = {failure.truck for failure in failures}
         trucks = {assignment.target.truck for assignment in part.assignments} - failed
-        return Outcome({}, [*failures, *(Failure(truck, error) for truck in trucks)])
+        return Outcome({}, [*failures, *(Failure(truck, reason) for truck in trucks)])
     return Outcome(receipts, failures)
 
 
 def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
     names = assignment.target.source.names
-    return piece if names == piece.schema.names else _projected(piece.to_changes(), assignment.target.source)
+    return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)
 
 
 def _write(
@@ -105,10 +110,18 @@ def _write(
         receipts[destination].append(sink_for(part.sinks[destination]).write(work, iter(changes)))
     except TruckerError as error:
         failures.append(Failure(target.truck, error))
-    except Exception as error:  # a sink's own bug must not take the other trucks down
+    except Exception as error:
         log.exception("sink failed unexpectedly", extra={"truck": target.truck})
         reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
         failures.append(Failure(target.truck, reason))
+
+
+def _reason(error: Exception, doing: str) -> TruckerError:
+    """Why a share failed. A bug stops the trucks it hits, not every other one with them (I8)."""
+    if isinstance(error, TruckerError):
+        return error
+    log.exception("task failed unexpectedly", extra={"doing": doing})
+    return EngineError(f"{doing} failed unexpectedly: {type(error).__name__}", remedy="see the log", code="TRK599")
 
 
 Tables = Mapping[TableId, Sequence[Changes]]
@@ -167,7 +180,7 @@ class _Net:
 
     def _make(self, source: TableSchema, after: Lsn) -> list[Changes]:
         parts = (_since(changes, after) for changes in self._tables.get(source.table, ()))
-        shaped = [_projected(changes, source) for changes in parts if len(changes)]
+        shaped = [changes.reshaped(source) for changes in parts if len(changes)]
         if self._compacted and shaped:
             return [changes for changes in compact(shaped) if len(changes)]
         return shaped
@@ -176,46 +189,6 @@ class _Net:
 def _since(changes: Changes, after: Lsn) -> Changes:
     fresh = changes.commit_lsn >= np.uint64(after)
     return changes if fresh.all() else changes.take(fresh)
-
-
-def _projected(changes: Changes, schema: TableSchema) -> Changes:
-    """The changes in the target's shape.
-
-    A column that the changes do not have was added to the table after them: their inserts hold what the source
-    gave all older rows, their updates leave the destination's value.
-    """
-    if changes.schema.names == schema.names:
-        return changes
-    have = frozenset(changes.schema.names)
-    count = len(changes)
-    inserts = changes.op == INSERT
-    new: list[pa.Array] = []
-    old: list[pa.Array] = []
-    unchanged = {name: mask for name, mask in changes.unchanged.items() if name in schema.names}
-    for column in schema.columns:
-        if column.name in have:
-            new.append(changes.new.column(column.name))
-            old.append(changes.old.column(column.name))
-            continue
-        value = pa.scalar(column.missing_value, pa.string())
-        new.append(pc.if_else(pa.array(inserts), value, pa.scalar(None, pa.string())))
-        old.append(pa.nulls(count, pa.string()))
-        if not inserts.all():
-            unchanged[column.name] = ~inserts
-    names = list(schema.names)
-    shape = TableSchema(schema.table, schema.columns, schema.key)
-    return Changes(
-        shape,
-        changes.op,
-        pa.RecordBatch.from_arrays(new, names=names),
-        pa.RecordBatch.from_arrays(old, names=names),
-        changes.old_kind,
-        unchanged,
-        changes.commit_lsn,
-        changes.commit_time,
-        changes.xid,
-        changes.ordinal,
-    )
 
 
 PartFunction = Callable[[StreamPart], Outcome] | Callable[[CopyPart], Outcome]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trucker.change import Lsn, TableId
-from trucker.errors import SinkError, TruckFailed
+from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Batch, Phase, TableState, Target, TruckState
 
 Slot = tuple[str, TableId]
@@ -90,7 +90,12 @@ class Ledger:
         }
 
     def plan(self, batch: Batch) -> Plan:
-        """What of `batch` is not stored yet. Raises `TruckFailed` for a copy that another attempt has replaced."""
+        """What of `batch` is not stored yet.
+
+        Raises `TruckFailed` for a copy that another attempt has replaced, and `SinkUnavailable` for a batch that
+        begins elsewhere than where its truck is now: part of it would be applied a second time (I4).
+        """
+        self._check_start(batch)
         entries = {**self.entries, **self._forgotten(batch)}
         positions = {truck: lsn for truck, lsn in self.positions.items() if truck not in batch.forget}
         now = Ledger(positions, entries)
@@ -119,6 +124,23 @@ class Ledger:
         """The ledger once `plan` has been stored."""
         kept = {truck: lsn for truck, lsn in self.positions.items() if truck not in plan.forgotten}
         return Ledger({**kept, **plan.positions}, {**self.entries, **plan.entries})
+
+    def _check_start(self, batch: Batch) -> None:
+        for (truck, table), believed in batch.builds_on.items():
+            if table is None:
+                due = truck in batch.positions and self._moves(truck, batch.positions[truck])
+                moved = due and self.positions.get(truck, Lsn(0)) != believed
+            else:
+                state, known = batch.tables.get((truck, table)), self.entries.get((truck, table))
+                due = state is not None and self._state_due(batch, (truck, table), state)
+                moved = due and known is not None and known.lsn != believed
+            if moved:
+                raise SinkUnavailable(
+                    f"truck {truck} is at another position than when it was last asked, as after a commit whose answer"
+                    " was lost",
+                    remedy="its position is read again, and the batch made anew from there",
+                    code="TRK416",
+                )
 
     def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:
         return {

@@ -15,7 +15,6 @@ import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -23,15 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
-from trucker.changelog.block import BEGIN, NEW_SHAPE, DamagedError, Head, RelationEntry, check_body, decode_head
+from trucker.changelog.block import BEGIN, DamagedError, Head, RelationEntry, check_body, decode_head
 from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.index import SegmentIndex
+from trucker.changelog.reference import BlockRef as BlockRef
+from trucker.changelog.reference import runs
 from trucker.changelog.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
 
-RUN_BYTES: Final = 4 << 20
 _INDEXES: Final = 32
 _FILES: Final = 16
 _RELATIONS: Final = 4096
@@ -50,23 +50,6 @@ def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatena
             return method(self, *args, **kwargs)
 
     return locked
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRef:
-    """A run of adjacent blocks of one segment; small, and good for as long as the segment is kept.
-
-    `first` and `last` are commit LSNs. `until` is set where the run reaches beyond the range it was asked for:
-    transactions from that LSN on are left out when it is read.
-    """
-
-    segment: SegmentId
-    offset: int
-    bytes: int
-    first: Lsn
-    last: Lsn
-    relations: tuple[int, ...]
-    until: Lsn | None = None
 
 
 class LogReader:
@@ -175,13 +158,7 @@ class LogReader:
         """References to all that is committed in `(start, end]`, in order."""
         durable = self.durable()
         top = min(end, durable.commit_lsn)
-        runs: list[BlockRef] = []
-        for index, at in self._blocks(start, top, durable):
-            ref = _reference(index, at, top)
-            if runs and _joins(runs[-1], ref, index.flags[at]):
-                ref = _joined(runs.pop(), ref)
-            runs.append(ref)
-        return runs
+        return runs(self._blocks(start, top, durable), top)
 
     @_alone
     def read(self, ref: BlockRef) -> Frames:
@@ -381,32 +358,6 @@ class LogReader:
             code="TRK307",
             remedy="`trucker refresh` the tables of the truck that lags",
         )
-
-
-def _reference(index: SegmentIndex, at: int, end: Lsn) -> BlockRef:
-    return BlockRef(
-        index.id,
-        index.offset[at],
-        index.length[at],
-        Lsn(index.first[at]),
-        Lsn(index.last[at]),
-        tuple(entry.oid for entry in index.relations[at]),
-        end if index.last[at] >= end else None,
-    )
-
-
-def _joins(run: BlockRef, ref: BlockRef, flags: int) -> bool:
-    return (
-        not flags & NEW_SHAPE
-        and run.segment == ref.segment
-        and run.offset + run.bytes == ref.offset
-        and run.bytes + ref.bytes <= RUN_BYTES
-    )
-
-
-def _joined(run: BlockRef, ref: BlockRef) -> BlockRef:
-    relations = run.relations if run.relations == ref.relations else tuple(sorted({*run.relations, *ref.relations}))
-    return BlockRef(run.segment, run.offset, run.bytes + ref.bytes, run.first, ref.last, relations, ref.until)
 
 
 def _lengths(head: Head, body: memoryview) -> npt.NDArray[np.uint32]:

@@ -136,7 +136,10 @@ class ReplicationStream:
 
     def start(self, lsn: Lsn) -> None:
         """Begin the stream after `lsn`."""
-        result = self._pgconn.exec_(start_replication(self._slot, lsn, self._publication))
+        try:
+            result = self._pgconn.exec_(start_replication(self._slot, lsn, self._publication))
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._failure(result)
         self._pgconn.nonblocking = 1

@@ -51,6 +51,8 @@ _SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Workers are forked with trucker imported.
+    "spark.python.daemon.module": "trucker.engine.daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -208,8 +210,9 @@ def _python_environment() -> dict[str, str]:
     found = {
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Two cores do not need eight heaps each.
+        # Workers work on one core each, and are forked: no pool of threads, few heaps.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
     }
     return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
 

@@ -1,0 +1,19 @@
+"""The process that Spark forks its Python workers from, with everything a task needs imported beforehand.
+
+Spark ends workers that were idle for a minute. A worker that has to import for itself keeps the next batch waiting for
+a third of a second, and holds for itself alone what it could share with the others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# Spark starts a daemon for each kind of worker; those that plan need nothing of ours.
+_WORKS = "pyspark.worker"
+
+if __name__ == "__main__":
+    if _WORKS in sys.argv[1:]:
+        import trucker.engine.work  # noqa: F401
+    from pyspark.daemon import manager
+
+    manager()

@@ -105,6 +105,7 @@ def prepare_launch(
         {
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(overlay),
+            "SPARK_SCALA_VERSION": _scala(overlay),
             "TRUCKER_JVM_ARGUMENTS": str(listing),
             "TRUCKER_JVM_OUTPUT": str(state / "spark.out"),
             "TRUCKER_JVM_RECORDING": str(recording or ""),
@@ -154,11 +155,15 @@ def _module_options(package: Path, java: Java) -> list[str]:
 
     Without `--add-modules`: it names a module for linear algebra, which not every runtime has.
     """
-    environment = {"PATH": os.environ.get("PATH", ""), "SPARK_HOME": str(package), "SPARK_SCALA_VERSION": "2.13"}
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "SPARK_HOME": str(package),
+        "SPARK_SCALA_VERSION": _scala(package),
+    }
     try:
         done = subprocess.run(
             [java.binary, "-Xmx128m", "-cp", f"{package}/jars/*", "org.apache.spark.launcher.Main", _MAIN, "x"],
-            env=environment,
+            env={**environment, "PATH": os.environ.get("PATH", "")},
             capture_output=True,
             text=True,
             check=True,
@@ -173,6 +178,12 @@ def _module_options(package: Path, java: Java) -> list[str]:
             code="TRK504",
         ) from error
     return [argument for argument in arguments if not argument.startswith(("-Xmx", "--add-modules"))]
+
+
+def _scala(home: Path) -> str:
+    """The Scala version that Spark's scripts would have found out for its launcher."""
+    core = next((home / "jars").glob("spark-core_*.jar"))
+    return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
 def _extra_classpath(settings: Mapping[str, str]) -> list[str]:

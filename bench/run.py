@@ -30,7 +30,7 @@ MEASURES = {"capture": capture.measure, "stream": stream.measure, "snapshot": sn
 
 def main() -> int:
     options = _options()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     began = time.monotonic()
 
     def say(text: str) -> None:

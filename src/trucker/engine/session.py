@@ -26,8 +26,8 @@ from trucker.errors import EngineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
 
-# The driver's heap: it holds plans and receipts, never rows.
-DRIVER_MEMORY = "512m"
+# The most the driver's heap may take. It holds plans and receipts, never rows, and stays far below.
+DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
 _SOCKET_PATH_ROOM = 60
 
@@ -38,6 +38,8 @@ _JVM = (
     # give lower latency, half the memory and next to no idle CPU.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
+    # Grow when needed; the default begins with a 64th of the machine's memory.
+    "-Xms128m",
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
     "-Djava.net.preferIPv4Stack=true",

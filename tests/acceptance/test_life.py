@@ -148,7 +148,8 @@ def test_all_sinks_from_one_project(
     assert second.returncode == 0, second.stderr
     operations = [line["operation"] for line in json_lines(second.stdout)]
     assert operations == ["update"] * 10 + ["delete"]
-    lines = [json.loads(line) for path in sorted((tmp_path / "lines").rglob("*.jsonl")) for line in path.open()]
+    paths = sorted((tmp_path / "lines").rglob("*.jsonl"))
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     assert [line["operation"] for line in lines] == ["insert"] * 100 + operations
     with duckdb.connect(str(lake), read_only=True) as connection:
         rows = connection.execute("select id, total from public.orders order by id").fetchall()

@@ -71,13 +71,19 @@ class LaneRunner:
     def _step(self) -> bool:
         """One round; True when the lane has joined."""
         lane, query = self._lane, self._query
-        if lane.position < query.main and query.reader.next_end(lane.position, NEAR_BYTES, query.main) < query.main:
+        if self._is_far(query.main):
             self._apply(query.reader.next_end(lane.position, query.max_bytes, query.main))
             return False
         with query.turn:  # near: the main lane waits for this one round
             if lane.position < query.main:
                 self._apply(query.main)
             return not self._unsure and query.join(lane)
+
+    def _is_far(self, main: Lsn) -> bool:
+        """Whether more than a little is missing. `main` need not be a commit's end (a copy's LSN is none)."""
+        reader, position = self._query.reader, self._lane.position
+        near = reader.next_end(position, NEAR_BYTES, main)
+        return position < near and reader.next_end(near, NEAR_BYTES, main) > near
 
     def _apply(self, end: Lsn) -> None:
         lane = self._lane

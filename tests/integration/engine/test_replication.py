@@ -200,3 +200,18 @@ def test_another_condition_has_the_table_copied_again(
         project.truck("t", ["public.t"], {"connection": "replica"}, where=condition)
         InThread(project, spark, once=True).join()
         assert destination.query("select count(*) from t") == [(expected,)]
+
+
+def test_a_truck_that_is_behind_anothers_copy_catches_up(
+    replica: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """The other's position is its copy's LSN, where no commit ends."""
+    database.execute("create table one (id int primary key)", "create table two (id int primary key)")
+    replica.truck("copy", ["public.one"], {"connection": "replica"})
+    InThread(replica, spark, once=True).join()
+    replica.truck("later", ["public.two"], {"connection": "replica"})
+    InThread(replica, spark, once=True).join()
+    for number in range(3):
+        database.execute(f"insert into one values ({number})", f"insert into two values ({number})")
+        InThread(replica, spark, once=True).join()
+        assert same(database, destination, "one", "two")

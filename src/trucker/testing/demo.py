@@ -225,12 +225,11 @@ class View:
             self._live.update(self._table(status, transactions), refresh=True)
         elif time.monotonic() - self._shown >= 5:
             self._shown = time.monotonic()
-            trucks = ", ".join(self._line(status)) or "trucker is not up"
-            self.say(f"{transactions} transactions; {trucks}")
+            self.say(f"{transactions} transactions; {self._line(status)}")
 
     def verdict(self, results: Sequence[Result], *, equal: bool) -> None:
         self.close()
-        table = Table("table", "source", "postgres", "duckdb", "verdict")
+        table = Table("table", "source", "postgres", "duckdb", "verdict", title="rows and checksums")
         for result in results:
             verdict = Text("equal", "green") if result.equal else Text("DIFFERENT", "bold red")
             table.add_row(
@@ -273,11 +272,17 @@ class View:
             table.add_row("-", "-", Text("trucker is not up", "red"), "-", "-", "-")
         return table
 
-    def _line(self, status: ProjectStatus | None) -> Iterator[str]:
-        for truck in status.trucks if status else ():
-            rate = self._rates.get(truck.name, 0.0)
-            lag = _lag(truck.lag_bytes, truck.lag_seconds)
-            yield f"{truck.name} {truck.phase.value.replace('_', ' ')}, lag {lag}, {rate:.0f} rows/s"
+    def _line(self, status: ProjectStatus | None) -> str:
+        if status is None:
+            return "trucker is not up"
+        slowest = max(status.trucks, key=lambda truck: truck.lag_bytes or 0)
+        trucks = ", ".join(
+            f"{truck.name} {self._rates.get(truck.name, 0.0):.0f} rows/s"
+            if truck.phase is TruckPhase.STREAMING
+            else f"{truck.name} {truck.phase.value.replace('_', ' ')}"
+            for truck in status.trucks
+        )
+        return f"lag {_lag(slowest.lag_bytes, slowest.lag_seconds)}; {trucks}"
 
 
 def _lag(size: int | None, seconds: float | None) -> str:

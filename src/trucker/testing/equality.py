@@ -26,7 +26,7 @@ class Sum:
     checksum: int
 
     def __str__(self) -> str:
-        return f"{self.rows} rows, {self.checksum % 0xFFFFFFFB:08x}"
+        return f"{self.rows:,} {self.checksum % 0xFFFFFFFB:08x}"
 
 
 def columns(connection: Connection, schema: str, table: str) -> list[str]:

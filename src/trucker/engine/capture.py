@@ -32,10 +32,10 @@ from typing import Any, Final
 from trucker.changelog.source import SourceIdentity, check_against_server, check_against_slot
 from trucker.changelog.writer import BLOCK_BYTES, LogWriter
 from trucker.engine.backoff import Backoff
-from trucker.errors import SourceError, TruckerError
+from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.postgres.heartbeat import Heart
 from trucker.postgres.protocol import heartbeat_content
-from trucker.postgres.stream import Interrupted, ReplicationStream
+from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
 
 EXIT_FAILED: Final = 3
 FLUSH_SECONDS: Final = 0.05
@@ -51,7 +51,10 @@ SLOT_IN_USE: Final = "TRK231"
 
 @dataclass(frozen=True, slots=True)
 class CaptureTask:
-    """What to capture. `conninfo` are libpq's parameters, the password among them."""
+    """What to capture. `conninfo` are libpq's parameters, the password among them.
+
+    Where they lead to a standby, `primary` leads to its primary, which takes the heartbeats.
+    """
 
     conninfo: dict[str, str | int]
     slot: str
@@ -60,20 +63,19 @@ class CaptureTask:
     source: SourceIdentity
     heartbeat: float
     segment_bytes: int
+    primary: dict[str, str | int] | None = None
 
     def to_json(self) -> str:
         source = self.source
         identity = [source.system_identifier, source.database, source.slot, source.publication]
-        return json.dumps(
-            [self.conninfo, self.slot, self.publication, str(self.folder), identity, self.heartbeat, self.segment_bytes]
-        )
+        settings = [self.heartbeat, self.segment_bytes, self.primary]
+        return json.dumps([self.conninfo, self.slot, self.publication, str(self.folder), identity, *settings])
 
     @classmethod
     def from_json(cls, text: str) -> CaptureTask:
-        conninfo, slot, publication, folder, identity, heartbeat, segment_bytes = json.loads(text)
-        return cls(
-            conninfo, slot, publication, Path(folder), SourceIdentity(*identity), float(heartbeat), int(segment_bytes)
-        )
+        conninfo, slot, publication, folder, identity, heartbeat, segment_bytes, primary = json.loads(text)
+        source = SourceIdentity(*identity)
+        return cls(conninfo, slot, publication, Path(folder), source, float(heartbeat), int(segment_bytes), primary)
 
 
 class Capture:
@@ -139,6 +141,11 @@ class Capture:
                 code="TRK206",
                 remedy="point the connection back, or `trucker reset` to begin anew with this one",
             )
+        if self._task.primary is not None and not place.standby:
+            raise promoted()
+        if place.standby and place.flushed < writer.durable.seen_lsn:
+            # One that has just been started again replays anew what it had before.
+            raise SourceUnavailable(f"the standby is at {place.flushed} and has yet to come to where it was")
         check_against_slot(writer.durable, place.confirmed_flush)
         check_against_server(writer.durable, place.flushed)
         stream.start(writer.durable.seen_lsn)
@@ -181,15 +188,19 @@ class Capture:
 
     def _beat_on(self) -> None:
         """A thread of its own, because a heartbeat may wait for a slow server and the stream must not."""
-        heart = Heart(self._task.conninfo, self._task.publication)
+        task = self._task
+        heart = Heart(task.primary or task.conninfo, task.publication, task.conninfo if task.primary else None)
+        told = False
         try:
-            while not self._stop.wait(self._task.heartbeat):
+            while not self._stop.wait(task.heartbeat):
                 try:
-                    if not heart.beat(f"{time.time():.6f}"):
+                    if not heart.beat(f"{time.time():.6f}") and not told:
+                        told = True
                         tell(
                             "notice", message="the server takes no heartbeats; an idle slot moves by keep-alives alone"
                         )
-                        return
+                        if task.primary is None:  # otherwise the heart still watches the standby
+                            return
                 except TruckerError as error:
                     # A server that cannot be reached is the stream's to report.
                     if not error.transient:

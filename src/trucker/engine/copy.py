@@ -72,6 +72,7 @@ class Copier:
     ) -> None:
         self.spark = spark
         self.connection = connection
+        self.reads = connection.replica or connection
         self._temporary_slot = temporary_slot
         self.destinations = destinations
         self._backoff = backoff
@@ -168,7 +169,7 @@ class _Attempt:
     def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[Chunk]]]:
         """The tables as they are in the snapshot, cut into chunks."""
         wanted = sorted({table for need in self._needs.values() for table in need.tables})
-        with connect(self._copier.connection, application="trucker snapshot") as connection:
+        with connect(self._copier.reads, application="trucker snapshot") as connection:
             enter_snapshot(connection, self._exported.snapshot)
             tables = {table: load_table(connection, table) for table in wanted}
             size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
@@ -233,7 +234,7 @@ class _Attempt:
         return [
             CopyPart(
                 index,
-                self._copier.connection,
+                self._copier.reads,
                 self._exported.snapshot,
                 self._exported.lsn,
                 chunk,

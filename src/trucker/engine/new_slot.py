@@ -28,7 +28,7 @@ def new_slot(
     """A new slot with its snapshot; `Stopped` when `stop` is set before the server is ready to make one."""
     try:
         with _cancelling(config, name, stop):
-            return create_slot(config, name, temporary=temporary, failover=failover)
+            return create_slot(config, name, temporary=temporary, failover=failover, stop=stop)
     except TruckerError:
         if stop.is_set():
             raise Stopped from None
@@ -54,7 +54,7 @@ def _cancelling(config: PostgresConnection, name: str, stop: threading.Event) ->
 
 
 def _cancel(config: PostgresConnection, name: str) -> None:
-    with suppress(TruckerError), connect(config, application="trucker stop") as connection:
+    with suppress(TruckerError), connect(config.replica or config, application="trucker stop") as connection:
         slot = find_slot(connection, name)
         if slot is not None and slot.active_pid is not None:
             connection.execute("select pg_cancel_backend(%s)", [slot.active_pid])

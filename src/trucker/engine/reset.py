@@ -26,7 +26,8 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None) -> list[str]:
         for connection in _sources(config):
             publication, slot = source_names(config, connection)
             if connection.slot is None:
-                lines.append(f"replication slot {slot} of {connection.name}")
+                place = " and of its standby" if connection.replica else ""
+                lines.append(f"replication slot {slot} of {connection.name}{place}")
             if connection.publication is None:
                 lines.append(f"publication {publication} of {connection.name}")
             lines.append(f"change log {config.state_folder / 'log' / connection.name}")
@@ -53,8 +54,11 @@ def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[st
 
 def _reset_source(config: ProjectConfig, connection: PostgresConnection) -> None:
     publication, slot = source_names(config, connection)
+    if connection.replica is not None and connection.slot is None:
+        with connect(connection.replica, application="trucker reset") as standby:
+            drop_slot(standby, slot)
     with connect(connection, application="trucker reset") as database:
-        if connection.slot is None:
+        if connection.slot is None:  # with a standby too: the project may have been run without it before
             drop_slot(database, slot)
         if connection.publication is None:
             drop_publication(database, publication)

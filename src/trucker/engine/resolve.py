@@ -29,6 +29,11 @@ class ResolvedSource:
     published: tuple[PublishedTable, ...]
 
     @property
+    def reads(self) -> PostgresConnection:
+        """Where the slot is and copies are taken: the standby, where one is named."""
+        return self.connection.replica or self.connection
+
+    @property
     def manages_publication(self) -> bool:
         return self.connection.publication is None
 

@@ -95,7 +95,7 @@ class SourceRun:
         """Publication, slot, log, capture. Refuses what would skip changes (I11) before it touches anything."""
         resolved = self.resolved
         with connect(resolved.connection, application="trucker setup") as database:
-            slot = find_slot(database, resolved.slot)
+            slot = self._find_slot(database)
             self.source_lsn = current_lsn(database)
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
@@ -121,6 +121,12 @@ class SourceRun:
             )
         )
         self._capture.start()
+
+    def _find_slot(self, database: Connection) -> SlotInfo | None:
+        if self.resolved.connection.replica is None:
+            return find_slot(database, self.resolved.slot)
+        with connect(self.resolved.reads, application="trucker setup") as standby:
+            return find_slot(standby, self.resolved.slot)
 
     def _forget_unpublished(self, database: Connection, states: Mapping[str, TruckState]) -> None:
         """Have tables copied again whose changes were not captured as they are wanted now.
@@ -326,7 +332,7 @@ class SourceRun:
         return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
 
     def _describe(self, table: TableId, columns: tuple[Column, ...]) -> TableSchema:
-        with connect(self.resolved.connection, application="trucker catalog") as database:
+        with connect(self.resolved.reads, application="trucker catalog") as database:
             return describe(database, table, columns)
 
     # -- while it runs ------------------------------------------------------------------------------------------

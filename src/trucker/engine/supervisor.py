@@ -37,7 +37,10 @@ _CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
-    """What to capture, and into which log. `heartbeat` is in seconds, 0 for none."""
+    """What to capture (on the standby where `connection` has one), and into which log.
+
+    `heartbeat` is in seconds, 0 for none.
+    """
 
     connection: PostgresConnection
     slot: str
@@ -47,10 +50,21 @@ class CaptureSpec:
     heartbeat: float = 10.0
     segment_bytes: int = SEGMENT_BYTES
 
+    @property
+    def reads(self) -> PostgresConnection:
+        return self.connection.replica or self.connection
+
     def task(self) -> CaptureTask:
-        conninfo = self.connection.conninfo(**parameters(f"trucker capture {self.slot}"))
+        extra = parameters(f"trucker capture {self.slot}")
         return CaptureTask(
-            conninfo, self.slot, self.publication, self.folder, self.source, self.heartbeat, self.segment_bytes
+            self.reads.conninfo(**extra),
+            self.slot,
+            self.publication,
+            self.folder,
+            self.source,
+            self.heartbeat,
+            self.segment_bytes,
+            self.connection.conninfo(**extra) if self.connection.replica else None,
         )
 
 
@@ -217,7 +231,7 @@ class CaptureSupervisor:
         """A connection refused for good is told by its words, which only this side loads the means to understand."""
         error = _error(event)
         if event.get("stage") == "connect":
-            error = explain(self.spec.connection, event["message"])
+            error = explain(self.spec.reads, event["message"])
         if event.get("stage") == "connect" and not error.transient:
             self._fail(error)
             _hang_up(process)

@@ -9,22 +9,32 @@ from psycopg import pq
 
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.protocol import HEARTBEAT
-from trucker.postgres.stream import PASSING, PUBLICATION, connect_pq, field_of, lost
+from trucker.postgres.stream import PASSING, PUBLICATION, connect_pq, field_of, lost, promoted
+
+MESSAGE = pq.DiagnosticField.MESSAGE_PRIMARY
 
 
 class Heart:
     """A second connection that writes heartbeats into the WAL, and looks after the publication.
 
     PostgreSQL 18 leaves out a publication that is missing with no more than a warning in its log; somebody has to look.
+    Where the stream comes from a `standby`, it sees to it that this is one still: a promoted one goes on streaming, but
+    what it streams is its own.
     """
 
-    def __init__(self, conninfo: Mapping[str, str | int], publication: str) -> None:
+    def __init__(
+        self, conninfo: Mapping[str, str | int], publication: str, standby: Mapping[str, str | int] | None = None
+    ) -> None:
         self._conninfo = conninfo
         self._publication = publication
+        self._standby = standby
         self._pgconn: pq.abc.PGconn | None = None
+        self._watcher: pq.abc.PGconn | None = None
 
     def beat(self, content: str) -> bool:
         """One heartbeat. False where the server will never take one; `SourceUnavailable` where it does not just now."""
+        if self._standby is not None:
+            self._check_standby(self._standby)
         try:
             if self._pgconn is None:
                 self._pgconn = connect_pq(self._conninfo, -1, 10.0)
@@ -42,7 +52,7 @@ class Heart:
             self.close()
             return False
         self.close()
-        raise SourceUnavailable(f"a heartbeat failed: {field_of(result, pq.DiagnosticField.MESSAGE_PRIMARY)}")
+        raise SourceUnavailable(f"a heartbeat failed: {field_of(result, MESSAGE)}")
 
     def _check_publication(self, pgconn: pq.abc.PGconn) -> None:
         result = pgconn.exec_params(PUBLICATION.format(publication="$1").encode(), [self._publication.encode()])
@@ -53,7 +63,23 @@ class Heart:
                 remedy="changes made since then are not in the stream: `trucker reset` and copy the tables anew",
             )
 
+    def _check_standby(self, conninfo: Mapping[str, str | int]) -> None:
+        """Before anything is asked of the primary: a standby is mostly promoted because the primary is gone."""
+        try:
+            if self._watcher is None:
+                self._watcher = connect_pq(conninfo, -1, 10.0)
+            result = self._watcher.exec_(b"select pg_catalog.pg_is_in_recovery()")
+        except psycopg.OperationalError as error:
+            self.close()
+            raise lost(error) from None
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            self.close()
+            raise SourceUnavailable(f"the standby does not answer: {field_of(result, MESSAGE)}")
+        if result.get_value(0, 0) != b"t":
+            raise promoted()
+
     def close(self) -> None:
-        if self._pgconn is not None:
-            self._pgconn.finish()
-            self._pgconn = None
+        for pgconn in (self._pgconn, self._watcher):
+            if pgconn is not None:
+                pgconn.finish()
+        self._pgconn = self._watcher = None

@@ -7,7 +7,8 @@ reported as fine, so that a reader sees what was looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -27,6 +28,7 @@ from trucker.postgres.publication import (
     unserved,
 )
 from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, who_holds
+from trucker.postgres.standby_check import check_slots, check_standby, prevention, standby_name
 
 Connection = psycopg.Connection[Any]
 
@@ -68,7 +70,7 @@ _SHORT_IDLE_SECONDS = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What all checks look at."""
+    """What all checks look at: the server that writes, and `reads`, where slot and copies are (the same, mostly)."""
 
     config: PostgresConnection
     connection: Connection
@@ -77,14 +79,25 @@ class _Look:
     publication: str
     slot: str
     settings: dict[str, str]
+    reads: _Look | None = None
+    standby: bool = False
 
     @property
     def managed(self) -> bool:
         return self.config.publication is None
 
     @property
+    def reader(self) -> _Look:
+        return self.reads or self
+
+    @property
     def subject(self) -> str:
-        return self.config.name
+        return standby_name(self.config) if self.standby else self.config.name
+
+    @property
+    def grant(self) -> str:
+        """How a remedy that changes the catalog begins."""
+        return "run on the primary" if self.standby else "run"
 
     def ok(self, message: str, subject: str = "") -> Finding:
         return Finding(Level.OK, subject or self.subject, message)
@@ -103,20 +116,32 @@ def check_source(
     config: PostgresConnection, tables: Sequence[PublishedTable], *, publication: str, slot: str
 ) -> list[Finding]:
     """All findings, good and bad; the tables are those the trucks take together."""
-    try:
-        connection = connect(config, application="trucker check")
-    except SourceError as error:
-        return [Finding(Level.ERROR, config.name, error.message, error.remedy, error.code)]
-    with connection:
+    with ExitStack() as stack:
         try:
-            version = Capabilities.of(connection)
-            look = _Look(config, connection, version, tables, publication, slot, _settings(connection))
+            look = _look(stack, config, tables, publication, slot)
         except SourceError as error:
             return [Finding(Level.ERROR, config.name, error.message, error.remedy, error.code)]
-        findings = [look.ok(f"connected to PostgreSQL {version} as {config.user}")]
-        for check in (_server, _role, _slot, _room, _replication_access, _tables_and_publication):
-            findings += _run(look, check)
+        findings = [look.ok(f"connected to PostgreSQL {look.version} as {config.user}")]
+        findings += _run(look, _server)
+        if config.replica is not None:
+            try:
+                reads = _look(stack, config.replica, tables, publication, slot)
+            except SourceError as error:
+                return [*findings, look.failure(error, standby_name(config.replica))]
+            look = replace(look, reads=replace(reads, standby=True))
+            findings += _run(look, _reads_from_standby)
+        for check in (_role, _keeping, _slot, _room, _replication_access):
+            findings += _run(look.reader, check)
+        findings += _run(look, _tables_and_publication)
     return findings
+
+
+def _look(
+    stack: ExitStack, config: PostgresConnection, tables: Sequence[PublishedTable], publication: str, slot: str
+) -> _Look:
+    connection = stack.enter_context(connect(config, application="trucker check"))
+    version = Capabilities.of(connection)
+    return _Look(config, connection, version, tables, publication, slot, _settings(connection))
 
 
 def _run(look: _Look, check: Callable[[_Look], Iterator[Finding]]) -> list[Finding]:
@@ -147,6 +172,16 @@ def _server(look: _Look) -> Iterator[Finding]:
             "TRK233",
         )
     yield from _standby(look)
+    if look.settings["server_encoding"] == "SQL_ASCII":
+        yield look.warning(
+            "the database's encoding is SQL_ASCII, so that text may not be UTF-8 and a row may be refused later",
+            "make sure that all text is UTF-8, or move to a database with ENCODING 'UTF8'",
+            "TRK235",
+        )
+
+
+def _keeping(look: _Look) -> Iterator[Finding]:
+    """What makes the server give up a slot."""
     keep = int(look.settings["max_slot_wal_keep_size"])
     if 0 <= keep < _LOW_WAL_KEEP_MIB:
         yield look.warning(
@@ -160,12 +195,6 @@ def _server(look: _Look) -> Iterator[Finding]:
             f"idle_replication_slot_timeout is {idle} s: the server gives up the slot when trucker is stopped longer",
             "run: ALTER SYSTEM SET idle_replication_slot_timeout = '7d'; SELECT pg_reload_conf()",
             "TRK234",
-        )
-    if look.settings["server_encoding"] == "SQL_ASCII":
-        yield look.warning(
-            "the database's encoding is SQL_ASCII, so that text may not be UTF-8 and a row may be refused later",
-            "make sure that all text is UTF-8, or move to a database with ENCODING 'UTF8'",
-            "TRK235",
         )
 
 
@@ -186,6 +215,12 @@ def _standby(look: _Look) -> Iterator[Finding]:
         )
 
 
+def _reads_from_standby(look: _Look) -> Iterator[Finding]:
+    reads = look.reader
+    yield from check_standby(look.config, look.connection, reads.config, reads.connection)
+    yield from check_slots(look.config, look.connection, reads.connection, look.slot)
+
+
 def _role(look: _Look) -> Iterator[Finding]:
     row = look.connection.execute(_ROLE).fetchone()
     assert row is not None
@@ -195,7 +230,7 @@ def _role(look: _Look) -> Iterator[Finding]:
     else:
         yield look.error(
             f"user {user} may not replicate",
-            f"run: ALTER ROLE {quote_identifier(user)} REPLICATION"
+            f"{look.grant}: ALTER ROLE {quote_identifier(user)} REPLICATION"
             f"  (on Amazon RDS: GRANT rds_replication TO {quote_identifier(user)})",
             "TRK220",
         )
@@ -249,7 +284,7 @@ def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
     if found.lost:
         return look.error(
             f"replication slot {look.slot} was given up by the server ({found.invalidation}): changes are missing",
-            "run: trucker reset  and then trucker run, which copies the tables again",
+            f"run: trucker reset  and then trucker run, which copies the tables again{prevention(found.invalidation)}",
             "TRK232",
         )
     return None
@@ -297,7 +332,7 @@ def _table(look: _Look, wanted: PublishedTable, source: SourceTable) -> Iterator
     problem = identity_problem(source) or _condition_problem(look, wanted, source)
     if problem is not None:
         yield look.failure(problem, subject)
-    yield from _readable(look, wanted, source, subject)
+    yield from _readable(look.reader, wanted, source, subject)
     if source.partitioned and source.full and not source.schema.key:
         yield look.warning(
             "it has no primary key: a partition added later must be given REPLICA IDENTITY FULL before it is written",
@@ -324,14 +359,14 @@ def _readable(look: _Look, wanted: PublishedTable, source: SourceTable, subject:
         grant = f"GRANT SELECT ON {table} TO {user}"
         if not enters:
             grant = f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {user}; {grant}"
-        yield look.error(f"user {user} may not read {table}", f"run: {grant}", "TRK220", subject)
+        yield look.error(f"user {user} may not read {table}", f"{look.grant}: {grant}", "TRK220", subject)
     row = look.connection.execute(_ROLE).fetchone()
     if row is not None and row[1]:
         return
     for (table,) in look.connection.execute(_PROTECTED, [oids]).fetchall():
         yield look.error(
             f"row-level security would hide rows of {table} from user {user}",
-            f"run: ALTER ROLE {user} BYPASSRLS",
+            f"{look.grant}: ALTER ROLE {user} BYPASSRLS",
             "TRK220",
             subject,
         )

@@ -25,6 +25,7 @@ from trucker.errors import SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import connect, query_error, translated
+from trucker.postgres.standby import await_replay, committed_lsn, slot_in_the_making
 
 Connection = psycopg.Connection[Any]
 
@@ -42,7 +43,8 @@ _FIND = """
     select s.plugin, s.database, s.temporary, s.active_pid, s.confirmed_flush_lsn::text, s.restart_lsn::text,
            s.wal_status, s.safe_wal_size, to_jsonb(s) ->> 'invalidation_reason' as invalidation_reason,
            coalesce((to_jsonb(s) ->> 'conflicting')::boolean, false) as conflicting,
-           coalesce((to_jsonb(s) ->> 'failover')::boolean, false) as failover
+           coalesce((to_jsonb(s) ->> 'failover')::boolean, false) as failover,
+           coalesce((to_jsonb(s) ->> 'synced')::boolean, false) as synced
       from pg_replication_slots s
      where s.slot_name = %s"""
 
@@ -84,7 +86,10 @@ def object_name(unique_id: str, connection_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """A row of pg_replication_slots. `invalidation` says why the slot cannot be used any more, if that is so."""
+    """A row of pg_replication_slots. `invalidation` says why the slot cannot be used any more, if that is so.
+
+    One that is `synced` is a standby's copy of the primary's slot, which nobody can read from there.
+    """
 
     name: str
     plugin: str | None
@@ -97,6 +102,7 @@ class SlotInfo:
     safe_wal_size: int | None
     invalidation: str | None
     failover: bool
+    synced: bool = False
 
     @property
     def lost(self) -> bool:
@@ -132,6 +138,7 @@ def find_slot(connection: Connection, name: str) -> SlotInfo | None:
         row["safe_wal_size"],
         _invalidation(row),
         row["failover"],
+        row["synced"],
     )
 
 
@@ -174,19 +181,40 @@ class ExportedSnapshot:
 
 
 def create_slot(
-    config: PostgresConnection, name: str, *, temporary: bool = False, failover: bool = False
+    config: PostgresConnection,
+    name: str,
+    *,
+    temporary: bool = False,
+    failover: bool = False,
+    stop: threading.Event | None = None,
 ) -> ExportedSnapshot:
-    """Create a logical slot and export its snapshot.
+    """Create a logical slot and export its snapshot; on the standby where `config` names one.
 
-    The server waits for the transactions that are open now to end, which may take as long as they do.
+    The server waits for the transactions that are open now to end, which may take as long as they do. A standby must
+    first have replayed what the primary has by now, the publication above all; setting `stop` ends that wait.
     `failover` is left out where the server cannot do it (before 17, on a standby, for a temporary slot).
     """
+    if config.replica is None:
+        with _patience(config, name):
+            return _create(config, name, temporary, failover)
+    with connect(config, application=f"trucker slot {name}") as primary:
+        await_replay(config.replica, committed_lsn(primary), stop)
+    with _patience(config, name), slot_in_the_making(config) as guards:
+        exported = _create(config.replica, name, temporary, failover=False)
+        try:
+            guards.vouch(exported.lsn)
+        except BaseException:
+            _discard(config.replica, exported, temporary)
+            raise
+        return exported
+
+
+def _create(config: PostgresConnection, name: str, temporary: bool, failover: bool) -> ExportedSnapshot:
     connection = connect(config, application=f"trucker slot {name}", replication=True)
     try:
         version = Capabilities.of(connection)
         survives = failover and not temporary and version.failover_slots and not _in_recovery(connection)
-        with _patience(config, name):
-            row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
+        row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
     except psycopg.Error as error:
         connection.close()
         raise _creation_error(config, name, error) from None
@@ -195,6 +223,13 @@ def create_slot(
         raise
     assert row is not None
     return ExportedSnapshot(connection, name, Lsn.parse(row[1]), row[2])
+
+
+def _discard(config: PostgresConnection, exported: ExportedSnapshot, temporary: bool) -> None:
+    exported.close()
+    if not temporary:
+        with suppress(TruckerError), connect(config, application="trucker slot") as connection:
+            drop_slot(connection, exported.slot)
 
 
 @contextmanager

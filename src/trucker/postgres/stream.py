@@ -51,17 +51,23 @@ _NOT_READY: Final = "55000"
 _UNDEFINED: Final = "42704"
 _NO_PRIVILEGE: Final = "42501"
 
+PROMOTED: Final = (
+    "if it is the primary now, make it `host` and remove the replica keys: the slot on it goes on; "
+    "if not, name a standby of `host` as replica_host, run trucker reset, and the tables are copied again"
+)
+
 Row = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Which server this is, how far its WAL goes, and where the slot is."""
+    """Which server this is, how far its WAL goes, where the slot is, and whether the server is a standby."""
 
     system_identifier: str
     database: str
     flushed: Lsn
     confirmed_flush: Lsn
+    standby: bool = False
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -92,7 +98,10 @@ class ReplicationStream:
     def inspect(self) -> SourcePlace:
         """Look at server, publication and slot; `SourceError` where they cannot be streamed from."""
         identity = self._query("IDENTIFY_SYSTEM")[0]
+        standby = self._query("select pg_catalog.pg_is_in_recovery()")[0][0] == "t"
         if not self._query(PUBLICATION.format(publication=self._quoted(self._publication))):
+            if standby:
+                raise SourceUnavailable(f'the standby does not have publication "{self._publication}" yet')
             raise SourceError(
                 f'publication "{self._publication}" does not exist',
                 code="TRK240",
@@ -100,7 +109,7 @@ class ReplicationStream:
                 "changes made while there was none are not in the stream, so `trucker reset` if there were any",
             )
         confirmed = self._inspect_slot(identity[3])
-        return SourcePlace(identity[0] or "", identity[3] or "", Lsn.parse(identity[2] or "0/0"), confirmed)
+        return SourcePlace(identity[0] or "", identity[3] or "", Lsn.parse(identity[2] or "0/0"), confirmed, standby)
 
     def _inspect_slot(self, here: str | None) -> Lsn:
         rows = self._query(_SLOT.format(slot=self._quoted(self._slot)))
@@ -120,13 +129,7 @@ class ReplicationStream:
                 remedy="name another slot, or drop this one if nobody uses it and let trucker make its own",
             )
         if wal_status == "lost" or reason or conflicting == "true" or confirmed is None:
-            raise SourceError(
-                f'replication slot "{self._slot}" was invalidated by the server ({reason or "its WAL was removed"}); '
-                "it can no longer give changes",
-                code="TRK232",
-                remedy="raise max_slot_wal_keep_size (and idle_replication_slot_timeout), "
-                "then `trucker reset` and copy the tables anew",
-            )
+            raise _invalidated(self._slot, reason or ("rows_removed" if conflicting == "true" else "wal_removed"))
         if pid is not None:
             who = ", ".join(
                 part for part in (f"pid {pid}", application and f'application "{application}"', user, client) if part
@@ -274,6 +277,33 @@ def _await(pgconn: pq.abc.PGconn, status: int, wake: int, deadline: float) -> No
         poll.register(wake, select.POLLIN)
     if any(fd == wake for fd, _ in poll.poll(left * 1000)):
         raise Interrupted
+
+
+def _invalidated(slot: str, reason: str) -> SourceError:
+    """A slot that the server has given up. The reasons are those of pg_replication_slots.invalidation_reason."""
+    causes = {
+        "rows_removed": (
+            "recovery on the standby removed rows it needs",
+            "set hot_standby_feedback = on and primary_slot_name on the standby",
+        ),
+        "wal_level_insufficient": ("wal_level is below logical on the primary", "set wal_level = logical again"),
+        "idle_timeout": ("it was idle for too long", "raise idle_replication_slot_timeout"),
+    }
+    cause, prevention = causes.get(reason, ("its WAL was removed", "raise max_slot_wal_keep_size"))
+    return SourceError(
+        f'replication slot "{slot}" was invalidated by the server ({reason}: {cause}); it can no longer give changes',
+        code="TRK232",
+        remedy=f"{prevention}, then `trucker reset` and copy the tables anew",
+    )
+
+
+def promoted() -> SourceError:
+    """The standby that is read from takes writes itself now."""
+    return SourceError(
+        "the server at replica_host is no standby, or has been promoted",
+        code="TRK260",
+        remedy=PROMOTED,
+    )
 
 
 def slot_in_use(slot: str, who: str) -> SourceUnavailable:

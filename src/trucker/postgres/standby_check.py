@@ -1,0 +1,199 @@
+"""Whether a standby can be read from: `trucker check` for `replica_host`. Creates and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+
+from trucker.config.models import PostgresConnection
+from trucker.errors import SourceError, TruckerError
+from trucker.finding import Finding, Level
+from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.connect import connect, translated
+from trucker.postgres.slot import PLUGIN, SystemIdentity, current_lsn, find_slot, identify
+from trucker.postgres.standby import REPLAY_SECONDS, grant
+from trucker.postgres.stream import promoted
+
+Connection = psycopg.Connection[Any]
+
+_SETTINGS = """
+    select name, setting from pg_settings
+     where name in ('wal_level', 'hot_standby_feedback', 'primary_slot_name', 'recovery_min_apply_delay')"""
+_MAY_PROD = "select has_function_privilege('pg_catalog.pg_log_standby_snapshot()', 'EXECUTE')"
+_FAR_BEHIND = 256 << 20
+_CONFLICTS = ("rows_removed", "conflict")
+
+
+def check_standby(
+    primary: PostgresConnection, writer: Connection, standby: PostgresConnection, reader: Connection
+) -> Iterator[Finding]:
+    """Findings about the standby, where `reader` leads, of the primary, where `writer` leads."""
+    where = standby_name(standby)
+    version = Capabilities.of(reader)
+    try:
+        version.require("standby_decoding", "the standby cannot be read from", "remove replica_host, or upgrade both")
+        _require_relation(standby, identify(writer), reader)
+    except SourceError as error:
+        yield Finding(Level.ERROR, where, error.message, error.remedy, error.code)
+        return
+    yield Finding(Level.OK, where, f"connected to PostgreSQL {version} as {standby.user}, a standby of the primary")
+    yield from _settings(where, reader)
+    yield from _lag(where, writer, reader)
+    yield from _prodding(primary, writer)
+
+
+def standby_name(standby: PostgresConnection) -> str:
+    """The subject of findings about it."""
+    return f"{standby.name} (standby {standby.host}:{standby.port})"
+
+
+def check_slots(primary: PostgresConnection, writer: Connection, reader: Connection, slot: str) -> Iterator[Finding]:
+    """Whether the project's slot is where it should be, on the standby, and nowhere else."""
+    here, there = find_slot(writer, slot), find_slot(reader, slot)
+    if here is None or here.plugin != PLUGIN:
+        return
+    if there is None or there.synced:
+        yield Finding(
+            Level.ERROR,
+            primary.name,
+            f"replication slot {slot} is on the primary: the project was run without replica_host before",
+            "remove replica_host; or run: trucker reset  and then trucker run, which copies the tables again",
+            "TRK232",
+        )
+    else:
+        yield Finding(
+            Level.WARNING,
+            primary.name,
+            f"replication slot {slot} is on the primary too, where nobody reads it and WAL piles up",
+            f"run on the primary: SELECT pg_drop_replication_slot('{slot}')",
+            "TRK232",
+        )
+
+
+def _require_relation(standby: PostgresConnection, primary: SystemIdentity, reader: Connection) -> None:
+    """`SourceError` unless this is a standby, of this primary, in this database, and on its timeline (I11)."""
+    if not _scalar(reader, "select pg_is_in_recovery()"):
+        raise promoted()
+    found = identify(reader)
+    if found.system_identifier != primary.system_identifier:
+        raise SourceError(
+            f"the server at replica_host is of another system ({found.system_identifier}) than the one at host"
+            f" ({primary.system_identifier}): it is no standby of it",
+            remedy=f"name a standby of the server at host as replica_host of connection {standby.name}",
+            code="TRK260",
+        )
+    if found.database != primary.database:
+        raise SourceError(
+            f"replica_database is {found.database}, but database is {primary.database}",
+            remedy="name the same database on both; without replica_database it is",
+            code="TRK260",
+        )
+    timeline = _timeline(standby)
+    if timeline is not None and timeline > primary.timeline:
+        raise SourceError(
+            f"the standby follows timeline {timeline}, the server at host is on {primary.timeline}:"
+            " another server has been promoted, and the standby follows that one",
+            remedy=f"make the promoted server the `host` of connection {standby.name}",
+            code="TRK260",
+        )
+
+
+def _timeline(standby: PostgresConnection) -> int | None:
+    """The timeline being replayed; pg_control_checkpoint() would tell that of some while ago."""
+    try:
+        with closing(connect(standby, application="trucker check", replication=True)) as connection:
+            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            return int(row[1]) if row else None
+    except TruckerError:
+        return None  # that there is no replication connection is another check's to report
+
+
+def _settings(where: str, reader: Connection) -> Iterator[Finding]:
+    settings = dict(reader.execute(_SETTINGS).fetchall())
+    if settings["wal_level"] != "logical":
+        yield Finding(
+            Level.ERROR,
+            where,
+            f"wal_level is {settings['wal_level']} on the standby; logical is needed there as well",
+            "run on the standby: ALTER SYSTEM SET wal_level = 'logical'  and restart it",
+            "TRK233",
+        )
+    if settings["hot_standby_feedback"] != "on":
+        yield Finding(
+            Level.WARNING,
+            where,
+            "hot_standby_feedback is off: a vacuum on the primary can end copies and make the slot useless",
+            "run on the standby: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
+            "TRK263",
+        )
+    elif not settings["primary_slot_name"]:
+        yield Finding(
+            Level.WARNING,
+            where,
+            "primary_slot_name is not set: while the standby is disconnected hot_standby_feedback does not hold,"
+            " and a vacuum on the primary can make the slot useless",
+            "run on the primary: SELECT pg_create_physical_replication_slot('standby')"
+            "  and on the standby: ALTER SYSTEM SET primary_slot_name = 'standby'; SELECT pg_reload_conf()",
+            "TRK263",
+        )
+    delay = int(settings["recovery_min_apply_delay"]) / 1000
+    if delay >= REPLAY_SECONDS:
+        yield Finding(
+            Level.ERROR,
+            where,
+            f"recovery_min_apply_delay is {delay:.0f} s; a run waits no more than {REPLAY_SECONDS:.0f} s for the"
+            " standby to replay what has been published",
+            "name another standby as replica_host, or lower recovery_min_apply_delay",
+            "TRK261",
+        )
+
+
+def _lag(where: str, writer: Connection, reader: Connection) -> Iterator[Finding]:
+    if _scalar(reader, "select pg_is_wal_replay_paused()"):
+        yield Finding(
+            Level.ERROR,
+            where,
+            "replay is paused on the standby",
+            "run on the standby: SELECT pg_wal_replay_resume()",
+            "TRK261",
+        )
+        return
+    behind = max(0, current_lsn(writer) - current_lsn(reader))
+    if behind > _FAR_BEHIND:
+        yield Finding(
+            Level.WARNING,
+            where,
+            f"the standby has {behind >> 20} MB yet to replay: what is read from it is that much behind",
+            "see on the standby: SELECT * FROM pg_stat_wal_receiver",
+            "TRK261",
+        )
+    else:
+        yield Finding(Level.OK, where, f"the standby has {behind} bytes yet to replay")
+
+
+def _prodding(primary: PostgresConnection, writer: Connection) -> Iterator[Finding]:
+    if not _scalar(writer, _MAY_PROD):
+        yield Finding(
+            Level.WARNING,
+            primary.name,
+            f"user {primary.user} may not call pg_log_standby_snapshot(): making a slot on the standby waits for"
+            " the primary's next checkpoint or background writer, which may be long",
+            grant(primary),
+            "TRK220",
+        )
+
+
+@translated("checking the standby")
+def _scalar(connection: Connection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    return row[0] if row else None
+
+
+def prevention(invalidation: str | None) -> str:
+    """How to keep a slot from being lost for this reason again; the end of a remedy."""
+    if invalidation and invalidation.startswith(_CONFLICTS):
+        return "; set hot_standby_feedback = on and primary_slot_name on the standby, so that it does not happen again"
+    return ""

@@ -26,7 +26,13 @@ def test_a_batch_costs_one_job_for_ten_trucks(
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    project.config["spark"] = {"settings": {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}}
+    project.config["spark"] = {
+        "settings": {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": events.as_uri(),
+        }
+    }
     project.connect(
         postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(tmp_path / "lake.duckdb")}
     )

@@ -48,8 +48,22 @@ def _pgbench(database: Database, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _load(database: Database, seconds: int) -> subprocess.Popen[bytes]:
-    return _pgbench(database, "-n", "-c", "4", "-T", str(seconds))
+Load = Callable[[int], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def load(database: Database) -> Iterator[Load]:
+    """`load(seconds)` begins a load of four clients, TPC-B."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(seconds: int) -> subprocess.Popen[bytes]:
+        running.append(_pgbench(database, "-n", "-c", "4", "-T", str(seconds)))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
 
 
 def _equal_soon(database: Database, destination: Database, timeout: float = 60) -> None:
@@ -60,30 +74,28 @@ Start = Callable[..., TruckerProcess]
 
 
 def test_source_and_destination_are_equal_after_a_load(
-    loaded: ProjectFolder, database: Database, destination: Database, start: Start
+    loaded: ProjectFolder, database: Database, destination: Database, start: Start, load: Load
 ) -> None:
     trucker = start()
-    load = _load(database, 30)
+    bench = load(30)
     trucker.wait_streaming(90)
-    assert load.wait(90) == 0
+    assert bench.wait(90) == 0
     _equal_soon(database, destination, 30)
     assert trucker.stop() == 0
 
 
 def test_equal_after_the_whole_process_tree_is_killed_three_times(
-    loaded: ProjectFolder, database: Database, destination: Database, start: Start
+    loaded: ProjectFolder, database: Database, destination: Database, start: Start, load: Load
 ) -> None:
-    load = _load(database, 40)
-    for number in range(3):
+    bench = load(40)
+    for _ in range(3):
         trucker = start()
+        trucker.wait_streaming(90)
         before = _rows(destination)
-        if number == 0:
-            trucker.wait_streaming(90)
-        else:  # it has done something since it came back
-            wait_until(lambda before=before: _rows(destination) > before, 60, 0.2)
+        wait_until(lambda before=before: _rows(destination) > before, 60, 0.2)
         trucker.kill_tree()
     trucker = start()
-    assert load.wait(120) == 0
+    assert bench.wait(120) == 0
     trucker.wait_streaming(90)
     _equal_soon(database, destination)
     assert trucker.stop() == 0
@@ -94,6 +106,7 @@ def test_the_slot_advances_while_the_destination_is_down(
     database: Database,
     tmp_path_factory: pytest.TempPathFactory,
     start: Start,
+    load: Load,
 ) -> None:
     servers = start_server(tmp_path_factory, 18)
     server = next(servers)
@@ -103,7 +116,7 @@ def test_the_slot_advances_while_the_destination_is_down(
     loaded.save()
     try:
         trucker = start()
-        load = _load(database, 40)
+        bench = load(40)
         trucker.wait_streaming(90)
         server.stop("immediate")
         down = time.monotonic()
@@ -113,7 +126,7 @@ def test_the_slot_advances_while_the_destination_is_down(
             places.append(_confirmed(database))
         assert len(places) > 10
         server.start()
-        assert load.wait(90) == 0
+        assert bench.wait(90) == 0
         _equal_soon(database, destination)
         assert trucker.stop() == 0
     finally:

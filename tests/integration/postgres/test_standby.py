@@ -13,6 +13,7 @@ import pytest
 from fixtures.pg import Database
 from fixtures.standby import Pair
 from fixtures.waiting import wait_until
+from trucker.engine.new_slot import Stopped, new_slot
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import Lsn
 from trucker.postgres import standby as reading
@@ -139,6 +140,19 @@ def test_the_slot_is_made_when_the_standby_has_replayed_what_the_primary_has(pai
         standby.execute("select pg_wal_replay_resume()")
         with made.result(20) as exported:
             assert rows_in(pair, exported.snapshot) == 0
+
+
+def test_a_slot_in_the_making_is_given_up_when_it_is_time_to_stop(pair: Pair) -> None:
+    pair.database.execute("create table t (id int)")
+    stop = threading.Event()
+    with pair.database.connect(autocommit=False) as writer, ThreadPoolExecutor() as pool:
+        writer.execute("insert into t values (1)")
+        made = pool.submit(new_slot, pair.connection, pair.slot, stop, temporary=False)
+        wait_until(lambda: pair.slots()[1])
+        stop.set()
+        with pytest.raises(Stopped):
+            made.result(20)
+    wait_until(lambda: pair.slots() == ([], []))
 
 
 def test_a_standby_that_does_not_come_is_waited_for_only_so_long(pair: Pair) -> None:

@@ -44,9 +44,7 @@ class TruckerError(Exception):
         return (_rebuild, (type(self), self.message, self.remedy, self.code, dict(self.__dict__)))
 
 
-def _rebuild(
-    kind: type[TruckerError], message: str, remedy: str, code: str, state: dict[str, object]
-) -> TruckerError:
+def _rebuild(kind: type[TruckerError], message: str, remedy: str, code: str, state: dict[str, object]) -> TruckerError:
     error = kind.__new__(kind)
     Exception.__init__(error, message)
     error.message, error.remedy, error.code = message, remedy, code

@@ -71,6 +71,7 @@ class ProjectRun:
         Without a `session` of the caller's it starts its own, and stops it at the end.
         """
         handlers = self._handle_signals()
+        self._show(running=True)
         spark = session
         try:
             with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile

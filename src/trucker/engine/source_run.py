@@ -237,7 +237,9 @@ class SourceRun:
         while not self._stop.is_set():
             others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
             if not others:
-                self._query.start(self._checkpoint, once=True)
+                # A query takes seconds to start: not for nothing.
+                if self._query.reader.durable().commit_lsn > self._query.main:
+                    self._query.start(self._checkpoint, once=True)
                 return
             others[0].join(0.1)
 

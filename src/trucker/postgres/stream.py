@@ -70,7 +70,7 @@ class SourcePlace:
     standby: bool = False
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(Exception):
     """`wake` became readable while connecting."""
 
 

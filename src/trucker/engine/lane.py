@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trucker.change import Lsn
 from trucker.engine.backoff import Backoff
@@ -20,7 +20,7 @@ from trucker.engine.query import SourceQuery
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import TruckState
+from trucker.sinks.base import Phase, TruckState
 
 log = logging.getLogger("trucker.lane")
 
@@ -47,21 +47,28 @@ class LaneRunner:
         self._backoff = backoff
         self._tries = tries
         self._spawn = spawn
+        self._arrived = False
         self._unsure = any(run.phase is TruckPhase.RETRYING for run in lane.runs)
 
     def run(self, stop: threading.Event) -> bool:
         """Whether it has joined."""
         while self._still_alive() and not stop.is_set():
-            if self._unsure and not self._reconcile(stop):
-                continue
-            try:
-                if self._step():
-                    return True
-            except TruckerError as error:  # the log cannot be read
-                self._note(self._lane.runs, error)
-                self._unsure = True
-            if self._lane.position >= self._query.main:
-                stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
+            if self.round(stop):
+                return True
+        return False
+
+    def round(self, stop: threading.Event) -> bool:
+        """One round: find out where the lane is, if that is not sure, and go on from there. True when it has joined."""
+        if self._unsure and not self._reconcile(stop):
+            return self._arrived
+        try:
+            if self._step():
+                return True
+        except TruckerError as error:  # the log cannot be read
+            self._note(self._lane.runs, error)
+            self._unsure = True
+        if self._lane.position >= self._query.main:
+            stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
         return False
 
     def _still_alive(self) -> bool:
@@ -111,6 +118,10 @@ class LaneRunner:
         except TruckerError as error:
             self._note(self._lane.runs, error)
             return False
+        self._arrived = self._follow(states)
+        if self._arrived:
+            self._query.release(self._lane.runs)
+            return False
         places: dict[Lsn, list[TruckRun]] = defaultdict(list)
         for run in self._lane.runs:
             place = self._place(run, states.get(run.name))
@@ -123,6 +134,17 @@ class LaneRunner:
         self._regroup(places)
         self._unsure = False
         return True
+
+    def _follow(self, states: Mapping[str, TruckState]) -> bool:
+        """Whether a commit whose answer was lost has made the lane's tables follow their truck.
+
+        It has moved the truck too, which therefore asks the destination before it commits again and learns of them.
+        """
+        tables = self._lane.tables or frozenset()
+        known = [
+            states[run.name].tables.get(table) for run in self._lane.runs if run.name in states for table in tables
+        ]
+        return bool(known) and all(table is not None and table.phase is Phase.STREAMING for table in known)
 
     def _place(self, run: TruckRun, state: TruckState | None) -> Lsn | None:
         """Where the destination says the lane's truck or tables are; None where it knows nothing of them any more."""

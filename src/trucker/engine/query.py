@@ -188,6 +188,13 @@ class SourceQuery:
             run.copying.clear()
         return True
 
+    def release(self, runs: Sequence[TruckRun]) -> None:
+        """Trucks that only a lane of their tables was in trouble with, and is no more."""
+        with self.turn:
+            for run in runs:
+                if run.name in self._members and run.phase is TruckPhase.RETRYING:
+                    run.phase, run.error = TruckPhase.STREAMING, None
+
     def expects(self, lane: Lane) -> bool:
         """Whether the lane can join now. Call with `turn` held.
 

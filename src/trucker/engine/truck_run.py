@@ -43,13 +43,17 @@ class TruckRun:
         return max(self.position, self.floors[table])
 
     def reconcile(self, state: TruckState) -> None:
-        """Take over what the destination says, after a commit whose outcome was not known."""
+        """Take over what the destination says, after a commit whose outcome was not known.
+
+        That may have made tables follow the truck: before a crash even, so that this run knows them as lagging.
+        """
         self.position = self.stored = state.lsn
-        for table in list(self.arriving):
-            found = state.tables[table]
-            self.floors[table] = self.arriving[table] = found.lsn
-            if found.phase is Phase.STREAMING:
-                del self.arriving[table]
+        for table, found in state.tables.items():
+            if table in self.arriving:
+                self.floors[table] = self.arriving[table] = found.lsn
+            if table in self.truck.tables and found.phase is Phase.STREAMING:
+                self.floors.setdefault(table, found.lsn)
+                self.arriving.pop(table, None)
 
 
 @dataclass(slots=True)

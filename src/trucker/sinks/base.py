@@ -86,8 +86,8 @@ class Batch:
     a `snapshot` name that no other attempt shares. `positions` are the trucks' new positions and `tables` the
     tables' new states; both go into the destination with the data. `targets` are those the receipts speak of.
     `forget` names trucks that were reset: their position goes, their tables become COPYING at 0/0, their rows stay.
-    `builds_on` says which LSN must be stored there now for a truck (`None`) or a table of it, so that a commit whose
-    answer was lost, and which took effect only after the destination was asked, is noticed: `SinkUnavailable` then,
+    `builds_on` says which LSN must be stored there now for a truck (`None`) or for a table that has one of its own.
+    Where it is another, a commit whose answer was lost took effect after the destination was asked: `SinkUnavailable`,
     and nothing is written (`ledger.Ledger.plan` sees to it).
     """
 

@@ -93,7 +93,7 @@ class Ledger:
         """What of `batch` is not stored yet.
 
         Raises `TruckFailed` for a copy that another attempt has replaced, and `SinkUnavailable` for a batch that
-        begins elsewhere than where its truck is now: part of it would be applied a second time (I4).
+        was made in ignorance of where its truck is now: part of it would be applied a second time (I4).
         """
         self._check_start(batch)
         entries = {**self.entries, **self._forgotten(batch)}
@@ -128,12 +128,10 @@ class Ledger:
     def _check_start(self, batch: Batch) -> None:
         for (truck, table), believed in batch.builds_on.items():
             if table is None:
-                due = truck in batch.positions and self._moves(truck, batch.positions[truck])
-                moved = due and self.positions.get(truck, Lsn(0)) != believed
+                moved = truck in batch.positions and self.positions.get(truck, Lsn(0)) != believed
             else:
-                state, known = batch.tables.get((truck, table)), self.entries.get((truck, table))
-                due = state is not None and self._state_due(batch, (truck, table), state)
-                moved = due and known is not None and known.lsn != believed
+                known = self.entries.get((truck, table))
+                moved = known is not None and (known.lsn != believed or known.phase is Phase.STREAMING)
             if moved:
                 raise SinkUnavailable(
                     f"truck {truck} is at another position than when it was last asked, as after a commit whose answer"

@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,7 @@ class _Attempt:
         self._commit(targets, Phase.COPYING, {})
         parts = self._parts(targets, chunks)
         receipts = self._copy(parts)
+        self._check_snapshot()
         self._commit(targets, None, receipts)
         lsn: Lsn = self._exported.lsn
         for need in self._alive():
@@ -169,7 +171,7 @@ class _Attempt:
     def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[Chunk]]]:
         """The tables as they are in the snapshot, cut into chunks."""
         wanted = sorted({table for need in self._needs.values() for table in need.tables})
-        with connect(self._copier.reads, application="trucker snapshot") as connection:
+        with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
             enter_snapshot(connection, self._exported.snapshot)
             tables = {table: load_table(connection, table) for table in wanted}
             size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
@@ -179,6 +181,12 @@ class _Attempt:
                 columns = [c for c in table.schema.names if any(reader.takes(c) for reader in readers)]
                 chunks[name] = plan_chunks(connection, table, size, columns=columns, where=readers[0].where)
         return tables, chunks
+
+    def _check_snapshot(self) -> None:
+        """On a standby: that recovery has removed nothing of what was to be read (see `ExportedSnapshot`)."""
+        if self._exported.standby:
+            with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
+                enter_snapshot(connection, self._exported.snapshot)
 
     def _prepare(self, tables: Mapping[TableId, SourceTable]) -> dict[str, list[Target]]:
         """Every destination's targets, their tables made where missing."""

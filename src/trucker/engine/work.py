@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 
@@ -77,7 +78,8 @@ def copy_part(part: CopyPart) -> Outcome:
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
     try:
-        with connect(part.connection, application="trucker copy") as connection:
+        # Closed without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions.
+        with closing(connect(part.connection, application="trucker copy")) as connection:
             enter_snapshot(connection, part.snapshot)
             pieces: Iterable[CopiedRows] = read_chunk(connection, part.chunk, part.lsn)
             if len(part.assignments) > 1:

@@ -25,7 +25,7 @@ from trucker.errors import SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import connect, query_error, translated
-from trucker.postgres.standby import await_replay, committed_lsn, slot_in_the_making
+from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
 
 Connection = psycopg.Connection[Any]
 
@@ -34,6 +34,9 @@ log = logging.getLogger("trucker.slot")
 PLUGIN = "pgoutput"
 PATIENCE = 5.0
 """Seconds after which the log says whom a slot in the making waits for."""
+
+STANDBY_TRIES = 5
+"""How often a slot is made on a standby before recovery is said to stand in the way."""
 
 _PREFIX = "trucker_"
 _LIMIT = 63
@@ -158,13 +161,16 @@ class ExportedSnapshot:
     """A slot just created and the snapshot of its consistent point, which shows exactly what committed before `lsn`.
 
     Holds the replication connection open, which the snapshot needs until everybody who reads from it has imported
-    it, and which a temporary slot needs to live.
+    it, and which a temporary slot needs to live. On a `standby` recovery ends this session before it removes a row
+    that the snapshot shows, and it may not end those that have imported it: what they have read is whole if the
+    snapshot can still be imported afterwards.
     """
 
-    def __init__(self, connection: Connection, slot: str, lsn: Lsn, snapshot: str) -> None:
+    def __init__(self, connection: Connection, slot: str, lsn: Lsn, snapshot: str, *, standby: bool = False) -> None:
         self.slot = slot
         self.lsn = lsn
         self.snapshot = snapshot
+        self.standby = standby
         self._connection = connection
 
     def close(self) -> None:
@@ -194,42 +200,46 @@ def create_slot(
     first have replayed what the primary has by now, the publication above all; setting `stop` ends that wait.
     `failover` is left out where the server cannot do it (before 17, on a standby, for a temporary slot).
     """
-    if config.replica is None:
-        with _patience(config, name):
-            return _create(config, name, temporary, failover)
-    with connect(config, application=f"trucker slot {name}") as primary:
-        await_replay(config.replica, committed_lsn(primary), stop)
-    with _patience(config, name), slot_in_the_making(config) as guards:
-        exported = _create(config.replica, name, temporary, failover=False)
-        try:
-            guards.vouch(exported.lsn)
-        except BaseException:
-            _discard(config.replica, exported, temporary)
-            raise
-        return exported
+    if config.replica is not None:
+        with connect(config, application=f"trucker slot {name}") as primary:
+            await_replay(config.replica, committed_lsn(primary), stop)
+    with _patience(config, name):
+        for _ in range(STANDBY_TRIES - 1):
+            try:
+                return _create(config, name, temporary, failover)
+            except Unguarded:
+                if stop is not None and stop.is_set():
+                    raise
+        return _create(config, name, temporary, failover)
 
 
 def _create(config: PostgresConnection, name: str, temporary: bool, failover: bool) -> ExportedSnapshot:
-    connection = connect(config, application=f"trucker slot {name}", replication=True)
+    reads = config.replica or config
+    connection = connect(reads, application=f"trucker slot {name}", replication=True)
     try:
         version = Capabilities.of(connection)
-        survives = failover and not temporary and version.failover_slots and not _in_recovery(connection)
-        row = connection.execute(_creation(version, name, temporary, survives).encode()).fetchone()
+        if not _in_recovery(connection):
+            command = _creation(version, name, temporary, failover and not temporary and version.failover_slots)
+            return _exported(connection, command)
+        with slot_in_the_making(config) as guards:
+            exported = _exported(connection, _creation(version, name, temporary, failover=False), standby=True)
+            guards.vouch(exported.lsn)
+            return exported
     except psycopg.Error as error:
         connection.close()
-        raise _creation_error(config, name, error) from None
-    except BaseException:
+        raise _creation_error(reads, name, error) from None
+    except BaseException as error:
         connection.close()
+        if isinstance(error, Unguarded) and not temporary:
+            with connect(reads, application=f"trucker slot {name}") as ordinary:
+                drop_slot(ordinary, name)
         raise
+
+
+def _exported(connection: Connection, command: str, *, standby: bool = False) -> ExportedSnapshot:
+    row = connection.execute(command.encode()).fetchone()
     assert row is not None
-    return ExportedSnapshot(connection, name, Lsn.parse(row[1]), row[2])
-
-
-def _discard(config: PostgresConnection, exported: ExportedSnapshot, temporary: bool) -> None:
-    exported.close()
-    if not temporary:
-        with suppress(TruckerError), connect(config, application="trucker slot") as connection:
-            drop_slot(connection, exported.slot)
+    return ExportedSnapshot(connection, row[0], Lsn.parse(row[1]), row[2], standby=standby)
 
 
 @contextmanager

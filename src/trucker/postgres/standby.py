@@ -10,7 +10,8 @@ other sessions of the standby, as on a primary. Three things differ:
   recovery minds running sessions only, not slots in the making: what was deleted just after the consistent point could
   be cleaned up before the session that makes the slot has taken its snapshot, unless `hot_standby_feedback` is
   on. `_Guards` are sessions that hold those rows meanwhile. Recovery ends a session rather than break its snapshot, so
-  that either the rows were held all the time, or it is known that they may not have been.
+  that either the rows were held all the time, or it is known that they may not have been. For the same reason whoever
+  has imported the snapshot must make sure afterwards that the session that exported it was there to the end.
 """
 
 from __future__ import annotations
@@ -40,9 +41,13 @@ REPLAY_SECONDS = 60.0
 FLUSH_SECONDS = 2.0
 """Longer than PostgreSQL's WAL writer leaves a commit in memory."""
 GUARD_SECONDS = 5.0
-"""How old a guard grows before the next one takes over: one that stayed could hold up recovery for ever."""
+HASTY_GUARD_SECONDS = 0.5
+"""How old a guard grows before the next one takes over: one that stayed could hold up recovery for ever. Without
+`hot_standby_feedback` every clean-up on the primary is held up, so that guards must be quick."""
 
 _REPLAY = "select coalesce(pg_last_wal_replay_lsn(), '0/0')::text, pg_is_in_recovery()"
+# In this order: what is received after the first was asked is replayed by a recovery that knows the new snapshot.
+_PENDING = "select pg_last_wal_receive_lsn()::text, pg_last_wal_replay_lsn()::text"
 _WRITTEN = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
 _FIRST_PROD, _LAST_PROD = 0.05, 1.0
 
@@ -108,29 +113,45 @@ def _behind(config: PostgresConnection, replayed: Lsn, lsn: Lsn, seconds: float)
 
 
 @contextmanager
-def slot_in_the_making(primary: PostgresConnection) -> Iterator[_Guards]:
-    """What a slot needs while it is made on `primary`'s standby. Ask the guards to `vouch` for its snapshot."""
-    assert primary.replica is not None
+def slot_in_the_making(config: PostgresConnection) -> Iterator[_Guards]:
+    """What a slot needs while it is made on a standby. Ask the guards to `vouch` for its snapshot.
+
+    The standby is `config`'s replica; or `config` itself, and then nobody can hurry its primary.
+    """
     with ExitStack() as stack:
-        guards = stack.enter_context(_Guards(primary.replica))
-        stack.enter_context(_thread("running transactions", lambda done: _prod(primary, done)))
+        guards = stack.enter_context(_Guards(config.replica or config))
+        if config.replica is not None:
+            stack.enter_context(_thread("running transactions", lambda done: _prod(config, done)))
         stack.enter_context(_thread("guards", guards.take_turns))
         yield guards
+
+
+class Unguarded(SourceUnavailable):
+    """Rows that a snapshot on the standby shows may have been removed before it was taken."""
+
+    code = "TRK262"
 
 
 class _Guards:
     """Sessions on the standby, one relieving the other, that hold the rows a snapshot in the making will show.
 
-    A session that began before the standby had replayed the consistent point, and lives still, has held them all.
+    A session that began before the standby had replayed the consistent point, and lives still, has held them all. It
+    may go when recovery has moved on once more: if recovery was waiting for it, to remove such a row, it has looked
+    whom to wait for before the new snapshot was there, and would not look again.
     """
 
     def __init__(self, config: PostgresConnection) -> None:
         self._config = config
         self._turn = threading.Lock()
         self._sessions: list[tuple[Lsn, Connection]] = []
+        self._seconds = GUARD_SECONDS
 
+    @translated("guarding a snapshot on the standby")
     def __enter__(self) -> _Guards:
-        self._sessions = [self._session()]
+        began, connection = self._session()
+        self._sessions = [(began, connection)]
+        if connection.execute("select current_setting('hot_standby_feedback')").fetchone() != ("on",):
+            self._seconds = HASTY_GUARD_SECONDS
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,7 +160,7 @@ class _Guards:
 
     def take_turns(self, done: threading.Event) -> None:
         """Relieve the elder of two guards, now and then until `done`."""
-        while not done.wait(GUARD_SECONDS):
+        while not done.wait(self._seconds):
             try:
                 fresh = self._session()
             except TruckerError as error:
@@ -152,14 +173,14 @@ class _Guards:
                 connection.close()
 
     def vouch(self, lsn: Lsn) -> None:
-        """`SourceUnavailable` unless every row that is to be seen at the consistent point `lsn` has been held."""
+        """`Unguarded` unless every row that is to be seen at the consistent point `lsn` has been held."""
         with self._turn:
-            if any(began <= lsn and _lives(connection) for began, connection in self._sessions):
+            old_enough = [connection for began, connection in self._sessions if began <= lsn]
+            if any(_moves_on(connection, self._seconds) for connection in old_enough):
                 return
-        raise SourceUnavailable(
+        raise Unguarded(
             f"connection {self._config.name}: recovery on the standby may have removed rows that the snapshot needs",
             remedy="it is taken again; with hot_standby_feedback = on on the standby this does not happen",
-            code="TRK262",
         )
 
     @translated("guarding a snapshot on the standby")
@@ -174,13 +195,26 @@ class _Guards:
             raise
 
 
-def _lives(connection: Connection) -> bool:
-    """Whether recovery has left the session alone: it ends one that stands in its way."""
+def _moves_on(guard: Connection, seconds: float) -> bool:
+    """Whether recovery goes on, or has nothing to do, while this guard lives; False also where it ended the guard."""
+    deadline = time.monotonic() + seconds
+    first: Lsn | None = None
     try:
-        connection.execute("select 1")
+        while time.monotonic() < deadline:
+            row = guard.execute(_PENDING).fetchone()
+            assert row is not None
+            received, replayed = (Lsn.parse(text) if text else None for text in row)
+            first = first or replayed
+            if replayed is None or first is None:
+                return False
+            if replayed > first or (received is not None and replayed >= received):
+                # Asked once more: in the moment of the answer the guard was there still.
+                guard.execute("select 1")
+                return True
+            time.sleep(0.005)
     except psycopg.Error:
         return False
-    return True
+    return False
 
 
 def _prod(primary: PostgresConnection, done: threading.Event) -> None:

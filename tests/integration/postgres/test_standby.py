@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
@@ -19,9 +19,9 @@ from trucker.lsn import Lsn
 from trucker.postgres import standby as reading
 from trucker.postgres.connect import connect
 from trucker.postgres.heartbeat import Heart
-from trucker.postgres.slot import create_slot, current_lsn, find_slot, identify
+from trucker.postgres.slot import STANDBY_TRIES, create_slot, current_lsn, find_slot, identify
 from trucker.postgres.snapshot import enter_snapshot
-from trucker.postgres.standby import await_replay, committed_lsn, slot_in_the_making
+from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
 from trucker.postgres.stream import ReplicationStream
 
 PEEK = """
@@ -188,13 +188,62 @@ def test_guards_know_when_rows_may_be_gone(own_pair: Pair) -> None:
     assert "hot_standby_feedback" in caught.value.remedy
 
 
-def test_a_slot_whose_snapshot_is_not_vouched_for_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise SourceUnavailable("spoiled")
+def test_guards_know_when_recovery_waits_for_them(own_pair: Pair) -> None:
+    """It would not look again whom else it has to wait for, when they go: not even for the new snapshot's session."""
+    own_pair.database.execute("create table t (id int)", "insert into t select generate_series(1, 1000)")
+    patience(own_pair, "20s")
+    with slot_in_the_making(own_pair.connection) as guards:
+        lsn = current_lsn_of(own_pair)
+        clean_up(own_pair)
+        with pytest.raises(Unguarded):
+            guards.vouch(lsn)
+
+
+def test_a_snapshot_that_recovery_has_ended_cannot_be_entered_again(own_pair: Pair) -> None:
+    """How a reader that came while recovery waited learns that rows it should have seen may have gone."""
+    own_pair.database.execute("create table t (id int)", "insert into t select generate_series(1, 1000)")
+    patience(own_pair, "1s")
+    with create_slot(own_pair.connection, own_pair.slot, temporary=True) as exported:
+        assert exported.standby
+        clean_up(own_pair)
+        with closing(connect(own_pair.replica, application="late reader")) as reader:
+            enter_snapshot(reader, exported.snapshot)
+            own_pair.standby.catch_up()
+        with connect(own_pair.replica, application="test") as connection, pytest.raises(SourceUnavailable):
+            enter_snapshot(connection, exported.snapshot)
+
+
+def patience(pair: Pair, time: str) -> None:
+    """How long recovery waits for sessions in its way, once all that is there has been replayed."""
+    with pair.read() as connection:
+        connection.execute(f"alter system set max_standby_streaming_delay = '{time}'".encode())
+        connection.execute("select pg_reload_conf()")
+        wait_until(
+            lambda: connection.execute("select current_setting('max_standby_streaming_delay')").fetchone() == (time,)
+        )
+    pair.standby.catch_up()
+
+
+def clean_up(pair: Pair) -> None:
+    """Delete everything and wait until recovery has somebody in its way."""
+    pair.database.execute("delete from t", "vacuum t")
+    query = "select wait_event like 'RecoveryConflict%' from pg_stat_activity where backend_type = 'startup'"
+    wait_until(lambda: pair.query(query) == [(True,)])
+
+
+def test_a_slot_whose_snapshot_is_not_vouched_for_is_made_again_and_dropped_at_last(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def refuse(_: object, lsn: Lsn) -> None:
+        asked.append(lsn)
+        raise Unguarded("spoiled")
 
     monkeypatch.setattr("trucker.postgres.standby._Guards.vouch", refuse)
-    with pytest.raises(SourceUnavailable, match="spoiled"):
+    with pytest.raises(Unguarded, match="spoiled"):
         create_slot(pair.connection, pair.slot)
+    assert len(asked) == STANDBY_TRIES
     assert pair.slots() == ([], [])
 
 

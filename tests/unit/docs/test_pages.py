@@ -101,6 +101,29 @@ def test_every_yaml_block_of_the_guides_is_marked() -> None:
     assert unmarked == []
 
 
+_CONNECTIONS = [
+    block
+    for page in sorted((REFERENCE / "sinks").glob("*.md"))
+    for block in blocks(page)
+    if block.language == "yaml" and block.text.startswith("connections:")
+]
+
+
+@pytest.mark.parametrize("block", _CONNECTIONS, ids=str)
+def test_every_connection_shown_in_the_reference_loads(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in re.findall(r'env\("(\w+)"\)', block.text):
+        monkeypatch.setenv(name, "x")
+    target = re.findall(r"- name: (\S+)", block.text)[-1]
+    files = {
+        "trucker.yml": f"{block.text}\n  - name: a_source_of_changes\n",
+        "trucks/any/truck.yml": _TRUCK.format(source="a_source_of_changes", target=target),
+    }
+    _write(tmp_path, files)
+    assert load_project(tmp_path).trucks
+
+
 @pytest.mark.parametrize("block", [b for page in pages() for b in blocks(page) if b.language == "python"], ids=str)
 def test_every_python_block_is_python(block: Block) -> None:
     ast.parse(block.text, str(block.page))

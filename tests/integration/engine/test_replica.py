@@ -12,12 +12,15 @@ import pytest
 from fixtures.compare import same
 from fixtures.pg import Database, new_database
 from fixtures.project import InThread, ProjectFolder, postgres
-from fixtures.standby import Pair, replica_keys
+from fixtures.standby import Pair, follow, make_standby, replica_keys
 from fixtures.waiting import wait_until
-from trucker.errors import CheckFailed, SourceError
+from trucker.errors import CheckFailed, SourceError, SourceUnavailable
 from trucker.observe.status import TruckPhase
+from trucker.postgres.catalog import Connection
+from trucker.postgres.snapshot import enter_snapshot
 from trucker.project import Project
 from trucker.testing.server import Server
+from trucker.testing.standby import Standby
 
 pytestmark = pytest.mark.spark
 
@@ -26,6 +29,12 @@ pytestmark = pytest.mark.spark
 def copy(primary: Server) -> Iterator[Database]:
     """The destination, on the primary too."""
     yield from new_database(primary, "destination")
+
+
+@pytest.fixture
+def second(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standby]:
+    """Another standby of `own_pair`'s primary."""
+    yield from make_standby(own_server, tmp_path_factory)
 
 
 @pytest.fixture
@@ -91,6 +100,27 @@ def test_everything_comes_through_the_standby(folder: ProjectFolder, pair: Pair,
     assert source.query("select 1 from pg_publication") == []
 
 
+def test_a_copy_of_which_recovery_took_rows_is_taken_again(
+    folder: ProjectFolder, pair: Pair, copy: Database, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pair.database
+    source.execute(*TABLES)
+    write(source, 1)
+    checked: list[bool] = []
+
+    def once_ended(connection: Connection, snapshot: str) -> None:
+        """The snapshot is entered to look at the tables, and again when they have been copied."""
+        checked.append(len(checked) != 1)
+        if not checked[-1]:
+            raise SourceUnavailable("the exported snapshot is gone")
+        enter_snapshot(connection, snapshot)
+
+    monkeypatch.setattr("trucker.engine.copy.enter_snapshot", once_ended)
+    InThread(folder, spark, once=True).join()
+    assert checked == [True, False, True, True]
+    assert same(source, copy, "t", "u")
+
+
 def test_once_takes_all_that_the_primary_has_committed(
     folder: ProjectFolder, pair: Pair, copy: Database, spark: Any
 ) -> None:
@@ -144,6 +174,31 @@ def test_a_standby_that_was_promoted_is_refused_and_can_be_the_source_itself(
         run.wait_streaming()
         write(promoted, 1001)
         wait_until(lambda: same(promoted, destination, "t", "u"))
+
+
+def test_the_primary_fails_over_and_the_standby_follows(
+    tmp_path: Path, own_pair: Pair, second: Standby, destination: Database, spark: Any
+) -> None:
+    source = own_pair.database
+    source.execute(*TABLES)
+    follow(second, own_pair.standby)
+    pair = Pair(source, second)
+    folder = project_of(tmp_path, pair, destination)
+    with InThread(folder, spark) as run:
+        run.wait_streaming()
+        write(source, 1)
+        wait_until(lambda: same(source, destination, "t", "u"))
+    own_pair.standby.promote()
+    promoted = Database(own_pair.standby, source.name, own_pair.standby.connection("source", source.name))
+    write(promoted, 1001)
+    folder.config["connections"][0] = postgres("source", promoted, **replica_keys(second))
+    folder.save()
+    with InThread(folder, spark) as run:
+        run.wait_streaming()
+        write(promoted, 2001)
+        wait_until(lambda: same(promoted, destination, "t", "u"))
+    here, there = Pair(promoted, second).slots()
+    assert (len(here), len(there)) == (0, 1)
 
 
 def test_a_standby_named_later_is_refused_until_reset(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from fixtures.pg import Database
-from fixtures.standby import Pair, make_standby
+from fixtures.standby import Pair, follow, make_standby
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.config.models import PostgresConnection
@@ -17,7 +17,6 @@ from trucker.postgres import capabilities
 from trucker.postgres.preflight import check_source
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import create_slot, find_slot
-from trucker.testing.server import Server
 
 TABLE = PublishedTable(TableId("public", "t"))
 
@@ -98,15 +97,6 @@ def test_feedback_without_a_slot_of_the_standbys_own(own_pair: Pair) -> None:
         [finding] = bad(check(own_pair))
     assert (finding.level, finding.code) == (Level.WARNING, "TRK263")
     assert "primary_slot_name is not set" in finding.message
-
-
-def follow(standby: Server, other: Server) -> None:
-    """Stream from another server, and without a slot there."""
-    with standby.connect() as connection:
-        connection.execute(f"alter system set primary_conninfo = '{other.conninfo}'".encode())
-        connection.execute("alter system set primary_slot_name = ''")
-        connection.execute("select pg_reload_conf()")
-        wait_until(lambda: connection.execute("select current_setting('primary_slot_name')").fetchone() == ("",))
 
 
 def test_replay_that_is_paused(pair: Pair) -> None:

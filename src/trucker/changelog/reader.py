@@ -332,7 +332,7 @@ class LogReader:
             raise ChangeLogError(
                 f"segment {segment.stem} of {self.folder} has been pruned while it was needed",
                 code="TRK307",
-                remedy="`trucker refresh` the tables of the truck that lags, or keep more of the log",
+                remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
             ) from None
         if len(data) < length:
             raise damaged(self._path(segment), offset + len(data), "it ends inside a block")
@@ -356,7 +356,7 @@ class LogReader:
         return ChangeLogError(
             f"the change log in {self.folder} begins at {oldest}, position {start} cannot be served any more",
             code="TRK307",
-            remedy="`trucker refresh` the tables of the truck that lags",
+            remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
         )
 
 

@@ -31,7 +31,7 @@ def peek(
         folder = logs / source
         if not log_exists(folder):
             raise ChangeLogError(
-                f"there is no change log of {source} yet", remedy="trucker run writes one", code="TRK305"
+                f"there is no change log of {source} yet", remedy="trucker run writes one", code="TRK308"
             )
         readers.append((LogReader(folder), patterns[source]))
     return _lines(readers, limit, follow=follow)

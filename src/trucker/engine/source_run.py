@@ -321,8 +321,8 @@ class SourceRun:
             try:
                 work()
             except Exception as error:
-                log.exception("thread failed", extra={"thread": name})
                 self.fatal = error
+                log.exception("thread failed", extra={"work": name})
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         with self._starting:

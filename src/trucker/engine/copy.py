@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,10 @@ from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyPart
+from trucker.engine.plan import Assignment, CopyPart, Failure
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.work import copy_part
-from trucker.errors import TruckerError
+from trucker.errors import SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
@@ -92,16 +92,16 @@ class Copier:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
                 self.needs_from = first.lsn if first else self._durable()
                 exported = first or self._export(stop)
-                failures = _Attempt(self, left, exported).run()
+                rest = _Attempt(self, left, exported).run()
             except TruckerError as error:
-                failures = {need.run.name: error for need in left}
+                rest = [(need, error) for need in left]
             except Stopped:
                 return
             finally:
                 self.needs_from = first = None
                 if exported is not None:
                     exported.close()
-            left = self._settle(left, failures)
+            left = self._settle(rest)
             if left:
                 self._backoff.wait(stop)
 
@@ -115,12 +115,11 @@ class Copier:
         if self.group:
             self.spark.sparkContext.cancelJobGroup(self.group)
 
-    def _settle(self, needs: Sequence[Need], failures: Mapping[str, TruckerError]) -> list[Need]:
+    def _settle(self, rest: Sequence[tuple[Need, TruckerError]]) -> list[Need]:
         """What must be tried again."""
         again = []
-        for need in needs:
-            error = failures.get(need.run.name)
-            if error is None or need.run.phase is TruckPhase.FAILED:
+        for need, error in rest:
+            if need.run.phase is TruckPhase.FAILED:
                 continue
             need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
@@ -136,7 +135,11 @@ class Copier:
 
 
 class _Attempt:
-    """One try at copying, at one snapshot."""
+    """One try at copying, at one snapshot.
+
+    A table that somebody truncates or rewrites meanwhile is left for the next one, alone: the others need not wait
+    for a quiet moment of it.
+    """
 
     def __init__(self, copier: Copier, needs: Sequence[Need], exported: ExportedSnapshot) -> None:
         self._copier = copier
@@ -144,8 +147,10 @@ class _Attempt:
         self._exported = exported
         self._name = f"copy-{uuid.uuid4().hex[:12]}"
         self._failures: dict[str, TruckerError] = {}
+        self._left: dict[tuple[str, TableId], TruckerError] = {}
 
-    def run(self) -> Mapping[str, TruckerError]:
+    def run(self) -> list[tuple[Need, TruckerError]]:
+        """Copy; what is left to be copied, and why."""
         tables, chunks = self._look()
         targets = self._prepare(tables)
         self._commit(targets, Phase.COPYING, {})
@@ -153,17 +158,26 @@ class _Attempt:
         receipts = self._copy(parts)
         self._check_snapshot()
         self._commit(targets, None, receipts)
-        lsn: Lsn = self._exported.lsn
-        for need in self._alive():
+        return [rest for need in self._needs.values() if (rest := self._hand_on(need, receipts))]
+
+    def _hand_on(self, need: Need, receipts: Mapping[str, Sequence[Receipt]]) -> tuple[Need, TruckerError] | None:
+        """Let what has been copied catch up; what has not been is given back."""
+        run, lsn = need.run, self._exported.lsn
+        if run.name in self._failures:
+            return need, self._failures[run.name]
+        left = frozenset(table for truck, table in self._left if truck == run.name)
+        done = need.tables - left
+        if done:
             if need.whole:
-                need.run.position = need.run.stored = lsn
-                need.run.floors = dict.fromkeys(need.tables, lsn)
-            need.run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == need.run.name)
-            need.run.copying.clear()
-            destination = need.run.truck.destination
-            lane = Lane(destination, [need.run], lsn, None if need.whole else need.tables)
-            self._copier.spawn(lane)
-        return self._failures
+                run.position = run.stored = lsn
+                run.floors = dict.fromkeys(done, lsn)
+            run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == run.name)
+            for table in done:
+                run.copying.pop(table, None)
+            self._copier.spawn(Lane(run.truck.destination, [run], lsn, None if need.whole else done))
+        if not left:
+            return None
+        return Need(run, left, need.whole and not done), self._left[run.name, min(left)]
 
     def _alive(self) -> list[Need]:
         return [need for name, need in self._needs.items() if name not in self._failures]
@@ -179,8 +193,14 @@ class _Attempt:
             for name, table in tables.items():
                 readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
                 columns = [c for c in table.schema.names if any(reader.takes(c) for reader in readers)]
-                chunks[name] = plan_chunks(connection, table, size, columns=columns, where=readers[0].where)
+                try:
+                    chunks[name] = plan_chunks(connection, table, size, columns=columns, where=readers[0].where)
+                except SourceUnavailable as error:
+                    self._leave(name, error)
         return tables, chunks
+
+    def _leave(self, table: TableId, error: TruckerError) -> None:
+        self._left |= {(name, table): error for name, need in self._needs.items() if table in need.tables}
 
     def _check_snapshot(self) -> None:
         """On a standby: that recovery has removed nothing of what was to be read (see `ExportedSnapshot`)."""
@@ -212,9 +232,13 @@ class _Attempt:
         """Say at every destination that its tables are being copied, or (`phase` None) that they have been."""
         lsn = self._exported.lsn
         for name, own in targets.items():
-            batch = self._batch(own, lsn, phase)
-            fine, kept = without(batch, receipts.get(name, ()), self._failures.keys())
+            batch = self._batch([target for target in own if phase or self._is_done(target)], lsn, phase)
+            copied = [r for r in receipts.get(name, ()) if (r.truck, r.table) not in self._left]
+            fine, kept = without(batch, copied, self._failures.keys())
             self._failures.update(self._copier.destinations[name].commit(fine, kept))
+
+    def _is_done(self, target: Target) -> bool:
+        return (target.truck, target.source.table) not in self._left
 
     def _batch(self, targets: Sequence[Target], lsn: Lsn, phase: Phase | None) -> Batch:
         tables = {}
@@ -233,7 +257,7 @@ class _Attempt:
         readers: dict[TableId, list[Assignment]] = defaultdict(list)
         for name, own in targets.items():
             for target in own:
-                if target.truck not in self._failures:
+                if target.truck not in self._failures and self._is_done(target):
                     readers[target.source.table].append(Assignment(name, target, self._exported.lsn))
         destinations = self._copier.destinations
         batches = {name: self._batch(own, self._exported.lsn, None) for name, own in targets.items()}
@@ -260,23 +284,27 @@ class _Attempt:
         copier = self._copier
         copier.group = self._name
         with _Watch(copier.spark, self._name, len(parts), self._alive()):
-            copier.spark.sparkContext.setJobGroup(self._name, "trucker copy", interruptOnCancel=True)
-            outcomes = run_job(copier.spark, copy_part, parts)
+            outcomes = run_job(copier.spark, copy_part, parts, group=self._name)
         for outcome in outcomes:
             for destination, kept in outcome.receipts.items():
                 receipts[destination] += kept
             for failure in outcome.failures:
-                # a permanent reason says more than a passing one
-                if failure.truck not in self._failures or self._failures[failure.truck].transient:
-                    self._failures[failure.truck] = failure.error
+                self._note(failure)
         return receipts
+
+    def _note(self, failure: Failure) -> None:
+        """A passing failure leaves the table for later, any other ends the truck."""
+        if failure.error.transient and failure.table is not None:
+            self._left[failure.truck, failure.table] = failure.error
+        elif failure.truck not in self._failures or self._failures[failure.truck].transient:
+            self._failures[failure.truck] = failure.error
 
 
 class _Watch:
     """Keeps the trucks' copy progress up to date while the job runs."""
 
     def __init__(self, spark: SparkSession, group: str, chunks: int, needs: Sequence[Need]) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
+        self._spark = spark
         self._group = group
         self._chunks = chunks
         self._needs = needs
@@ -293,12 +321,17 @@ class _Watch:
 
     def _run(self) -> None:
         while not self._done.wait(0.5):
-            stages = [
-                self._tracker.getStageInfo(stage)
-                for job in self._tracker.getJobIdsForGroup(self._group)
-                for stage in getattr(self._tracker.getJobInfo(job), "stageIds", ())
-            ]
-            self._show(sum(stage.numCompletedTasks for stage in stages if stage))
+            with suppress(Exception):  # Spark may be gone, which the job itself says
+                self._show(self._completed())
+
+    def _completed(self) -> int:
+        tracker = self._spark.sparkContext.statusTracker()
+        stages = [
+            tracker.getStageInfo(stage)
+            for job in tracker.getJobIdsForGroup(self._group)
+            for stage in getattr(tracker.getJobInfo(job), "stageIds", ())
+        ]
+        return sum(stage.numCompletedTasks for stage in stages if stage)
 
     def _show(self, done: int) -> None:
         for need in self._needs:

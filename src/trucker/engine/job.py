@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run_job(spark: SparkSession, function: PartFunction, parts: Sequence[StreamPart | CopyPart]) -> list[Outcome]:
+def run_job(
+    spark: SparkSession, function: PartFunction, parts: Sequence[StreamPart | CopyPart], *, group: str = ""
+) -> list[Outcome]:
     """Run `function` over every part, a task each, and collect the outcomes in the parts' order.
 
-    Raises JobFailed when Spark gives up on a task: its process died more often than Spark tries again.
+    By the name of its `group` it can be cancelled, and its progress asked for. Raises JobFailed when Spark gives up on
+    a task: its process died more often than Spark tries again.
     """
     from py4j.protocol import Py4JError
 
     try:
+        if group:
+            spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
         tasks = spark.sparkContext.parallelize(parts, len(parts))
         outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, function)).collect()
         return outcomes
@@ -33,6 +39,9 @@ def run_job(spark: SparkSession, function: PartFunction, parts: Sequence[StreamP
 
 
 def _first_line(error: Exception) -> str:
+    text = str(error)
     cause = getattr(error, "java_exception", None)
-    text = str(cause.getMessage()) if cause is not None else str(error)
+    if cause is not None:
+        with suppress(Exception):  # the JVM that could tell may be gone
+            text = str(cause.getMessage())
     return text.splitlines()[0][:300] if text else type(error).__name__

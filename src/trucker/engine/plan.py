@@ -104,10 +104,11 @@ class CopyPart:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A truck's share of a part that could not be done, and why."""
+    """A truck's share of a part that could not be done, and why; of a copy, the table too."""
 
     truck: str
     error: TruckerError
+    table: TableId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,6 @@ class SourceQuery:
             else:
                 self._members[run.name] = run
             run.phase, run.error = TruckPhase.STREAMING, None
-            run.copying.clear()
         return True
 
     def release(self, runs: Sequence[TruckRun]) -> None:

@@ -90,7 +90,8 @@ def copy_part(part: CopyPart) -> Outcome:
         reason = _reason(error, f"copying {part.chunk.leaf}")
         failed = {failure.truck for failure in failures}
         trucks = {assignment.target.truck for assignment in part.assignments} - failed
-        return Outcome({}, [*failures, *(Failure(truck, reason) for truck in trucks)])
+        table = part.chunk.schema.table
+        return Outcome({}, [*failures, *(Failure(truck, reason, table) for truck in trucks)])
     return Outcome(receipts, failures)
 
 
@@ -111,11 +112,11 @@ def _write(
     try:
         receipts[destination].append(sink_for(part.sinks[destination]).write(work, iter(changes)))
     except TruckerError as error:
-        failures.append(Failure(target.truck, error))
+        failures.append(Failure(target.truck, error, target.source.table))
     except Exception as error:
         log.exception("sink failed unexpectedly", extra={"truck": target.truck})
         reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
-        failures.append(Failure(target.truck, reason))
+        failures.append(Failure(target.truck, reason, target.source.table))
 
 
 def _reason(error: Exception, doing: str) -> TruckerError:

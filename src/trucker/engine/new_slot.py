@@ -18,7 +18,7 @@ from trucker.postgres.slot import ExportedSnapshot, create_slot, find_slot
 LOOK_SECONDS = 0.2
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """The project is to stop; what was being made has not been."""
 
 

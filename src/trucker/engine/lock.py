@@ -13,6 +13,10 @@ from typing import IO
 from trucker.errors import LockedError
 
 
+TRIES = 10
+TRY_SECONDS = 0.02
+
+
 class ProjectLock:
     """An flock on `<state>/lock`. The kernel frees it when the holder dies, however it dies."""
 
@@ -25,15 +29,15 @@ class ProjectLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+", encoding="utf-8")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.seek(0)
-            holder = _describe(file.read())
+            if not _take(file, wait=wait):
+                file.seek(0)
+                raise LockedError(
+                    f"the project is running already: {_describe(file.read())}",
+                    remedy="stop that one, or use --wait to take over when it ends",
+                )
+        except BaseException:
             file.close()
-            raise LockedError(
-                f"the project is running already: {holder}",
-                remedy="stop that one, or use --wait to take over when it ends",
-            ) from None
+            raise
         file.seek(0)
         file.truncate()
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}, file)
@@ -55,6 +59,19 @@ class ProjectLock:
             except BlockingIOError:
                 return True
         return False
+
+
+def _take(file: IO[str], *, wait: bool) -> bool:
+    """Whether the lock could be had. `held` has it for a moment, too: that is not somebody who runs the project."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(TRY_SECONDS)
+    if wait:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return wait
 
 
 def _describe(text: str) -> str:

@@ -190,7 +190,10 @@ class ProjectRun:
             time.time(),
             trucks,
         )
-        write_status(self._config.state_folder / "status.json", status)
+        try:
+            write_status(self._config.state_folder / "status.json", status)
+        except OSError as error:  # a full disk, say: no reason to stop what still works
+            log.warning("status cannot be written", extra={"reason": error.strerror})
         if self._observer is not None:
             self._observer(status)
         return status

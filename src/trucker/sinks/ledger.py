@@ -100,6 +100,7 @@ class Ledger:
         positions = {truck: lsn for truck, lsn in self.positions.items() if truck not in batch.forget}
         now = Ledger(positions, entries)
         targets = {(target.truck, target.source.table): target for target in batch.targets}
+        now._check_targets(batch, targets)
         copies = {slot: copy for slot, target in targets.items() if (copy := now._copy(batch, slot, target))}
         kept: dict[Slot, Entry] = {}
         for slot, state in batch.tables.items():
@@ -138,6 +139,20 @@ class Ledger:
                     " was lost",
                     remedy="its position is read again, and the batch made anew from there",
                     code="TRK416",
+                )
+
+    def _check_targets(self, batch: Batch, targets: Mapping[Slot, Target]) -> None:
+        """Changes of rows that are in another table would be the whole content of this one (I8)."""
+        for slot, target in targets.items():
+            known = self.entries.get(slot)
+            if not batch.snapshot and known is not None and known.target not in (None, target.table):
+                raise TruckFailed(
+                    slot[0],
+                    SinkError(
+                        f"truck {slot[0]} has copied {slot[1]} to {known.target}, but its output is {target.table} now",
+                        remedy=f"trucker reset --truck {slot[0]}, then run: the table is copied to its new place",
+                        code="TRK418",
+                    ),
                 )
 
     def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:

@@ -62,7 +62,7 @@ _LIMITS: Final = {
 }
 
 
-class ConfigErrors(ConfigError):  # noqa: N818 -- it holds several
+class ConfigErrors(ConfigError):
     """Everything that is wrong with a project's files, in `errors`."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:

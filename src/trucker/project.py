@@ -46,7 +46,9 @@ class Project:
         return self._examine()[0]
 
     def _examine(self) -> tuple[list[Finding], dict[str, ResolvedSource]]:
-        findings = [Finding(Level.OK, str(self.config.folder), f"the project is well-formed, trucks: {len(self.config.trucks)}")]
+        findings = [
+            Finding(Level.OK, str(self.config.folder), f"the project is well-formed, trucks: {len(self.config.trucks)}")
+        ]
         sources: dict[str, ResolvedSource] = {}
         databases: dict[str, tuple[str, str]] = {}
         for connection in self._sources():

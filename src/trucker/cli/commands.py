@@ -103,7 +103,8 @@ def peek(
         str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only what this truck would take.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="Show only the last so many of those there are.")
+        int | None,
+        typer.Option("--limit", "-n", metavar="COUNT", min=1, help="Show only the last so many of those there are."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
     debug: Debug = False,

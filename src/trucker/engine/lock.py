@@ -12,7 +12,6 @@ from typing import IO
 
 from trucker.errors import LockedError
 
-
 TRIES = 10
 TRY_SECONDS = 0.02
 

@@ -73,9 +73,11 @@ def _create(session: Session) -> None:
     try:
         with session.connection.transaction():
             session.run(LOCK, SCHEMA)
-            if session.run("select to_regclass('trucker.format') is not null").fetchone() == (True,):
+            # Not by to_regclass(): that may remember from before the lock that there was none.
+            found = "select exists (select from pg_tables where schemaname = 'trucker' and tablename = 'format')"
+            if session.run(found).fetchone() == (True,):
                 return
-            if session.run("select to_regnamespace('trucker') is not null").fetchone() == (False,):
+            if session.run("select exists (select from pg_namespace where nspname = 'trucker')").fetchone() == (False,):
                 session.run("create schema trucker")
             for statement in _TABLES:
                 session.run(statement)

@@ -15,6 +15,8 @@ from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import object_name
 
+OWN_SCHEMA = "trucker"
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
@@ -50,7 +52,8 @@ def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: Connection) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
-    available = list_tables(database)
+    # Its own tables are nobody's input: where this database is a destination too, each commit would make the next.
+    available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
     tables: dict[TableId, SourceTable] = {}
     trucks = []
     for truck in config.trucks:
@@ -75,6 +78,11 @@ def _select(truck: TruckConfig, available: Sequence[TableId], database: Connecti
     wanted = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
         load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
+        raise SourceError(
+            f"truck {truck.name}: {missing} is one of trucker's own tables",
+            remedy="leave it out of the truck",
+            code="TRK218",
+        )
     if not wanted:
         raise SourceError(
             f"truck {truck.name}: no table of connection {truck.input.connection} matches"

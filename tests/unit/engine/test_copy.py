@@ -1,0 +1,218 @@
+"""The copier without servers: what it tries again, what it hands on, and what it keeps the log for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.engine import copy as copy_module
+from trucker.engine.backoff import Backoff
+from trucker.engine.copy import Copier, Need
+from trucker.engine.destination import Destination
+from trucker.engine.new_slot import Stopped
+from trucker.engine.plan import CopyPart, Failure, Outcome, SinkSpec, Table, Truck
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.errors import SinkError, SourceUnavailable, TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.sinks.base import Phase, TableState, Work
+from trucker.testing.faults import FaultySink, unavailable
+from trucker.testing.memory import MemorySink, drop_store, store
+
+A, B = TableId("public", "a"), TableId("public", "b")
+STORE = "copier under test"
+
+
+def _schema(table: TableId) -> TableSchema:
+    return TableSchema(table, (Column("id", 25),))
+
+
+class World:
+    """A source of two tables and one destination; what goes wrong is in `trouble`, attempt by attempt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sink = FaultySink(MemorySink(STORE))
+        monkeypatch.setattr("trucker.engine.destination.make_sink", lambda *_: self.sink)
+        spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
+        self.destination = Destination(spec)
+        self.destination.open()
+        self.slots: list[str] = []
+        self.kept: list[Lsn | None] = []
+        self.lanes: list[Lane] = []
+        self.trouble: list[dict[tuple[str, TableId], TruckerError]] = []
+        self.rewritten: list[set[TableId]] = []
+        self.stop = threading.Event()
+        self.lsn = 100
+        monkeypatch.setattr(copy_module, "new_slot", self._new_slot)
+        monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr(copy_module, "enter_snapshot", lambda *_: None)
+        monkeypatch.setattr(copy_module, "load_table", lambda _, table: SimpleNamespace(schema=_schema(table), bytes=1))
+        monkeypatch.setattr(copy_module, "plan_chunks", self._plan)
+        monkeypatch.setattr(copy_module, "run_job", self._run)
+        connection: Any = SimpleNamespace(replica=None)
+        self.copier = Copier(
+            SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
+            connection,
+            "temporary",
+            {"store": self.destination},
+            backoff=Backoff(1e-9, 1e-9),
+            tries=None,
+            spawn=self.lanes.append,
+            durable=lambda: Lsn(self.lsn),
+        )
+
+    def truck(self, name: str, *tables: TableId) -> TruckRun:
+        resolved = {table: Table(table, TableId(name, table.name), ()) for table in tables}
+        return TruckRun(Truck(name, "source", "store", resolved))
+
+    def copy(self, *needs: Need, first: Any = None) -> None:
+        self.copier.run(needs, first, self.stop)
+
+    def exported(self) -> Any:
+        self.lsn += 10
+        return SimpleNamespace(lsn=Lsn(self.lsn), snapshot="s", standby=False, close=lambda: None)
+
+    def _new_slot(self, _: object, name: str, stop: object, *, temporary: bool) -> Any:
+        assert temporary
+        self.slots.append(name)
+        self.kept.append(self.copier.needs_from)
+        self.rewritten[:1] = []
+        return self.exported()
+
+    def _plan(self, _: object, table: Any, size: int, **__: Any) -> list[Any]:
+        name = table.schema.table
+        if self.rewritten and name in self.rewritten[0]:
+            raise SourceUnavailable("rewritten")
+        return [SimpleNamespace(schema=table.schema, leaf=name)]
+
+    def _run(self, _: object, function: Any, parts: Sequence[CopyPart], *, group: str) -> list[Outcome]:
+        """Every part is a row, "<table> at <lsn>"; troubles as told."""
+        trouble = self.trouble.pop(0) if self.trouble else {}
+        outcomes = []
+        for part in parts:
+            receipts, failures = [], []
+            for found in part.assignments:
+                slot = (found.target.truck, found.target.source.table)
+                if slot in trouble:
+                    failures.append(Failure(slot[0], trouble[slot], slot[1]))
+                    continue
+                work = Work(part.batches["store"], found.target, part.index)
+                receipts.append(self.sink.write(work, iter([_row(slot[1], part.lsn)])))
+            outcomes.append(Outcome({"store": receipts}, failures))
+        return outcomes
+
+    def rows(self, truck: str, table: TableId) -> list[str | None]:
+        return [row["id"] for row in store(STORE).tables[TableId(truck, table.name)].rows]
+
+    def state(self, truck: str) -> Any:
+        return store(STORE).ledgers[""].states()[truck]
+
+
+def _row(table: TableId, lsn: Lsn) -> Any:
+    import pyarrow as pa
+
+    from trucker.change import Changes
+
+    rows = pa.RecordBatch.from_arrays([pa.array([f"{table.name} at {int(lsn)}"])], names=["id"])
+    return Changes.inserts(_schema(table), rows, lsn)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    yield World(monkeypatch)
+    drop_store(STORE)
+
+
+def test_the_first_snapshot_is_the_slots_own(world: World) -> None:
+    run = world.truck("one", A, B)
+    world.copy(Need(run, frozenset({A, B}), whole=True), first=world.exported())
+    assert world.slots == []
+    assert (run.position, run.stored, run.floors) == (Lsn(110), Lsn(110), {A: Lsn(110), B: Lsn(110)})
+    assert [(lane.position, lane.tables) for lane in world.lanes] == [(Lsn(110), None)]
+    assert world.state("one").tables[A] == TableState(Phase.STREAMING, Lsn(110))
+
+
+def test_every_try_has_a_slot_of_its_own_name_and_keeps_the_log(world: World) -> None:
+    """A dead try's temporary slot may still be there; and the log is needed from before the snapshot is known."""
+    run = world.truck("one", A)
+    world.sink.script("commit", unavailable(), unavailable(after=True))
+    world.copy(Need(run, frozenset({A}), whole=True))
+    assert len(set(world.slots)) == len(world.slots) == 3
+    assert all(len(name) <= 63 for name in world.slots)
+    assert world.kept == [Lsn(100), Lsn(110), Lsn(120)]
+    assert world.copier.needs_from is None
+    assert world.rows("one", A) == ["a at 130"]
+    assert run.position == Lsn(130)
+
+
+def test_a_lost_answer_at_the_end_copies_again_and_leaves_no_row_twice(world: World) -> None:
+    from trucker.testing.faults import Pass
+
+    run = world.truck("one", A)
+    world.sink.script("commit", Pass(), unavailable(after=True))
+    world.copy(Need(run, frozenset({A}), whole=True))
+    assert world.rows("one", A) == ["a at 120"]
+    assert world.state("one").lsn == run.position == Lsn(120)
+    assert len(world.lanes) == 1
+
+
+def test_a_table_that_cannot_be_read_for_now_waits_alone(world: World) -> None:
+    run = world.truck("one", A, B)
+    world.trouble = [{("one", B): SourceUnavailable("truncated meanwhile")}]
+    world.copy(Need(run, frozenset({A, B}), whole=True))
+    assert [(lane.position, lane.tables) for lane in world.lanes] == [(Lsn(110), None), (Lsn(120), frozenset({B}))]
+    assert (run.position, run.floors) == (Lsn(110), {A: Lsn(110)})
+    assert (world.rows("one", A), world.rows("one", B)) == (["a at 110"], ["b at 120"])
+    assert world.state("one").tables == {
+        A: TableState(Phase.STREAMING, Lsn(110)),
+        B: TableState(Phase.CATCHING_UP, Lsn(120)),
+    }
+
+
+def test_a_table_rewritten_before_it_was_cut_waits_alone(world: World) -> None:
+    run, other = world.truck("one", A, B), world.truck("two", B)
+    world.rewritten = [set(), {B}]
+    world.copy(Need(run, frozenset({A, B}), whole=True), Need(other, frozenset({B}), whole=True))
+    lanes = [(lane.runs[0].name, lane.position, lane.tables) for lane in world.lanes]
+    assert lanes == [("one", Lsn(110), None), ("one", Lsn(120), frozenset({B})), ("two", Lsn(120), None)]
+
+
+def test_one_truck_fails_for_good_and_the_other_is_copied(world: World) -> None:
+    good, bad = world.truck("good", A), world.truck("bad", A)
+    world.trouble = [{("bad", A): SinkError("never")}]
+    world.copy(Need(good, frozenset({A}), whole=True), Need(bad, frozenset({A}), whole=True))
+    assert (good.position, bad.phase, str(bad.error)) == (Lsn(110), TruckPhase.FAILED, "[TRK400] never")
+    assert [lane.runs for lane in world.lanes] == [[good]]
+    assert world.state("bad").tables[A].phase is Phase.COPYING
+
+
+def test_a_truck_that_failed_elsewhere_is_not_brought_back(world: World) -> None:
+    run = world.truck("one", A)
+    run.phase, run.error = TruckPhase.FAILED, SinkError("elsewhere")
+    world.sink.script("commit", unavailable())
+    world.copy(Need(run, frozenset({A}), whole=False))
+    assert (run.phase, str(run.error)) == (TruckPhase.FAILED, "[TRK400] elsewhere")
+
+
+def test_it_gives_up_after_so_many_tries_where_it_must_end(world: World) -> None:
+    run = world.truck("one", A)
+    world.copier._tries = 3
+    world.sink.script("commit", *[unavailable() for _ in range(9)])
+    world.copy(Need(run, frozenset({A}), whole=True))
+    assert run.phase is TruckPhase.FAILED
+    assert len(world.slots) == 4
+
+
+def test_it_stops_while_it_waits_for_a_slot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(copy_module, "new_slot", stopped)
+    run = world.truck("one", A)
+    world.copy(Need(run, frozenset({A}), whole=True))
+    assert run.phase is TruckPhase.STARTING
+    assert world.copier.needs_from is None

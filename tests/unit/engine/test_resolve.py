@@ -1,0 +1,76 @@
+"""Outputs against inputs, and what a publication must hold for several trucks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trucker.change import Column, TableId, TableSchema
+from trucker.engine.plan import Table, Truck
+from trucker.engine.resolve import _published, check_outputs
+from trucker.errors import ConfigError
+from trucker.postgres.publication import PublishedTable
+
+HERE, THERE = ("1", "shop"), ("2", "shop")
+
+
+def truck(name: str, *tables: str, source: str = "source", destination: str = "there", schema: str = "public") -> Truck:
+    found = {}
+    for table in tables:
+        place = TableId("public", table)
+        found[place] = Table(place, TableId(schema, table), ("id",))
+    return Truck(name, source, destination, found)
+
+
+def _refused(*trucks: Truck, shared: frozenset[str] = frozenset(), **databases: tuple[str, str]) -> str:
+    with pytest.raises(ConfigError) as refused:
+        check_outputs(trucks, {"source": HERE, "there": THERE, **databases}, shared)
+    return refused.value.code
+
+
+def test_copies_elsewhere_are_fine() -> None:
+    trucks = [truck("one", "a", "b"), truck("two", "a", schema="second"), truck("three", "a", destination="lake")]
+    check_outputs(trucks, {"source": HERE, "there": THERE}, frozenset())
+
+
+def test_an_output_that_is_an_input_is_a_loop_whoever_reads_it() -> None:
+    assert _refused(truck("one", "a", destination="source")) == "TRK121"
+    assert _refused(truck("one", "a", destination="alias"), alias=HERE) == "TRK121"
+    assert _refused(truck("one", "a"), truck("back", "a", source="there", destination="source")) == "TRK121"
+
+
+def test_two_inputs_for_one_output() -> None:
+    assert _refused(truck("one", "a"), truck("two", "a")) == "TRK122"
+    assert _refused(truck("one", "a", destination="lake"), truck("two", "a", destination="lake")) == "TRK122"
+    both = [truck("one", "a", destination="files"), truck("two", "a", destination="files")]
+    check_outputs(both, {"source": HERE}, frozenset({"files"}))
+
+
+def _source(*columns: str) -> Any:
+    return SimpleNamespace(schema=TableSchema(TableId("public", "a"), tuple(Column(c, 25) for c in columns), ("id",)))
+
+
+def _takes(name: str, *only: str, where: str | None = None, excepted: tuple[str, ...] = ()) -> Truck:
+    place = TableId("public", "a")
+    table = Table(place, place, ("id",), frozenset(only), frozenset(excepted), where)
+    return Truck(name, "source", "there", {place: table})
+
+
+def test_the_publication_holds_what_any_truck_takes() -> None:
+    place = TableId("public", "a")
+    tables = {place: _source("id", "x", "y", "z")}
+    assert _published([_takes("one", "x"), _takes("two", "y")], tables) == (
+        PublishedTable(place, ("id", "x", "y"), None),
+    )
+    assert _published([_takes("one", "x"), _takes("two")], tables) == (PublishedTable(place, None, None),)
+    assert _published([_takes("one", excepted=("z",))], tables) == (PublishedTable(place, ("id", "x", "y"), None),)
+    assert _published([_takes("one", where="x > 1"), _takes("two", where="x > 1")], tables)[0].where == "x > 1"
+
+
+def test_trucks_must_agree_on_the_rows_of_a_table() -> None:
+    tables = {TableId("public", "a"): _source("id", "x")}
+    with pytest.raises(ConfigError) as refused:
+        _published([_takes("one", where="x > 1"), _takes("two")], tables)
+    assert refused.value.code == "TRK120"

@@ -1,0 +1,232 @@
+"""What a task does: one truck's trouble is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures import wal
+from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
+from trucker.changelog.reader import LogReader
+from trucker.changelog.source import create_log
+from trucker.changelog.writer import LogWriter
+from trucker.engine import work
+from trucker.engine.plan import Assignment, CopyPart, SinkSpec, StreamPart, consecutive
+from trucker.errors import SinkUnavailable, SourceUnavailable
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
+
+TABLES = ("a", "b")
+
+
+class Notebook(Sink):
+    """Notes what it is given; or fails as told."""
+
+    name = "notebook"
+
+    def __init__(self, error: Exception | None = None, *, keeps: bool = False) -> None:
+        self.given: list[tuple[Work, list[Changes | CopiedRows]]] = []
+        self.error = error
+        self.capabilities = Capabilities(keeps_changes=keeps)  # type: ignore[misc]
+
+    def open(self) -> dict[str, TruckState]:
+        return {}
+
+    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        taken = list(changes)
+        if self.error is not None:
+            raise self.error
+        self.given.append((work, taken))
+        return Receipt(work.target.truck, work.target.source.table, work.part, sum(map(_rows, taken)))
+
+    def commit(self, batch: Batch, receipts: Any) -> None:
+        raise AssertionError("an executor never commits")
+
+
+def _rows(value: Changes | CopiedRows) -> int:
+    return value.rows if isinstance(value, CopiedRows) else len(value)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Six transactions at 100, 200, …: a row for each table, the same key in all of them."""
+    folder = tmp_path / "log"
+    create_log(folder, wal.SOURCE, Lsn(50))
+    with LogWriter(folder, wal.SOURCE, block_bytes=200) as writer:
+        for number in range(1, 7):
+            body = []
+            for oid, name in enumerate(TABLES, 1):
+                body += [wal.relation(oid, name, ("id", "v")), wal.insert(oid, str(number % 2), f"{name}{number}")]
+            for message in wal.Transaction(number * 100, number * 100 + 10, body).messages:
+                writer.append(message)
+            writer.flush()
+    return folder
+
+
+def schema(table: str, *names: str, key: tuple[str, ...] = ()) -> TableSchema:
+    return TableSchema(TableId("public", table), tuple(Column(name, 25) for name in names or ("id", "v")), key)
+
+
+def assignment(truck: str, table: str, after: int = 0, **more: Any) -> Assignment:
+    return Assignment(truck, Target(truck, schema(table, **more), TableId(truck, table)), Lsn(after))
+
+
+def stream(
+    log: Path, monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, count: int = 1
+) -> Any:
+    _lend(monkeypatch, sinks)
+    blocks = LogReader(log).blocks(Lsn(50), Lsn(1000))
+    batch = Batch(Lsn(50), Lsn(1000))
+    specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
+    return [
+        work.stream_part(StreamPart(i, count, log, blocks, own, dict.fromkeys(sinks, batch), specs, given))
+        for i, own in enumerate(consecutive(blocks, count))
+    ]
+
+
+def _lend(monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook]) -> None:
+    monkeypatch.setattr(work, "sink_for", lambda spec: sinks[spec.connection.name])
+
+
+def _values(sink: Notebook) -> list[str]:
+    return [v for _, taken in sink.given for value in taken for v in value.new.column("v").to_pylist()]  # type: ignore[union-attr]
+
+
+def test_each_truck_gets_what_it_has_not_applied(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks = {"x": Notebook(), "y": Notebook()}
+    outcome = stream(
+        log, monkeypatch, sinks, assignment("x", "a", 310), assignment("y", "a"), assignment("y", "b", 600)
+    )[0]
+    assert sorted(_values(sinks["x"])) == ["a4", "a5", "a6"]
+    assert sorted(_values(sinks["y"])) == ["a1", "a2", "a3", "a4", "a5", "a6", "b6"]
+    assert not outcome.failures
+    assert {name: sum(r.rows for r in kept) for name, kept in outcome.receipts.items()} == {"x": 3, "y": 7}
+
+
+def test_parts_share_the_keys_and_none_has_a_row_of_another(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Notebook()
+    stream(log, monkeypatch, {"x": sink}, assignment("x", "a", key=("id",)), count=3)
+    assert sorted(_values(sink)) == ["a5", "a6"], "the last of each key"
+
+
+def test_a_sink_that_keeps_changes_gets_all_of_them_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Notebook(keeps=True)
+    stream(log, monkeypatch, {"x": sink}, assignment("x", "a", key=("id",)), count=3)
+    assert _values(sink) == ["a1", "a2", "a3", "a4", "a5", "a6"]
+
+
+@pytest.mark.parametrize("error", [SinkUnavailable("away"), ValueError("a row with 4711 in it")])
+def test_a_sink_that_fails_fails_its_own_truck(log: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    sinks = {"x": Notebook(error), "y": Notebook()}
+    (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "a"))
+    assert [failure.truck for failure in outcome.failures] == ["x"]
+    assert "4711" not in str(outcome.failures[0].error)
+    assert len(_values(sinks["y"])) == 6
+
+
+def test_a_bug_in_folding_fails_the_truck_it_hits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = work.compact
+
+    def compact(values: list[Changes]) -> Any:
+        if values[0].schema.table.name == "a":
+            raise IndexError("a row with 4711 in it")
+        return real(values)
+
+    monkeypatch.setattr(work, "compact", compact)
+    sinks = {"x": Notebook(), "y": Notebook()}
+    (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "b"))
+    assert [(f.truck, f.error.code, f.error.transient) for f in outcome.failures] == [("x", "TRK599", False)]
+    assert "4711" not in str(outcome.failures[0].error)
+    assert len(_values(sinks["y"])) == 6
+
+
+def test_a_log_that_cannot_be_read_fails_everybody_and_raises_nothing(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = LogReader(log).blocks(Lsn(50), Lsn(1000))
+    path = next(path for path in log.iterdir() if path.name.startswith("0"))
+    data = bytearray(path.read_bytes())
+    data[blocks[0].offset + 150] ^= 0xFF
+    path.write_bytes(data)
+    sinks = {"x": Notebook(), "y": Notebook(keeps=True)}
+    (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "a"))
+    assert {failure.truck for failure in outcome.failures} == {"x", "y"}
+    assert all(failure.error.code.startswith("TRK3") for failure in outcome.failures)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------
+
+
+class _Connection:
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def copy(
+    monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, error: Exception | None = None
+) -> Any:
+    def read(_: object, chunk: Any, lsn: Lsn) -> Iterator[CopiedRows]:
+        yield CopiedRows(schema("a"), b'"1","one"\n"2","two"\n', 2, lsn)
+        if error is not None:
+            raise error
+        yield CopiedRows(schema("a"), b'"3",\n', 1, lsn)
+
+    _lend(monkeypatch, sinks)
+    monkeypatch.setattr(work, "connect", lambda *_, **__: _Connection())
+    monkeypatch.setattr(work, "enter_snapshot", lambda *_: None)
+    monkeypatch.setattr(work, "read_chunk", read)
+    batch = Batch(Lsn(9), Lsn(9), snapshot="copy")
+    specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
+    chunk: Any = SimpleNamespace(schema=schema("a"), leaf=TableId("public", "a"))
+    connection: Any = None
+    return work.copy_part(CopyPart(4, connection, "snapshot", Lsn(9), chunk, dict.fromkeys(sinks, batch), specs, given))
+
+
+def test_a_chunk_is_read_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks = {"x": Notebook(), "y": Notebook()}
+    narrow = Assignment("y", Target("y", schema("a", "id"), TableId("y", "a")), Lsn(9))
+    outcome = copy(monkeypatch, sinks, assignment("x", "a"), narrow)
+    assert [_rows(value) for _, taken in sinks["x"].given for value in taken] == [2, 1]
+    assert all(isinstance(value, CopiedRows) for _, taken in sinks["x"].given for value in taken)
+    only = [value for _, taken in sinks["y"].given for value in taken]
+    assert [value.new.to_pydict() for value in only] == [{"id": ["1", "2"]}, {"id": ["3"]}]  # type: ignore[union-attr]
+    assert {name: [(r.part, r.rows) for r in kept] for name, kept in outcome.receipts.items()} == {
+        "x": [(4, 3)],
+        "y": [(4, 3)],
+    }
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("the snapshot is gone"), RuntimeError("4711")])
+def test_a_chunk_that_cannot_be_read_leaves_no_receipt(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    sinks = {"x": Notebook(), "y": Notebook()}
+    for given in ([assignment("x", "a")], [assignment("x", "a"), assignment("y", "a")]):
+        outcome = copy(monkeypatch, sinks, *given, error=error)
+        assert not any(outcome.receipts.values())
+        assert {failure.truck for failure in outcome.failures} == {found.destination for found in given}
+        assert {failure.table for failure in outcome.failures} == {TableId("public", "a")}
+        assert all("4711" not in str(failure.error) for failure in outcome.failures)
+
+
+def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Notebook] = []
+
+    def make(*_: object) -> Sink:
+        made.append(Notebook())
+        return made[-1]
+
+    monkeypatch.setattr(work, "make_sink", make)
+    monkeypatch.setattr(work, "_sinks", {})
+    one: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=1))  # type: ignore[arg-type]
+    other: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=2))  # type: ignore[arg-type]
+    assert work.sink_for(one) is work.sink_for(one)
+    assert work.sink_for(other) is not made[0]
+    assert len(made) == 2

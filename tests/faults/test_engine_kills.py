@@ -50,7 +50,7 @@ class Load:
 
 @pytest.fixture
 def dml(database: Database) -> Iterator[RandomDml]:
-    made = RandomDml(database, chosen_seed(), rare=0.02)
+    made = RandomDml(database, chosen_seed(), rare=0.01)
     made.create()
     yield made
     made.close()
@@ -171,7 +171,7 @@ def test_the_large_ones_are_started_again(
     copies: ProjectFolder, load: Load, lake: Path, database: Database, destination: Database, start: Start
 ) -> None:
     """The whole tree in the middle of the copy, then the JVM, then the driver alone: nothing of it stays behind."""
-    database.execute("insert into keyed (id, word) select i, repeat('w', 100) from generate_series(200000, 350000) i")
+    database.execute("insert into keyed (id, word) select i, repeat('w', 100) from generate_series(200000, 300000) i")
     trucker = start()
     wait_until(lambda: _copying(destination), 60, 0.005)
     trucker.kill_tree()

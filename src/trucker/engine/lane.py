@@ -87,7 +87,7 @@ class LaneRunner:
             return not self._unsure and query.join(lane)
 
     def _is_far(self, main: Lsn) -> bool:
-        """Whether more than a little is missing. `main` need not be a commit's end (a copy's LSN is none)."""
+        """Whether more than a little is missing."""
         reader, position = self._query.reader, self._lane.position
         near = reader.next_end(position, NEAR_BYTES, main)
         return position < near and reader.next_end(near, NEAR_BYTES, main) > near

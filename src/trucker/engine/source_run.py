@@ -217,7 +217,9 @@ class SourceRun:
         self._check_log(states)
         needs, lanes = self._divide(states)
         whole = [lane.position for lane in lanes if not lane.tables]
-        query.main = max(whole, default=query.reader.durable().commit_lsn)
+        # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
+        captured = query.reader.durable().commit_lsn
+        query.main = min(max(whole, default=captured), captured)
         for lane in lanes:
             with query.turn:
                 joined = not lane.tables and query.join(lane)

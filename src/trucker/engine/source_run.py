@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from trucker.change import Column, Lsn, TableId, TableSchema
@@ -29,10 +29,11 @@ from trucker.changelog.source import (
 )
 from trucker.config.models import ProjectConfig
 from trucker.engine.backoff import Backoff
+from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
 from trucker.engine.lane import LaneRunner
-from trucker.engine.new_slot import new_slot
+from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.query import SourceQuery
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Schemas
@@ -44,7 +45,7 @@ from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import Connection, describe
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import ensure_publication
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, who_holds
 from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ log = logging.getLogger("trucker.source")
 
 ONCE_TRIES = 6
 STOP_SECONDS = 60.0
+SLOT_LOOK_SECONDS = 0.1
 
 
 class SourceRun:
@@ -95,7 +97,7 @@ class SourceRun:
         """Publication, slot, log, capture. Refuses what would skip changes (I11) before it touches anything."""
         resolved = self.resolved
         with connect(resolved.connection, application="trucker setup") as database:
-            slot = self._find_slot(database)
+            slot = self._await_slot(database)
             self.source_lsn = current_lsn(database)
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
@@ -122,11 +124,30 @@ class SourceRun:
         )
         self._capture.start()
 
-    def _find_slot(self, database: Connection) -> SlotInfo | None:
-        if self.resolved.connection.replica is None:
-            return find_slot(database, self.resolved.slot)
-        with connect(self.resolved.reads, application="trucker setup") as standby:
-            return find_slot(standby, self.resolved.slot)
+    def _await_slot(self, database: Connection) -> SlotInfo | None:
+        """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
+
+        Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
+        """
+        with ExitStack() as opened:
+            reads = database
+            if self.resolved.connection.replica is not None:
+                reads = opened.enter_context(connect(self.resolved.reads, application="trucker setup"))
+            began, said = time.monotonic(), False
+            while (slot := find_slot(reads, self.resolved.slot)) is not None and slot.active_pid is not None:
+                holder, waited = who_holds(reads, slot.name), time.monotonic() - began
+                if waited > 1 and not said:
+                    said = True
+                    log.warning("waiting for the slot", extra={"slot": slot.name, "holder": holder})
+                if waited > SLOT_SECONDS:
+                    raise SourceError(
+                        f"replication slot {slot.name} of {self.name} is in use by {holder}",
+                        remedy="stop that one; if it is another project, give this one another unique_id",
+                        code="TRK231",
+                    )
+                if self._stop.wait(SLOT_LOOK_SECONDS):
+                    raise Stopped
+            return slot
 
     def _forget_unpublished(self, database: Connection, states: Mapping[str, TruckState]) -> None:
         """Have tables copied again whose changes were not captured as they are wanted now.

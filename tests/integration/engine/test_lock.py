@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.waiting import wait_until
-from trucker.errors import LockedError
+from trucker.errors import LockedError, SourceError
 from trucker.project import Project
 
 pytestmark = pytest.mark.spark
@@ -40,6 +41,27 @@ def test_a_second_one_is_refused_or_waits(
         waiting.join()
     assert not Project.load(shop.folder).status().running
     assert same(database, destination, "item")
+
+
+def test_the_same_project_from_another_folder_touches_nothing(
+    shop: ProjectFolder, database: Database, destination: Database, tmp_path: Path, spark: Any, monkeypatch: Any
+) -> None:
+    """Its lock is another one, its slot is not: the first one keeps its publication and its tables."""
+    database.execute("create table tag (id int primary key)")
+    twin = ProjectFolder(tmp_path / "twin", database.name)
+    twin.connect(postgres("source", database), postgres("replica", destination))
+    twin.truck("copy", ["public.item"], {"connection": "replica"})
+    twin.truck("more", ["public.item"], {"connection": "replica", "schema": "more"})
+    monkeypatch.setattr("trucker.engine.source_run.SLOT_SECONDS", 1)
+    with InThread(shop, spark) as first:
+        first.wait_streaming()
+        with pytest.raises(SourceError) as refused:
+            InThread(twin, spark).join()
+        assert refused.value.code == "TRK231"
+        assert not (twin.state / "log").exists()
+        assert destination.query("select to_regclass('more.item')") == [(None,)]
+        database.execute("insert into tag values (1)", "insert into item values (2)")
+        wait_until(lambda: same(database, destination, "item", "tag"))
 
 
 def test_the_lock_is_free_after_a_failed_start(shop: ProjectFolder, database: Database, spark: Any) -> None:

@@ -8,9 +8,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from trucker.engine.plan import SinkSpec
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
 from trucker.engine.truck_run import TruckRun
-from trucker.errors import EngineError
+from trucker.errors import EngineError, TruckerError
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, write_status
 from trucker.sinks.base import TruckState, Workspace
 
@@ -81,9 +81,10 @@ class ProjectRun:
                 finally:
                     spark = session or (starting.result() if starting else None)
             assert spark is not None
-            for source in self._sources:
-                source.start_stream(spark, states)
-            self._watch(spark)
+            with self._minding_java(spark):
+                for source in self._sources:
+                    source.start_stream(spark, states)
+                self._watch(spark)
         except Stopped:
             log.info("stopped before the stream began")
         finally:
@@ -116,9 +117,11 @@ class ProjectRun:
         )
 
     def _watch(self, spark: SparkSession) -> None:
-        process = getattr(spark.sparkContext._gateway, "proc", None)
+        process = _java(spark)
         while not self._stop.is_set():
-            self._look(process)
+            for source in self._sources:
+                source.look()
+            self._check_java(process)
             status = self._show(running=True)
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
                 return
@@ -127,18 +130,18 @@ class ProjectRun:
                 return
             self._stop.wait(0.1 if self._once else STATUS_SECONDS)
 
-    def _look(self, process: Popen[bytes] | None) -> None:
-        """Have every source look after itself; the end of Spark's JVM ends the run."""
+    @contextmanager
+    def _minding_java(self, spark: SparkSession) -> Iterator[None]:
+        """Whatever fails when Spark's JVM has ended fails for that reason."""
         try:
-            for source in self._sources:
-                source.look()
-        except Exception:
-            with suppress(TimeoutExpired):  # when that is the reason, its end may take a moment to be seen
-                if process is not None:
+            yield
+        except Exception as error:
+            process = _java(spark)
+            if process is not None and not isinstance(error, TruckerError):
+                with suppress(TimeoutExpired):  # its end may take a moment to be seen
                     process.wait(2)
             self._check_java(process)
             raise
-        self._check_java(process)
 
     def _check_java(self, process: Popen[bytes] | None) -> None:
         if process is not None and process.poll() is not None:
@@ -197,6 +200,11 @@ class ProjectRun:
         if self._observer is not None:
             self._observer(status)
         return status
+
+
+def _java(spark: SparkSession) -> Popen[bytes] | None:
+    """Spark's JVM, where it is a process of ours."""
+    return getattr(spark.sparkContext._gateway, "proc", None)
 
 
 def _stop_spark(spark: SparkSession) -> None:

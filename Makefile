@@ -19,7 +19,7 @@ demo: $(READY) ## a shop under load, replicated twice, killed once, compared at 
 
 test: $(READY) ## every test but the soak
 	$(PY) -m trucker.engine.warm
-	$(PY) -m pytest -m "not soak" $(ARGS)
+	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(READY) ## lint, format, types, import arrows, sizes, generated documentation
 	$(PY) -m ruff check .

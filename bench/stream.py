@@ -8,6 +8,8 @@ notification from a trigger at the destination, which PostgreSQL sends when the 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -227,11 +229,18 @@ def _at_rest(bench: Bench, trucker: Trucker, busy: list[float]) -> list[Figure]:
     trucker.stop()
     return [
         Figure("cold start to first row", "s", cold),
+        Figure("trucker --help", "s", [_help() for _ in range(bench.repeat)]),
         Figure("idle CPU", "% of a core", [idle]),
         Figure("memory at rest, resident", "MiB", [rss]),
         Figure("memory at rest, proportional", "MiB", [pss]),
         Figure("memory after load, resident", "MiB", busy),
     ]
+
+
+def _help() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "trucker", "--help"], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
 
 
 def _cpu(process: TruckerProcess) -> float:

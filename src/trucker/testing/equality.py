@@ -55,20 +55,29 @@ def duckdb_sums(source: Connection, file: Path, schema: str, tables: Iterable[st
     with duckdb.connect(str(file), read_only=True) as store:
         for table in tables:
             names = columns(source, schema, table)
-            quoted = ", ".join(f'cast("{name}" as varchar)' for name in names)
             try:
-                rows = store.execute(f'select {quoted} from "{schema}"."{table}"')
+                kinds = {name: kind for name, kind, *_ in store.execute(f'describe "{schema}"."{table}"').fetchall()}
             except duckdb.CatalogException:
+                kinds = {}
+            if not set(names) <= kinds.keys():
                 found[table] = None
                 continue
+            texts = ", ".join(_duckdb_text(name, kinds[name]) for name in names)
+            rows = store.execute(f'select {texts} from "{schema}"."{table}"')
             with source.transaction(force_rollback=True):
-                found[table] = _sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
+                found[table] = sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
     return found
 
 
-def _sum_of_texts(
+def _duckdb_text(name: str, kind: str) -> str:
+    """A DuckDB column as text that PostgreSQL reads; of bytes both have a notation of their own."""
+    return f"'\\x' || hex(\"{name}\")" if kind == "BLOB" else f'cast("{name}" as varchar)'
+
+
+def sum_of_texts(
     source: Connection, schema: str, table: str, names: Sequence[str], rows: Iterable[tuple[str | None, ...]]
 ) -> Sum:
+    """The sum that rows, given as PostgreSQL's text, have as rows of this table. Call it in a transaction."""
     copy = sql.Identifier("equality_copy")
     source.execute(
         sql.SQL("create temporary table {} on commit drop as select * from {} limit 0").format(

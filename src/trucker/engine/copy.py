@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trucker.change import Lsn, TableId
@@ -27,7 +28,7 @@ from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyPart, Failure
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, room
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
@@ -154,8 +155,7 @@ class _Attempt:
         tables, chunks = self._look()
         targets = self._prepare(tables)
         self._commit(targets, Phase.COPYING, {})
-        parts = self._parts(targets, chunks)
-        receipts = self._copy(parts)
+        receipts = self._copy(targets, self._parts(targets, chunks))
         self._check_snapshot()
         self._commit(targets, None, receipts)
         return [rest for need in self._needs.values() if (rest := self._hand_on(need, receipts))]
@@ -259,32 +259,31 @@ class _Attempt:
             for target in own:
                 if target.truck not in self._failures and self._is_done(target):
                     readers[target.source.table].append(Assignment(name, target, self._exported.lsn))
-        destinations = self._copier.destinations
-        batches = {name: self._batch(own, self._exported.lsn, None) for name, own in targets.items()}
-        sinks = {name: destinations[name].spec for name in targets}
         pairs = [(chunk, assignments) for table, assignments in readers.items() for chunk in chunks[table]]
-        return [
-            CopyPart(
-                index,
-                self._copier.reads,
-                self._exported.snapshot,
-                self._exported.lsn,
-                chunk,
-                batches,
-                sinks,
-                assignments,
-            )
-            for index, (chunk, assignments) in enumerate(pairs)
-        ]
+        return [CopyPart(index, chunk, assignments) for index, (chunk, assignments) in enumerate(pairs)]
 
-    def _copy(self, parts: Sequence[CopyPart]) -> Mapping[str, Sequence[Receipt]]:
+    def _shared(self, targets: Mapping[str, Sequence[Target]], parts: Sequence[CopyPart]) -> CopyBatch:
+        """What every part needs to know, the parts' own aside."""
+        exported, destinations = self._exported, self._copier.destinations
+        return CopyBatch(
+            self._copier.reads,
+            exported.snapshot,
+            exported.lsn,
+            {name: self._batch(own, exported.lsn, None) for name, own in targets.items()},
+            {name: destinations[name].spec for name in targets},
+            room(len(parts), max(len(part.assignments) for part in parts)),
+        )
+
+    def _copy(
+        self, targets: Mapping[str, Sequence[Target]], parts: Sequence[CopyPart]
+    ) -> Mapping[str, Sequence[Receipt]]:
         receipts: dict[str, list[Receipt]] = defaultdict(list)
         if not parts:
             return receipts
         copier = self._copier
         copier.group = self._name
         with _Watch(copier.spark, self._name, len(parts), self._alive()):
-            outcomes = run_job(copier.spark, copy_part, parts, group=self._name)
+            outcomes = run_job(copier.spark, partial(copy_part, self._shared(targets, parts)), parts, group=self._name)
         for outcome in outcomes:
             for destination, kept in outcome.receipts.items():
                 receipts[destination] += kept

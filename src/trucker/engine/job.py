@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trucker.engine.plan import CopyPart, Outcome, StreamPart
-from trucker.engine.work import PartFunction, run_parts
+from trucker.engine.plan import Outcome
+from trucker.engine.work import PartT, run_parts
 from trucker.errors import JobFailed
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def run_job(
-    spark: SparkSession, function: PartFunction, parts: Sequence[StreamPart | CopyPart], *, group: str = ""
+    spark: SparkSession, function: Callable[[PartT], Outcome], parts: Sequence[PartT], *, group: str = ""
 ) -> list[Outcome]:
     """Run `function` over every part, a task each, and collect the outcomes in the parts' order.
 
+    What `function` holds travels to each executor once; a part should hold what is its own.
     By the name of its `group` it can be cancelled, and its progress asked for. Raises JobFailed when Spark gives up on
     a task: its process died more often than Spark tries again.
     """

@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
 from trucker.postgres.snapshot import Chunk
-from trucker.sinks.base import Batch, Receipt, Target, Workspace
+from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
+
+RECEIPTS: Final = 32 << 20
+"""The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +75,37 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPart:
-    """What one task does of a batch of streamed changes.
+class StreamBatch:
+    """What all parts of a batch of streamed changes share; it travels once, however many they are.
 
-    Every task reads all `blocks` and keeps the rows whose key falls to it (`index` of `count`); sinks that keep
-    changes get the consecutive blocks `own` instead.
+    `room` is how many bytes the receipt of one part for one target may carry.
     """
 
-    index: int
-    count: int
     log: Path
-    blocks: Sequence[BlockRef]
-    own: range
     batches: Mapping[str, Batch]
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
+    room: int = CARRIED
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """What one task does of a batch: consecutive blocks, those of part 1 after those of part 0."""
+
+    index: int
+    blocks: Sequence[BlockRef]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """What all chunks of a snapshot share; `room` as above."""
+
+    connection: PostgresConnection
+    snapshot: str
+    lsn: Lsn
+    batches: Mapping[str, Batch]
+    sinks: Mapping[str, SinkSpec]
+    room: int = CARRIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +113,7 @@ class CopyPart:
     """One chunk of a table's snapshot, and everything it goes to."""
 
     index: int
-    connection: PostgresConnection
-    snapshot: str
-    lsn: Lsn
     chunk: Chunk
-    batches: Mapping[str, Batch]
-    sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
 
 
@@ -119,25 +134,23 @@ class Outcome:
     failures: Sequence[Failure] = ()
 
 
-def spread(blocks: Sequence[BlockRef], parallelism: int, part_bytes: int) -> int:
-    """How many parts a batch is cut into: one when it is small, then one for every `part_bytes`.
+def consecutive(blocks: Sequence[BlockRef], part_bytes: int) -> list[StreamPart]:
+    """The blocks cut into parts of about equal bytes, none larger than `part_bytes` and half a block.
 
-    More parts than tasks run at a time are fine (they bound a task's memory, I9), a few more than the
-    work needs are not: each one reads all blocks.
+    That bounds a task's memory (I9), inside a large transaction as well: parts are applied in their order.
     """
     total = sum(block.bytes for block in blocks)
-    if total <= part_bytes // 4:
-        return 1
-    return max(min(parallelism, -(-total // (part_bytes // 4))), -(-total // part_bytes))
-
-
-def consecutive(blocks: Sequence[BlockRef], count: int) -> list[range]:
-    """`count` consecutive ranges over the blocks, of about equal bytes."""
-    total = sum(block.bytes for block in blocks) or 1
-    bounds, done = [0], 0
+    share = total / max(1, -(-total // part_bytes))
+    cuts, done = [0], 0
     for position, block in enumerate(blocks):
+        if done and done + block.bytes / 2 > share:
+            cuts.append(position)
+            done = 0
         done += block.bytes
-        while len(bounds) < count and done * count >= total * len(bounds):
-            bounds.append(position + 1)
-    bounds += [len(blocks)] * (count + 1 - len(bounds))
-    return [range(first, last) for first, last in pairwise(bounds)]
+    bounds = pairwise([*cuts, len(blocks)])
+    return [StreamPart(index, blocks[first:last]) for index, (first, last) in enumerate(bounds)]
+
+
+def room(parts: int, targets: int) -> int:
+    """How much one receipt may carry, so that all of a batch's together stay within `RECEIPTS` (I9)."""
+    return min(CARRIED, RECEIPTS // max(1, parts * targets))

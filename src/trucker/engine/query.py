@@ -19,6 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
-from trucker.engine.plan import Assignment, Outcome, StreamPart, consecutive, spread
+from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
 from trucker.engine.schemas import Schemas
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.work import stream_part
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trucker.query")
 
-PART_BYTES = 64 << 20
+PART_BYTES = 16 << 20
 QUIET_COMMIT_SECONDS = 10.0
 
 Failures = Mapping[str, TruckerError]
@@ -74,7 +75,6 @@ class SourceQuery:
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._starts = 0
-        self._parallelism = spark.sparkContext.defaultParallelism
         self._readers = threading.local()
 
     @property
@@ -337,13 +337,10 @@ class SourceQuery:
     def _run(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
     ) -> list[Outcome]:
-        count = spread(blocks, self._parallelism, PART_BYTES)
+        parts = consecutive(blocks, PART_BYTES)
         sinks = {name: self._destinations[name].spec for name in batches}
-        parts = [
-            StreamPart(index, count, self._folder, blocks, own, batches, sinks, assignments)
-            for index, own in enumerate(consecutive(blocks, count))
-        ]
-        return run_job(self._spark, stream_part, parts)
+        batch = StreamBatch(self._folder, batches, sinks, assignments, room(len(parts), len(assignments)))
+        return run_job(self._spark, partial(stream_part, batch), parts)
 
 
 def _tables(run: TruckRun, lane: Lane | None) -> frozenset[TableId]:

@@ -11,16 +11,17 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from typing import TypeVar
 
 import numpy as np
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
 from trucker.engine.compact import compact
-from trucker.engine.plan import Assignment, CopyPart, Failure, Outcome, SinkSpec, StreamPart
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Outcome, SinkSpec, StreamBatch, StreamPart
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.postgres.connect import connect
-from trucker.postgres.pgoutput import Bucket, decode, key_changes
+from trucker.postgres.pgoutput import decode
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
 from trucker.sinks.base import Receipt, Sink, Work
 from trucker.sinks.registry import make_sink
@@ -44,48 +45,43 @@ def sink_for(spec: SinkSpec) -> Sink:
     return sink
 
 
-def stream_part(part: StreamPart) -> Outcome:
-    """Decode the part's changes and hand each truck its share."""
-    kinds = {name: sink_for(spec).capabilities.keeps_changes for name, spec in part.sinks.items()}
-    state = [a for a in part.assignments if not kinds[a.destination]]
-    kept = [a for a in part.assignments if kinds[a.destination]]
+def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
+    """Decode the part's changes and hand each truck its share: the net change, or all of them where they are kept."""
+    kept = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
-    for assignments, load in ((state, _load_bucket), (kept, _load_own)):
-        if not assignments:
-            continue
+    try:
+        tables = _load(batch, part)
+    except Exception as error:
+        reason = _reason(error, "reading the change log")
+        return Outcome({}, [Failure(truck, reason) for truck in {a.target.truck for a in batch.assignments}])
+    shares = _Shares(tables)
+    for assignment in batch.assignments:
         try:
-            tables = load(part, assignments)
+            changes = shares.of(assignment, compacted=assignment.destination not in kept)
         except Exception as error:
-            reason = _reason(error, "reading the change log")
-            failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
+            reason = _reason(error, f"folding changes of {assignment.target.source.table}")
+            failures.append(Failure(assignment.target.truck, reason))
             continue
-        net = _Net(tables, compacted=load is _load_bucket)
-        for assignment in assignments:
-            try:
-                changes = net.of(assignment)
-            except Exception as error:
-                reason = _reason(error, f"folding changes of {assignment.target.source.table}")
-                failures.append(Failure(assignment.target.truck, reason))
-                continue
-            if changes:
-                _write(part, assignment, changes, receipts, failures)
+        if changes:
+            _write(batch, part.index, assignment, changes, receipts, failures)
     return Outcome(receipts, failures)
 
 
-def copy_part(part: CopyPart) -> Outcome:
+def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
     """Read one chunk inside the shared snapshot, once, and write it to every target."""
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
     try:
         # Closed without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions.
-        with closing(connect(part.connection, application="trucker copy")) as connection:
-            enter_snapshot(connection, part.snapshot)
-            pieces: Iterable[CopiedRows] = read_chunk(connection, part.chunk, part.lsn)
+        with closing(connect(batch.connection, application="trucker copy")) as connection:
+            enter_snapshot(connection, batch.snapshot)
+            pieces: Iterable[CopiedRows] = read_chunk(connection, part.chunk, batch.lsn)
             if len(part.assignments) > 1:
                 pieces = list(pieces)
             for assignment in part.assignments:
-                _write(part, assignment, (_narrow(piece, assignment) for piece in pieces), receipts, failures)
+                own = (_narrow(piece, assignment) for piece in pieces)
+                _write(batch, part.index, assignment, own, receipts, failures)
     except Exception as error:
         reason = _reason(error, f"copying {part.chunk.leaf}")
         failed = {failure.truck for failure in failures}
@@ -101,16 +97,17 @@ def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
 
 
 def _write(
-    part: StreamPart | CopyPart,
+    batch: StreamBatch | CopyBatch,
+    part: int,
     assignment: Assignment,
     changes: Iterable[Changes | CopiedRows],
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
 ) -> None:
     target, destination = assignment.target, assignment.destination
-    work = Work(part.batches[destination], target, part.index)
+    work = Work(batch.batches[destination], target, part, batch.room)
     try:
-        receipts[destination].append(sink_for(part.sinks[destination]).write(work, iter(changes)))
+        receipts[destination].append(sink_for(batch.sinks[destination]).write(work, iter(changes)))
     except TruckerError as error:
         failures.append(Failure(target.truck, error, target.source.table))
     except Exception as error:
@@ -130,28 +127,13 @@ def _reason(error: Exception, doing: str) -> TruckerError:
 Tables = Mapping[TableId, Sequence[Changes]]
 
 
-def _load_bucket(part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
-    """All changes of the keys that fall to this part."""
-    reader = LogReader(part.log)
-    keys, after = _wanted(assignments)
-    bucket = Bucket(part.index, part.count) if part.count > 1 else None
-    whole = frozenset[TableId]()
-    if bucket:
-        whole = frozenset(table for ref in part.blocks for table in key_changes(reader.read(ref)))
+def _load(batch: StreamBatch, part: StreamPart) -> Tables:
+    """Every change of the part's blocks that somebody wants, in order."""
+    reader = LogReader(batch.log)
+    keys, after = _wanted(batch.assignments)
     tables: dict[TableId, list[Changes]] = defaultdict(list)
     for ref in part.blocks:
-        for changes in decode(reader.read(ref), keys, after=after, bucket=bucket, whole=whole):
-            tables[changes.schema.table].append(changes)
-    return tables
-
-
-def _load_own(part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
-    """Every change of the part's consecutive blocks."""
-    reader = LogReader(part.log)
-    keys, after = _wanted(assignments)
-    tables: dict[TableId, list[Changes]] = defaultdict(list)
-    for position in part.own:
-        for changes in decode(reader.read(part.blocks[position]), keys, after=after):
+        for changes in decode(reader.read(ref), keys, after=after):
             tables[changes.schema.table].append(changes)
     return tables
 
@@ -166,27 +148,25 @@ def _wanted(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str,
     return keys, after
 
 
-class _Net:
+class _Shares:
     """The changes for each assignment; trucks that share a table and a position share the work."""
 
-    def __init__(self, tables: Tables, *, compacted: bool) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._compacted = compacted
-        self._done: dict[tuple[TableId, Lsn, TableSchema], list[Changes]] = {}
+        self._done: dict[tuple[TableId, Lsn, TableSchema, bool], list[Changes]] = {}
 
-    def of(self, assignment: Assignment) -> list[Changes]:
+    def of(self, assignment: Assignment, *, compacted: bool) -> list[Changes]:
         source = assignment.target.source
-        found = (source.table, assignment.after, source)
+        found = (source.table, assignment.after, source, compacted)
         if found not in self._done:
-            self._done[found] = self._make(source, assignment.after)
+            shaped = self._shaped(source, assignment.after)
+            net = compact(shaped) if compacted and shaped else shaped
+            self._done[found] = [changes for changes in net if len(changes)]
         return self._done[found]
 
-    def _make(self, source: TableSchema, after: Lsn) -> list[Changes]:
+    def _shaped(self, source: TableSchema, after: Lsn) -> list[Changes]:
         parts = (_since(changes, after) for changes in self._tables.get(source.table, ()))
-        shaped = [changes.reshaped(source) for changes in parts if len(changes)]
-        if self._compacted and shaped:
-            return [changes for changes in compact(shaped) if len(changes)]
-        return shaped
+        return [changes.reshaped(source) for changes in parts if len(changes)]
 
 
 def _since(changes: Changes, after: Lsn) -> Changes:
@@ -194,10 +174,10 @@ def _since(changes: Changes, after: Lsn) -> Changes:
     return changes if fresh.all() else changes.take(fresh)
 
 
-PartFunction = Callable[[StreamPart], Outcome] | Callable[[CopyPart], Outcome]
+PartT = TypeVar("PartT")
 
 
-def run_parts(function: PartFunction, parts: Iterator[StreamPart | CopyPart]) -> Iterator[Outcome]:
+def run_parts(function: Callable[[PartT], Outcome], parts: Iterator[PartT]) -> Iterator[Outcome]:
     """A Spark partition's worth of parts, one after the other."""
     for part in parts:
-        yield function(part)  # type: ignore[arg-type]
+        yield function(part)

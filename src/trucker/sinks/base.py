@@ -40,9 +40,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+
+CARRIED: Final = 1 << 20
+"""The most bytes that a receipt ever carries."""
 
 
 class Phase(StrEnum):
@@ -108,18 +111,22 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One part of a batch for one target. `part` is stable when the same work is repeated."""
+    """One part of a batch for one target. `part` is stable when the same work is repeated.
+
+    `room` is how many bytes its receipt may carry: less than `CARRIED` where a batch has many receipts (I9).
+    """
 
     batch: Batch
     target: Target
     part: int
+    room: int = CARRIED
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What `write` did: enough for `commit`, in another process, to find or carry it. Must pickle.
 
-    `staged` is the sink's own; keep it small (it travels through Spark), a few MiB at the most.
+    `staged` is the sink's own; keep it small (it travels through Spark): little more than `Work.room`.
     """
 
     truck: str
@@ -133,8 +140,9 @@ class Receipt:
 class Capabilities:
     """What a kind of sink can do, for the framework and the documentation.
 
-    `keeps_changes`: takes every change in commit order (parts are consecutive ranges); otherwise it takes the
-    net change per key (parts are sets of keys). `exactly_once`: positions and data commit together.
+    `keeps_changes`: takes every change in commit order; otherwise it takes, of each part, the net change per key.
+    Parts are consecutive: what part 1 does to a key comes after what part 0 did to it, and a truncate in part 1
+    voids all of part 0. `exactly_once`: positions and data commit together.
     """
 
     keeps_changes: bool = False

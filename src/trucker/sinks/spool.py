@@ -20,9 +20,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import Batch, Receipt, Target, Work
+from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
 
-INLINE_BYTES: Final = 1 << 20
 SUFFIX: Final = ".arrows"
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 # Four such parts, a number, a token and suffixes stay below the 255 bytes a file's name may have.
@@ -49,13 +48,13 @@ Staged = Inline | Spooled
 class Spool:
     """A folder of staged parts. Cheap to make, holds nothing open."""
 
-    def __init__(self, folder: Path, *, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(self, folder: Path, *, inline_bytes: int = CARRIED) -> None:
         self._folder = folder
         self._inline_bytes = inline_bytes
 
     def stage(self, work: Work, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         """Take all of `batches`, one at a time; None where there are none. They share one schema."""
-        writer = _PartWriter(self._folder, _stem(work), self._inline_bytes)
+        writer = _PartWriter(self._folder, _stem(work), min(self._inline_bytes, work.room))
         try:
             for batch in batches:
                 writer.write(batch)

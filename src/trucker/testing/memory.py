@@ -71,15 +71,15 @@ class MemoryTable:
     def apply_net(self, parts: Sequence[Sequence[Changes]]) -> None:
         """A batch as sinks apply it: truncate once, then part by part and value by value the net changes.
 
-        What a part has before its last truncate is void.
+        What comes before the last truncate is void, in earlier parts too.
         """
-        if any(TRUNCATE in value.op for part in parts for value in part):
+        values = [value for part in parts for value in part]
+        truncated = [number for number, value in enumerate(values) if TRUNCATE in value.op]
+        if truncated:
             self.rows.clear()
-        for part in parts:
-            truncated = [i for i, value in enumerate(part) if TRUNCATE in value.op]
-            for value in part[truncated[-1] if truncated else 0 :]:
-                changes = [change for change in _Change.each(value) if change.op != TRUNCATE]
-                self._apply_keyed(changes) if self.key else self._apply_bag(changes)
+        for value in values[truncated[-1] if truncated else 0 :]:
+            changes = [change for change in _Change.each(value) if change.op != TRUNCATE]
+            self._apply_keyed(changes) if self.key else self._apply_bag(changes)
 
     def _apply_keyed(self, changes: Sequence[_Change]) -> None:
         """Deletes, then key-moving updates as a set from the rows before, then the rest."""

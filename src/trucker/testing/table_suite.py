@@ -224,6 +224,20 @@ class TableSinkSuite(SinkSuite):
         self.apply(sink, {items: [part]})
         self.holds(items, item(1, "second", 1), item(2, "again"))
 
+    def test_the_parts_come_in_order(self) -> None:
+        """A transaction too large for one part: the same keys in several, each to be applied to what the last left."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1, "a", 1, "kept"), item(2, "b", 2, "of b"), item(3))
+        parts = [
+            [self.values(ITEMS, update(item(1, "first"), unchanged=["qty", "note"]), insert(item(4, "new", 4, "four")))],
+            [self.values(ITEMS, update(item(5, "moved"), old={"id": "4"}, unchanged=["qty", "note"]), delete({"id": "3"}))],
+            [self.values(ITEMS, insert(item(3, "back")), update(item(4, "B"), old={"id": "2"}, unchanged=["note"]))],
+            [self.values(ITEMS, update(item(1, "last", 9), unchanged=["note"]), delete({"id": "5"}))],
+        ]  # fmt: skip
+        batch = self.batch([items])
+        sink.commit(batch, list(reversed(self.write(batch, {items: parts}))))
+        self.holds(items, item(1, "last", 9, "kept"), item(3, "back"), item(4, "B", note="of b"))
+
     # -- unchanged cells (I7) ------------------------------------------------------------------------------------
 
     def test_unchanged_cells_keep_the_destinations_values(self) -> None:
@@ -329,16 +343,33 @@ class TableSinkSuite(SinkSuite):
         self.holds(bag)
 
     def test_truncate_in_several_parts_and_values(self) -> None:
-        """Every part has the truncate; what a part had before it is void, what another part has after it is not."""
+        """What comes before the last truncate is void, in its own part and in those before it."""
         items = target_of(ITEMS)
         sink = self.filled(items, item(1), item(2))
         parts = [
             [self.values(ITEMS, truncate(), insert(item(3)))],
             [self.values(ITEMS, insert(item(4))), self.values(ITEMS, truncate(), insert(item(5)))],
-            [self.values(ITEMS, truncate())],
+            [self.values(ITEMS, insert(item(6)), update(item(5, "again")))],
         ]
-        self.apply(sink, {items: parts})
-        self.holds(items, item(3), item(5))
+        batch = self.batch([items])
+        sink.commit(batch, list(reversed(self.write(batch, {items: parts}))))
+        self.holds(items, item(5, "again"), item(6))
+
+    def test_truncate_in_a_later_part_of_a_table_without_key(self) -> None:
+        bag = target_of(BAG)
+        sink = self.filled(bag, {"a": "1", "b": "x"})
+        one, two = {"a": "1", "b": "y"}, {"a": "2", "b": "y"}
+        self.apply(
+            sink,
+            {
+                bag: [
+                    [self.values(BAG, insert(one), insert(two), delete({"a": "1", "b": "x"}))],
+                    [self.values(BAG, truncate(), insert(one), insert(one))],
+                    [self.values(BAG, delete(one), insert(two))],
+                ]
+            },
+        )
+        self.holds(bag, one, two)
 
     # -- tables without a key ------------------------------------------------------------------------------------
 

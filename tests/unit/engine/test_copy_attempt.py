@@ -92,6 +92,7 @@ class World:
     def _run(self, _: object, function: Any, parts: Sequence[CopyPart], *, group: str) -> list[Outcome]:
         """Every part is a row, "<table> at <lsn>"; troubles as told."""
         trouble = self.trouble.pop(0) if self.trouble else {}
+        (batch,) = function.args
         outcomes = []
         for part in parts:
             receipts, failures = [], []
@@ -100,8 +101,8 @@ class World:
                 if slot in trouble:
                     failures.append(Failure(slot[0], trouble[slot], slot[1]))
                     continue
-                work = Work(part.batches["store"], found.target, part.index)
-                receipts.append(self.sink.write(work, iter([_row(slot[1], part.lsn)])))
+                work = Work(batch.batches["store"], found.target, part.index)
+                receipts.append(self.sink.write(work, iter([_row(slot[1], batch.lsn)])))
             outcomes.append(Outcome({"store": receipts}, failures))
         return outcomes
 

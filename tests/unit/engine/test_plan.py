@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.changelog.segment import SegmentId
-from trucker.engine.plan import Table, consecutive, spread
+from trucker.engine.plan import RECEIPTS, Table, consecutive, room
 
 MIB = 1 << 20
 
@@ -18,19 +18,29 @@ def block(size: int) -> BlockRef:
 
 
 def test_a_small_batch_is_one_part() -> None:
-    assert spread([block(1000)] * 10, parallelism=8, part_bytes=64 * MIB) == 1
+    assert len(consecutive([block(1000)] * 10, 16 * MIB)) == 1
 
 
-def test_a_large_batch_has_a_part_for_every_task_and_no_part_too_large() -> None:
-    assert spread([block(MIB)] * 64, parallelism=2, part_bytes=64 * MIB) == 2
-    assert spread([block(MIB)] * 640, parallelism=2, part_bytes=64 * MIB) == 10
+def test_a_large_batch_has_parts_of_equal_size() -> None:
+    assert [len(part.blocks) for part in consecutive([block(MIB)] * 640, 16 * MIB)] == [16] * 40
+    assert [len(part.blocks) for part in consecutive([block(4 * MIB)] * 5, 16 * MIB)] == [3, 2]
 
 
-@given(st.lists(st.integers(0, 50 * MIB), max_size=50), st.integers(1, 20))
-def test_consecutive_ranges_cover_every_block_once_and_in_order(sizes: list[int], count: int) -> None:
-    ranges = consecutive([block(size) for size in sizes], count)
-    assert len(ranges) == count
-    assert [number for own in ranges for number in own] == list(range(len(sizes)))
+@given(st.lists(st.integers(100, 8 * MIB), min_size=1, max_size=80), st.integers(MIB, 40 * MIB))
+def test_parts_cover_every_block_once_in_order_and_are_bounded(sizes: list[int], part_bytes: int) -> None:
+    """I9: however large the batch, no part has more than its bytes and half a block, or a single block."""
+    blocks = [block(size) for size in sizes]
+    parts = consecutive(blocks, part_bytes)
+    assert [part.index for part in parts] == list(range(len(parts)))
+    assert [each for part in parts for each in part.blocks] == blocks
+    for part in parts:
+        assert len(part.blocks) == 1 or sum(b.bytes for b in part.blocks) <= part_bytes + max(sizes) / 2
+
+
+@given(st.integers(1, 100_000), st.integers(1, 5_000))
+def test_receipts_together_are_bounded(parts: int, targets: int) -> None:
+    """I9: what the driver collects does not grow with the batch."""
+    assert room(parts, targets) * parts * targets <= RECEIPTS
 
 
 def test_a_truck_always_takes_the_key() -> None:

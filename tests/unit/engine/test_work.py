@@ -15,7 +15,7 @@ from trucker.changelog.reader import LogReader
 from trucker.changelog.source import create_log
 from trucker.changelog.writer import LogWriter
 from trucker.engine import work
-from trucker.engine.plan import Assignment, CopyPart, SinkSpec, StreamPart, consecutive
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive
 from trucker.errors import SinkUnavailable, SourceUnavailable
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 
@@ -78,13 +78,14 @@ def stream(
     log: Path, monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, count: int = 1
 ) -> Any:
     _lend(monkeypatch, sinks)
+    monkeypatch.setattr("trucker.changelog.reference.RUN_BYTES", 1 if count > 1 else 4 << 20)
     blocks = LogReader(log).blocks(Lsn(50), Lsn(1000))
     batch = Batch(Lsn(50), Lsn(1000))
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
-    return [
-        work.stream_part(StreamPart(i, count, log, blocks, own, dict.fromkeys(sinks, batch), specs, given))
-        for i, own in enumerate(consecutive(blocks, count))
-    ]
+    shared = StreamBatch(log, dict.fromkeys(sinks, batch), specs, given)
+    parts = consecutive(blocks, -(-sum(block.bytes for block in blocks) // count))
+    assert len(parts) == count
+    return [work.stream_part(shared, part) for part in parts]
 
 
 def _lend(monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook]) -> None:
@@ -106,10 +107,13 @@ def test_each_truck_gets_what_it_has_not_applied(log: Path, monkeypatch: pytest.
     assert {name: sum(r.rows for r in kept) for name, kept in outcome.receipts.items()} == {"x": 3, "y": 7}
 
 
-def test_parts_share_the_keys_and_none_has_a_row_of_another(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Notebook()
-    stream(log, monkeypatch, {"x": sink}, assignment("x", "a", key=("id",)), count=3)
-    assert sorted(_values(sink)) == ["a5", "a6"], "the last of each key"
+def test_each_part_is_folded_by_itself_and_comes_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, cut = Notebook(), Notebook()
+    stream(log, monkeypatch, {"x": whole}, assignment("x", "a", key=("id",)))
+    stream(log, monkeypatch, {"x": cut}, assignment("x", "a", key=("id",)), count=2)
+    assert _values(whole) == ["a5", "a6"], "the last of each key"
+    assert [work.part for work, _ in cut.given] == [0, 1]
+    assert _values(cut) == ["a2", "a3", "a5", "a6"], "the last of each key in each part"
 
 
 def test_a_sink_that_keeps_changes_gets_all_of_them_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +192,9 @@ def copy(
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
     chunk: Any = SimpleNamespace(schema=schema("a"), leaf=TableId("public", "a"))
     connection: Any = None
-    return work.copy_part(CopyPart(4, connection, "snapshot", Lsn(9), chunk, dict.fromkeys(sinks, batch), specs, given))
+    return work.copy_part(
+        CopyBatch(connection, "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), CopyPart(4, chunk, given)
+    )
 
 
 def test_a_chunk_is_read_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All of a batch for one target."""
+    """All of a batch for one target: the parts that count, in order, and their rows with rounds numbered through."""
 
     target: Target
     parts: Sequence[StagedPart]
@@ -49,7 +49,7 @@ class Load:
 
     @property
     def rounds(self) -> int:
-        return max((part.rounds for part in self.parts), default=0)
+        return sum(part.rounds for part in self.parts)
 
     def count(self, action: int) -> int:
         return sum(part.actions.get(action, 0) for part in self.parts)

@@ -21,7 +21,7 @@ from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, Truck
 from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.session import Session, connect, run
-from trucker.sinks.duckdb.staging import StagedPart, stage
+from trucker.sinks.duckdb.staging import StagedPart, later_rounds, stage
 from trucker.sinks.duckdb.table import Table, is_empty, prepare_table, table_of
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.spool import Spool
@@ -158,7 +158,7 @@ class _Commit:
 
     def _apply(self, target: Target) -> None:
         slot = (target.truck, target.source.table)
-        receipts = [receipt for receipt in self._receipts if (receipt.truck, receipt.table) == slot]
+        receipts = _that_count([receipt for receipt in self._receipts if (receipt.truck, receipt.table) == slot])
         if not receipts:
             return
         load = Load(target, [receipt.staged for receipt in receipts], lambda: _rows(self._spool, receipts))
@@ -180,14 +180,23 @@ class _Commit:
             ) from None
 
 
+def _that_count(receipts: Sequence[Receipt]) -> list[Receipt]:
+    """A target's receipts in order, from the last one with a truncate on."""
+    ordered = sorted(receipts, key=lambda receipt: receipt.part)
+    truncated = [number for number, receipt in enumerate(ordered) if receipt.staged.truncated]
+    return ordered[truncated[-1] if truncated else 0 :]
+
+
 def _rows(spool: Spool, receipts: Sequence[Receipt]) -> Iterator[pa.RecordBatch]:
-    """All rows that no truncate has voided."""
-    for receipt in sorted(receipts, key=lambda receipt: receipt.part):
+    """All rows that no truncate has voided; each part's rounds come after those of the part before."""
+    before = 0
+    for receipt in receipts:
         part: StagedPart = receipt.staged
         if part.rows is not None:
             for number, batch in enumerate(spool.read(part.rows)):
                 if number >= part.skip:
-                    yield batch
+                    yield later_rounds(batch, before)
+        before += part.rounds
 
 
 @contextmanager

@@ -5,7 +5,7 @@ A table with a key:    action, kept, round, k0…   n0…
     action U     the row with the key in n… becomes n…, or is made
     action M     the row with the key in k… becomes n…, its key included
     kept         the columns whose cells were not sent: one 0 or 1 for every column, NULL if all were sent (I7)
-    round        which of the part's values it was: those of one part come in order, and each has a key once
+    round        which of the part's values it was: they come in order, and each has a key once
 A table without one:   delta, n…
     delta        +1 a row n… comes, -1 one goes; what a batch does to a bag of rows is the sum of these
 
@@ -177,6 +177,14 @@ def _counts(values: pa.Array) -> dict[Any, int]:
     return {
         pair["values"]: pair["counts"] for pair in pc.value_counts(values).to_pylist() if pair["values"] is not None
     }
+
+
+def later_rounds(batch: pa.RecordBatch, by: int) -> pa.RecordBatch:
+    """The same rows, `by` rounds later; a bag has no rounds."""
+    place = batch.schema.get_field_index("round")
+    if place < 0 or not by:
+        return batch
+    return batch.set_column(place, "round", pc.add(batch.column(place), pa.scalar(by, pa.int32())))
 
 
 def _batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

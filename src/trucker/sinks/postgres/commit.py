@@ -134,8 +134,10 @@ class Commit:
             if (target.truck, target.source.table) not in plan.apply:
                 continue
             parts = _parts(target, receipts)
-            if any(part.truncates for part in parts):
+            last = max((number for number, part in enumerate(parts) if part.truncates), default=None)
+            if last is not None:
                 emptied[target.table] = target
+                parts = parts[last:]  # what came before is void
             with _of(target):
                 for part in parts:
                     for chunk in part.chunks:

@@ -24,9 +24,6 @@ from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
 from trucker.sinks.postgres.table import DestinationTable
 
-CARRIED: Final = 1 << 20
-"""A receipt carries up to this many bytes."""
-
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _KEPT: Final = 64
 
@@ -68,7 +65,7 @@ class PartWriter:
         self._truncates = False
         self._chunks: list[Chunk] = []
         self._run: _Run | None = None
-        self._room = CARRIED
+        self._room = self._all_room = work.room
         self.rows = 0
 
     def add(self, value: Changes) -> None:
@@ -107,7 +104,7 @@ class PartWriter:
             with self._lend() as session:
                 drop_stages(session, tables)
         self._chunks.clear()
-        self._room = CARRIED
+        self._room = self._all_room
         self._truncates = True
 
     def _spill(self, run: _Run) -> None:

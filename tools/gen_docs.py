@@ -89,7 +89,8 @@ def configuration() -> str:
     for adapter, model in models.CONNECTIONS.items():
         parts += [f"#### adapter: {adapter}\n\n{model.__doc__}\n\n", _table(model)]
     parts += [f"#### ssl\n\n{models.Ssl.__doc__} `ssl: require` is short for `ssl: {{mode: require}}`.\n\n"]
-    parts += [_table(models.Ssl), "## truck.yml\n\n", _table(models.TruckFile)]
+    parts += [_table(models.Ssl), f"#### timeouts\n\n{models.Timeouts.__doc__}\n\n", _table(models.Timeouts)]
+    parts += ["## truck.yml\n\n", _table(models.TruckFile)]
     for title, model in (("input", models.InputConfig), ("output", models.OutputConfig)):
         parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
     return "".join([*parts, TABLES])

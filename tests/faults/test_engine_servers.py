@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fixtures.bookings import SCHEMA, TABLES, Bookings
 from fixtures.compare import same
 from fixtures.pg import Database, new_database
 from fixtures.project import InThread, ProjectFolder, postgres
@@ -23,15 +24,6 @@ from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.server import Server
 
 pytestmark = pytest.mark.spark
-
-TABLES = ("ledger", "account")
-SCHEMA = (
-    "create table ledger (n int, note text)",  # no key: a doubled row shows
-    "alter table ledger replica identity full",
-    "create table account (id int primary key, n int)",
-    "insert into account select i, 0 from generate_series(1, 50) i",
-    "insert into ledger select i, 'before' from generate_series(1, 500) i",
-)
 
 
 @pytest.fixture
@@ -49,46 +41,6 @@ def make_project(tmp_path: Path) -> Callable[[Database, Database], ProjectFolder
         return folder.truck("copy", ["public.*"], {"connection": "replica"})
 
     return make
-
-
-class Bookings:
-    """Transactions over both tables, one after the other; a server that is away is waited for."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._stop = threading.Event()
-        self.number = 0
-        self._thread = threading.Thread(target=self._run, name="bookings")
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                with self._database.connect() as connection:
-                    while not self._stop.wait(0.003):
-                        self._book(connection)
-            except psycopg.OperationalError:
-                self._stop.wait(0.05)
-
-    def _book(self, connection: psycopg.Connection[Any]) -> None:
-        number = self.number + 1
-        with connection.transaction():
-            connection.execute("insert into ledger values (%s, 'entry')", [number])
-            connection.execute("update account set n = n + 1 where id = %s", [number % 50])
-            if number % 7 == 0:
-                connection.execute("delete from ledger where n = %s", [number - 5])
-        self.number = number
-
-    def wait(self, more: int) -> None:
-        goal = self.number + more
-        wait_until(lambda: self.number >= goal, 60)
-
-    def __enter__(self) -> Bookings:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def _phase(run: InThread, phase: TruckPhase) -> bool:

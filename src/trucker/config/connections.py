@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from trucker.config.url import PARAMETERS, UrlError, parse_url
-from trucker.config.values import Bytes, ProjectPath, in_project, refuse
+from trucker.config.values import Bytes, ProjectPath, Seconds, in_project, refuse
 
 MIB = 1024 * 1024
 
@@ -49,6 +49,19 @@ class Ssl(Model):
         return path if path is None or str(path) == "system" else in_project(path, info)
 
 
+class Timeouts(Model):
+    """How long trucker waits for a server before it says so and tries again."""
+
+    connect: Seconds = Field(default=10.0, ge=2, description="Until the server has let it in.")
+    silence: Seconds = Field(
+        default=60.0,
+        ge=2,
+        description="For a sign of life on a connection that should give one; after half of it the server is asked for"
+        " one. A statement that the server says it is still at work on may take any time.",
+    )
+    lock: Seconds = Field(default=30.0, gt=0, description="For a lock that another session holds.")
+
+
 class PostgresConnection(Model):
     """A PostgreSQL database (14 or later), as a source or as a destination."""
 
@@ -68,7 +81,8 @@ class PostgresConnection(Model):
         exclude=True,
         description="`postgresql://user:password@host:port/database?sslmode=…`, instead of the keys for its parts.",
     )
-    parameters: dict[str, str] = Field(default={}, description="Other settings of libpq, such as connect_timeout.")
+    parameters: dict[str, str] = Field(default={}, description="Other settings of libpq, such as `options`.")
+    timeouts: Timeouts = Field(default=Timeouts(), description="How long to wait for the server.")
     replica_host: Text | None = Field(
         default=None,
         description="A standby of this database to read from. The other replica keys default to the primary's.",
@@ -159,15 +173,28 @@ class PostgresConnection(Model):
             }
         )
 
+    @property
+    def place(self) -> str:
+        """Which server, for a message; never with a secret in it."""
+        if self.host.startswith(("/", "@")):
+            return f"connection {self.name} (socket {self.host}, port {self.port})"
+        return f"connection {self.name} ({f'[{self.host}]' if ':' in self.host else self.host}:{self.port})"
+
     def conninfo(self, **extra: str | int) -> dict[str, Any]:
-        """Parameters for `psycopg.connect(**…)` or `psycopg.conninfo.make_conninfo(**…)`; `extra` is added to them."""
+        """Parameters for `psycopg.connect(**…)` or `psycopg.conninfo.make_conninfo(**…)`; `extra` is added to them.
+
+        What `parameters` say comes before `extra`, save that of `options` both count and the latter win.
+        """
+        options = " ".join(str(text) for text in (self.parameters.get("options"), extra.get("options")) if text)
         files = {
             "sslrootcert": self.ssl.root_certificate,
             "sslcert": self.ssl.certificate,
             "sslkey": self.ssl.key,
         }
         return {
+            **extra,
             **self.parameters,
+            **({"options": options} if options else {}),
             "host": self.host,
             "port": self.port,
             "dbname": self.database,
@@ -176,7 +203,18 @@ class PostgresConnection(Model):
             "sslmode": self.ssl.mode,
             **{name: str(path) for name, path in files.items() if path},
             "client_encoding": "UTF8",
-            **extra,
+        }
+
+    def patience(self) -> dict[str, int]:
+        """libpq's own timeouts, as `timeouts` would have them: TCP then notices a peer that is gone."""
+        silence = self.timeouts.silence
+        return {
+            "connect_timeout": round(self.timeouts.connect),
+            "keepalives": 1,
+            "keepalives_idle": max(1, round(silence / 2)),
+            "keepalives_interval": max(1, round(silence / 6)),
+            "keepalives_count": 3,
+            "tcp_user_timeout": round(silence * 1000),
         }
 
 

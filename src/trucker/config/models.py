@@ -24,6 +24,7 @@ from trucker.config.connections import (
     Ssl,
     StdoutConnection,
     Text,
+    Timeouts,
 )
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, refuse
@@ -48,6 +49,7 @@ __all__ = [
     "SparkConfig",
     "Ssl",
     "StdoutConnection",
+    "Timeouts",
     "TruckConfig",
     "TruckFile",
 ]
@@ -82,6 +84,12 @@ class BatchConfig(Model):
     """How much a micro-batch takes."""
 
     max_bytes: Bytes = Field(default=64 * MIB, gt=0, description="The most change-log bytes in one micro-batch.")
+    patience: Seconds = Field(
+        default=5.0,
+        ge=0,
+        description="How long a destination that has committed a batch waits for one that has not; that one then goes"
+        " its own way until it has caught up.",
+    )
 
 
 class RetryConfig(Model):

@@ -53,7 +53,8 @@ SLOT_IN_USE: Final = "TRK231"
 class CaptureTask:
     """What to capture. `conninfo` are libpq's parameters, the password among them.
 
-    Where they lead to a standby, `primary` leads to its primary, which takes the heartbeats.
+    Where they lead to a standby, `primary` leads to its primary, which takes the heartbeats. `timeout` is for
+    connecting, `silence` for a server that says nothing any more.
     """
 
     conninfo: dict[str, str | int]
@@ -64,18 +65,19 @@ class CaptureTask:
     heartbeat: float
     segment_bytes: int
     primary: dict[str, str | int] | None = None
+    timeout: float = 10.0
+    silence: float = 60.0
 
     def to_json(self) -> str:
         source = self.source
         identity = [source.system_identifier, source.database, source.slot, source.publication]
-        settings = [self.heartbeat, self.segment_bytes, self.primary]
+        settings = [self.heartbeat, self.segment_bytes, self.primary, self.timeout, self.silence]
         return json.dumps([self.conninfo, self.slot, self.publication, str(self.folder), identity, *settings])
 
     @classmethod
     def from_json(cls, text: str) -> CaptureTask:
-        conninfo, slot, publication, folder, identity, heartbeat, segment_bytes, primary = json.loads(text)
-        source = SourceIdentity(*identity)
-        return cls(conninfo, slot, publication, Path(folder), source, float(heartbeat), int(segment_bytes), primary)
+        conninfo, slot, publication, folder, identity, *settings = json.loads(text)
+        return cls(conninfo, slot, publication, Path(folder), SourceIdentity(*identity), *settings)
 
 
 class Capture:
@@ -90,6 +92,7 @@ class Capture:
         self._backoff = Backoff(0.1, 10.0)
         self._beat: float | None = None
         self._in_use_since: float | None = None
+        self._lost: int | None = None
 
     def stop(self, failure: TruckerError | None = None) -> None:
         """Come to an end soon; safe in signal handlers and other threads."""
@@ -113,11 +116,17 @@ class Capture:
         stage = "connect"
         try:
             stream = ReplicationStream.connect(
-                self._task.conninfo, self._task.slot, self._task.publication, wake=self._wake
+                self._task.conninfo,
+                self._task.slot,
+                self._task.publication,
+                wake=self._wake,
+                timeout=self._task.timeout,
+                silence=self._task.silence,
             )
             stage = "stream"
             try:
                 self._begin(stream, writer)
+                self._lost = stream.backend  # from here on it is at the slot, as long as it does not know us gone
                 self._stream(stream, writer)
             finally:
                 stream.close()
@@ -132,7 +141,7 @@ class Capture:
 
     def _begin(self, stream: ReplicationStream, writer: LogWriter) -> None:
         """Start where the log ends, once it is certain that log, slot and server belong together."""
-        place = stream.inspect()
+        place = stream.inspect(self._lost)
         source = self._task.source
         if (place.system_identifier, place.database) != (source.system_identifier, source.database):
             raise SourceError(
@@ -189,7 +198,13 @@ class Capture:
     def _beat_on(self) -> None:
         """A thread of its own, because a heartbeat may wait for a slow server and the stream must not."""
         task = self._task
-        heart = Heart(task.primary or task.conninfo, task.publication, task.conninfo if task.primary else None)
+        heart = Heart(
+            task.primary or task.conninfo,
+            task.publication,
+            task.conninfo if task.primary else None,
+            timeout=task.timeout,
+            silence=task.silence,
+        )
         told = False
         try:
             while not self._stop.wait(task.heartbeat):
@@ -259,9 +274,9 @@ class Pump:
             self._capture.flowing()
 
     def _acknowledge(self, now: float) -> None:
-        durable = self._writer.durable.seen_lsn
-        if durable > self._acknowledged or self._stream.reply_wanted or now - self._status_at >= STATUS_SECONDS:
-            self._stream.acknowledge(durable)
+        durable, ask = self._writer.durable.seen_lsn, self._stream.listen(now)
+        if durable > self._acknowledged or self._stream.reply_wanted or ask or now - self._status_at >= STATUS_SECONDS:
+            self._stream.acknowledge(durable, ask=ask)
             self._acknowledged = durable
             self._status_at = now
 
@@ -279,7 +294,7 @@ class Pump:
 
     def _until_next(self, now: float) -> float:
         """Seconds until something is due though nothing comes."""
-        due = self._status_at + STATUS_SECONDS
+        due = min(self._status_at + STATUS_SECONDS, self._stream.listens_at)
         if self._stream.wal_end > self._writer.durable.seen_lsn and not self._writer.in_transaction:
             due = min(due, self._seen_at + SEE_SECONDS)
         if self._writer.durable != self._told:

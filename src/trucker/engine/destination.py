@@ -35,9 +35,11 @@ class Destination:
             return self.sink.open()
 
     def prepare(self, target: Target) -> None:
-        """Have the table ready for the target's shape; does nothing if it is."""
+        """Have the table ready for the target's shape; does nothing, and waits for nobody, if it is."""
+        found = (target.truck, str(target.source.table))
+        if self._prepared.get(found) == target:
+            return
         with self._lock:
-            found = (target.truck, str(target.source.table))
             if self._prepared.get(found) != target:
                 self.sink.prepare(target)
                 self._prepared[found] = target
@@ -49,7 +51,7 @@ class Destination:
         """
         failures: dict[str, TruckerError] = {}
         with self._lock:
-            while trucks := _trucks(batch):
+            while trucks := trucks_of(batch):
                 try:
                     self.sink.commit(batch, receipts)
                     self.committed_at = time.monotonic()
@@ -70,7 +72,8 @@ class Destination:
             self.sink.close()
 
 
-def _trucks(batch: Batch) -> frozenset[str]:
+def trucks_of(batch: Batch) -> frozenset[str]:
+    """The trucks that a batch moves."""
     return frozenset(batch.positions) | {truck for truck, _ in batch.tables} | frozenset(batch.forget)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker.engine.plan import Outcome
-from trucker.engine.work import PartT, run_parts
+from trucker.engine.sealed import Held, seal
+from trucker.engine.work import run_parts
 from trucker.errors import JobFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LARGE_BYTES = 256 << 10
+
+PartT = TypeVar("PartT")
 
 
 def run_job(
@@ -29,14 +34,31 @@ def run_job(
     try:
         if group:
             spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
-        tasks = spark.sparkContext.parallelize(parts, len(parts))
-        outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, function)).collect()
+        (what, *sealed), secrets = seal([function, *parts])
+        tasks = spark.sparkContext.parallelize(sealed, len(parts))
+        with _held(spark, what) as held:
+            outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, held, secrets)).collect()
         return outcomes
     except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         raise JobFailed(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
             remedy="see spark.log in the project's state folder",
         ) from error
+
+
+@contextmanager
+def _held(spark: SparkSession, what: bytes) -> Iterator[Any]:
+    """Something whose `value` is `what` in every task. Spark writes a large function into a file, as it does the parts:
+    the secrets, which travel with it, must not be in there.
+    """
+    if len(what) <= LARGE_BYTES:
+        yield Held(what)
+        return
+    sent = spark.sparkContext.broadcast(what)
+    try:
+        yield sent
+    finally:
+        sent.destroy()
 
 
 def _first_line(error: Exception) -> str:

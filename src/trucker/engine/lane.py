@@ -49,6 +49,7 @@ class LaneRunner:
         self._spawn = spawn
         self._arrived = False
         self._unsure = any(run.phase is TruckPhase.RETRYING for run in lane.runs)
+        self._proven = not self._unsure
 
     def run(self, stop: threading.Event) -> bool:
         """Whether it has joined."""
@@ -76,9 +77,13 @@ class LaneRunner:
         return bool(self._lane.runs)
 
     def _step(self) -> bool:
-        """One round; True when the lane has joined."""
+        """One round; True when the lane has joined.
+
+        The others wait for the last round only, and not for a destination that has not taken anything since it was in
+        trouble: it may be reachable and take nothing still, as when somebody holds a lock there.
+        """
         lane, query = self._lane, self._query
-        if self._is_far(query.main):
+        if self._is_far(query.main) or (lane.position < query.main and not self._proven):
             self._apply(query.reader.next_end(lane.position, query.max_bytes, query.main))
             return False
         with query.turn:  # near: the main lane waits for this one round
@@ -95,6 +100,7 @@ class LaneRunner:
     def _apply(self, end: Lsn) -> None:
         lane = self._lane
         failures = self._query.apply(lane.runs, lane.position, end, lane)
+        self._proven = not failures
         if not failures:
             self._backoff.reset()
             return

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
+from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
@@ -59,12 +60,14 @@ class SourceQuery:
         schemas: Schemas,
         *,
         max_bytes: int,
+        patience: float,
         leave: Callable[[Lane], None],
     ) -> None:
         self.name = name
         self.turn = threading.Lock()
         self.main = Lsn(0)
         self.max_bytes = max_bytes
+        self._patience = patience
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
@@ -237,9 +240,11 @@ class SourceQuery:
         outcomes = self._run(blocks, assignments, batches) if assignments else []
         receipts, failed = _collect(outcomes)
         failures |= failed
-        for name, batch in batches.items():
-            fine, kept = without(batch, receipts.get(name, ()), failures.keys())
-            failures |= self._destinations[name].commit(fine, kept)
+        shares = [
+            Share(self._destinations[name], *without(batch, receipts.get(name, ()), failures.keys()))
+            for name, batch in batches.items()
+        ]
+        failures |= commit_all(shares, self._patience)
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows

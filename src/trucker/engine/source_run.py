@@ -233,6 +233,7 @@ class SourceRun:
             self._destinations,
             Schemas(self._describe),
             max_bytes=self._config.batch.max_bytes,
+            patience=self._config.batch.patience,
             leave=self._spawn,
         )
         self._check_log(states)

@@ -55,16 +55,18 @@ class CaptureSpec:
         return self.connection.replica or self.connection
 
     def task(self) -> CaptureTask:
-        extra = parameters(f"trucker capture {self.slot}")
+        reads, application = self.reads, f"trucker capture {self.slot}"
         return CaptureTask(
-            self.reads.conninfo(**extra),
+            reads.conninfo(**parameters(reads, application)),
             self.slot,
             self.publication,
             self.folder,
             self.source,
             self.heartbeat,
             self.segment_bytes,
-            self.connection.conninfo(**extra) if self.connection.replica else None,
+            self.connection.conninfo(**parameters(self.connection, application)) if self.connection.replica else None,
+            reads.timeouts.connect,
+            reads.timeouts.silence,
         )
 
 
@@ -134,9 +136,9 @@ class CaptureSupervisor:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps capture from the source at the moment; None when nothing does."""
+        """What keeps capture from the source at the moment, with code and next step; None when nothing does."""
         error = self._failure or self._trouble
-        return error.message if error is not None else None
+        return str(error) if error is not None else None
 
     def wait_seen(self, lsn: Lsn, stop: threading.Event | None = None, timeout: float | None = None) -> Durable:
         """Wait until everything below `lsn` is durable in the log, and say how far that goes.

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
 from trucker.engine.compact import compact
 from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Outcome, SinkSpec, StreamBatch, StreamPart
+from trucker.engine.sealed import Held, unseal
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import decode
@@ -174,10 +174,8 @@ def _since(changes: Changes, after: Lsn) -> Changes:
     return changes if fresh.all() else changes.take(fresh)
 
 
-PartT = TypeVar("PartT")
-
-
-def run_parts(function: Callable[[PartT], Outcome], parts: Iterator[PartT]) -> Iterator[Outcome]:
-    """A Spark partition's worth of parts, one after the other."""
-    for part in parts:
-        yield function(part)
+def run_parts(held: Held, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Outcome]:
+    """A Spark partition's worth of parts, one after the other; `held` is what is to be done with each."""
+    function = unseal(held.value, secrets)
+    for part in sealed:
+        yield function(unseal(part, secrets))

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import errors
 
 from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, SourceUnavailable
+from trucker.listening import Listening
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "DateStyle": "ISO",
@@ -36,18 +36,6 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 """What every connection to a source sets, ordinary and replication alike."""
 
-LOCK_TIMEOUT = "30s"
-"""How long an ordinary connection waits for a lock. Even asking for a table's size takes one; a table that is being
-altered is better come back to. Making a slot waits for open transactions, as if for a lock, as long as they last."""
-
-_KEEPALIVES: Mapping[str, str | int] = {
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-
 
 def connect(
     config: PostgresConnection,
@@ -55,41 +43,40 @@ def connect(
     application: str,
     replication: bool = False,
     autocommit: bool = True,
-    timeout: int = 10,
-) -> psycopg.Connection[Any]:
+) -> Listening:
     """Connect, with `SESSION_SETTINGS`; `replication` speaks the replication protocol too (no parameters then).
 
     Raises `SourceUnavailable` for what may pass (refused, timed out, starting up) and `SourceError` for what will
     not (password, database, pg_hba.conf, TLS), never with the password in it (I10).
     """
     try:
-        connection = psycopg.connect(
-            **config.conninfo(**parameters(application, replication=replication, timeout=timeout)),
-            autocommit=autocommit,
+        connection = Listening.open(
+            config.conninfo(**parameters(config, application, replication=replication)), config.timeouts.silence
         )
     except psycopg.Error as error:
         raise explain(config, str(error)) from None
-    _lift_transaction_timeout(connection)
+    if connection.pooled:
+        connection.close()
+        raise explain(config, _POOLED)
+    connection.autocommit = autocommit
     return connection
 
 
-def parameters(application: str, *, replication: bool = False, timeout: int = 10) -> dict[str, str | int]:
-    """libpq parameters beyond the place and the credentials, for `PostgresConnection.conninfo(**…)`."""
-    chosen = {**SESSION_SETTINGS, "lock_timeout": "0" if replication else LOCK_TIMEOUT}
-    settings = " ".join(f"-c {name}={value}" for name, value in chosen.items())
+def parameters(config: PostgresConnection, application: str, *, replication: bool = False) -> dict[str, str | int]:
+    """libpq parameters beyond the place and the credentials, for `config.conninfo(**…)`.
+
+    An ordinary connection waits for locks as long as `timeouts.lock` says: even asking for a table's size takes one,
+    and a table that is being altered is better come back to. Making a slot waits for open transactions, as if for a
+    lock, as long as they last.
+    """
+    lock = "0" if replication else f"{round(config.timeouts.lock * 1000)}ms"
+    settings = " ".join(f"-c {name}={value}" for name, value in {**SESSION_SETTINGS, "lock_timeout": lock}.items())
     return {
         "application_name": application,
-        "connect_timeout": timeout,
         "options": settings,
-        **_KEEPALIVES,
+        **config.patience(),
         **({"replication": "database"} if replication else {}),
     }
-
-
-def _lift_transaction_timeout(connection: psycopg.Connection[Any]) -> None:
-    """PostgreSQL 17 has one more timeout, whose name an older server would refuse at connecting."""
-    if connection.info.server_version >= 170000:
-        connection.pgconn.exec_(b"set transaction_timeout = 0")
 
 
 @contextmanager
@@ -130,7 +117,14 @@ class _Refusal:
     remedy: str
 
 
+_POOLED = "the process behind the connection is not the one that the server has"
 _REFUSALS = (
+    _Refusal(
+        re.compile(f"unsupported startup parameter|{_POOLED}"),
+        "TRK207",
+        "a connection pooler answers, not the server: replication and what goes with it cannot pass through one",
+        "name the server itself as `host` and `port` of connection {name}",
+    ),
     _Refusal(
         re.compile(r"password authentication failed|no password supplied|empty password"),
         "TRK202",
@@ -148,6 +142,12 @@ _REFUSALS = (
         "TRK202",
         "there is no user {user} that may log in",
         "check `user` of connection {name}, or run: CREATE ROLE {user} LOGIN REPLICATION PASSWORD '…'",
+    ),
+    _Refusal(
+        re.compile(r"no pg_hba\.conf entry.*(no encryption|SSL off)"),
+        "TRK205",
+        "the server takes connections over TLS only",
+        "set `ssl: require`, or better `ssl: verify-full`, for connection {name}",
     ),
     _Refusal(
         re.compile(r"no pg_hba\.conf entry for replication connection"),
@@ -199,7 +199,7 @@ def explain(config: PostgresConnection, reason: str) -> SourceError:
     no harm, whereas stopping a pipeline for a server that is only restarting would.
     """
     place = {"name": config.name, "user": config.user, "database": config.database}
-    where = f"connection {config.name} ({config.host}:{config.port})"
+    where = config.place
     reason = _brief(reason)
     for refusal in _REFUSALS:
         if refusal.pattern.search(reason):

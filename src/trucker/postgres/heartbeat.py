@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import psycopg
 from psycopg import pq
 
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.protocol import HEARTBEAT
-from trucker.postgres.stream import PASSING, PUBLICATION, connect_pq, field_of, lost, promoted
+from trucker.postgres.stream import PASSING, PUBLICATION, connect_pq, execute_pq, field_of, promoted
 
 MESSAGE = pq.DiagnosticField.MESSAGE_PRIMARY
 
@@ -23,11 +22,19 @@ class Heart:
     """
 
     def __init__(
-        self, conninfo: Mapping[str, str | int], publication: str, standby: Mapping[str, str | int] | None = None
+        self,
+        conninfo: Mapping[str, str | int],
+        publication: str,
+        standby: Mapping[str, str | int] | None = None,
+        *,
+        timeout: float = 10.0,
+        silence: float = 60.0,
     ) -> None:
         self._conninfo = conninfo
         self._publication = publication
         self._standby = standby
+        self._timeout = timeout
+        self._silence = silence
         self._pgconn: pq.abc.PGconn | None = None
         self._watcher: pq.abc.PGconn | None = None
 
@@ -37,14 +44,16 @@ class Heart:
             self._check_standby(self._standby)
         try:
             if self._pgconn is None:
-                self._pgconn = connect_pq(self._conninfo, -1, 10.0)
+                self._pgconn = connect_pq(self._conninfo, -1, self._timeout)
             self._check_publication(self._pgconn)
-            result = self._pgconn.exec_params(
-                b"select pg_catalog.pg_logical_emit_message(false, $1, $2)", [HEARTBEAT.encode(), content.encode()]
+            result = self._execute(
+                self._pgconn,
+                b"select pg_catalog.pg_logical_emit_message(false, $1, $2)",
+                [HEARTBEAT.encode(), content.encode()],
             )
-        except psycopg.OperationalError as error:
+        except SourceUnavailable:
             self.close()
-            raise lost(error) from None
+            raise
         if result.status == pq.ExecStatus.TUPLES_OK:
             return True
         state = field_of(result, pq.DiagnosticField.SQLSTATE)
@@ -55,7 +64,7 @@ class Heart:
         raise SourceUnavailable(f"a heartbeat failed: {field_of(result, MESSAGE)}")
 
     def _check_publication(self, pgconn: pq.abc.PGconn) -> None:
-        result = pgconn.exec_params(PUBLICATION.format(publication="$1").encode(), [self._publication.encode()])
+        result = self._execute(pgconn, PUBLICATION.format(publication="$1").encode(), [self._publication.encode()])
         if result.status == pq.ExecStatus.TUPLES_OK and not result.ntuples:
             raise SourceError(
                 f'publication "{self._publication}" was dropped while it was in use',
@@ -67,16 +76,19 @@ class Heart:
         """Before anything is asked of the primary: a standby is mostly promoted because the primary is gone."""
         try:
             if self._watcher is None:
-                self._watcher = connect_pq(conninfo, -1, 10.0)
-            result = self._watcher.exec_(b"select pg_catalog.pg_is_in_recovery()")
-        except psycopg.OperationalError as error:
+                self._watcher = connect_pq(conninfo, -1, self._timeout)
+            result = self._execute(self._watcher, b"select pg_catalog.pg_is_in_recovery()", [])
+        except SourceUnavailable:
             self.close()
-            raise lost(error) from None
+            raise
         if result.status != pq.ExecStatus.TUPLES_OK:
             self.close()
             raise SourceUnavailable(f"the standby does not answer: {field_of(result, MESSAGE)}")
         if result.get_value(0, 0) != b"t":
             raise promoted()
+
+    def _execute(self, pgconn: pq.abc.PGconn, command: bytes, values: Sequence[bytes]) -> pq.abc.PGresult:
+        return execute_pq(pgconn, command, values, wake=-1, timeout=self._silence)
 
     def close(self) -> None:
         for pgconn in (self._pgconn, self._watcher):

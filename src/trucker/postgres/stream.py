@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -77,11 +77,16 @@ class Interrupted(Exception):
 class ReplicationStream:
     """See the module. `wal_end` is how far the server says it has sent; `reply_wanted` that it waits for an answer."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, slot: str, publication: str, wake: int = -1) -> None:
+    def __init__(
+        self, pgconn: pq.abc.PGconn, slot: str, publication: str, wake: int = -1, silence: float = 60.0
+    ) -> None:
         self._pgconn = pgconn
         self._slot = slot
         self._publication = publication
         self._wake = wake
+        self._silence = silence
+        self._heard = time.monotonic()
+        self._asked: float | None = None
         self.wal_end = ZERO
         self.reply_wanted = False
         self.received = 0
@@ -90,13 +95,32 @@ class ReplicationStream:
 
     @classmethod
     def connect(
-        cls, conninfo: Mapping[str, str | int], slot: str, publication: str, *, wake: int = -1, timeout: float = 10.0
+        cls,
+        conninfo: Mapping[str, str | int],
+        slot: str,
+        publication: str,
+        *,
+        wake: int = -1,
+        timeout: float = 10.0,
+        silence: float = 60.0,
     ) -> Self:
-        """Connect; `Interrupted` as soon as the descriptor `wake` is readable."""
-        return cls(connect_pq({**conninfo, "replication": "database"}, wake, timeout), slot, publication, wake)
+        """Connect; `Interrupted` as soon as the descriptor `wake` is readable.
 
-    def inspect(self) -> SourcePlace:
-        """Look at server, publication and slot; `SourceError` where they cannot be streamed from."""
+        A server that is silent for `silence` seconds, though asked for an answer, is taken for lost.
+        """
+        pgconn = connect_pq({**conninfo, "replication": "database"}, wake, timeout)
+        return cls(pgconn, slot, publication, wake, silence)
+
+    @property
+    def backend(self) -> int:
+        """The server's process at the other end."""
+        return self._pgconn.backend_pid
+
+    def inspect(self, lost: int | None = None) -> SourcePlace:
+        """Look at server, publication and slot; `SourceError` where they cannot be streamed from.
+
+        `lost` is the server's end of a connection that was given up: if it is still at the slot, it is ended.
+        """
         identity = self._query("IDENTIFY_SYSTEM")[0]
         standby = self._query("select pg_catalog.pg_is_in_recovery()")[0][0] == "t"
         if not self._query(PUBLICATION.format(publication=self._quoted(self._publication))):
@@ -108,10 +132,10 @@ class ReplicationStream:
                 remedy="stop trucker, then start it again: it makes the publication; "
                 "changes made while there was none are not in the stream, so `trucker reset` if there were any",
             )
-        confirmed = self._inspect_slot(identity[3])
+        confirmed = self._inspect_slot(identity[3], lost)
         return SourcePlace(identity[0] or "", identity[3] or "", Lsn.parse(identity[2] or "0/0"), confirmed, standby)
 
-    def _inspect_slot(self, here: str | None) -> Lsn:
+    def _inspect_slot(self, here: str | None, lost: int | None) -> Lsn:
         rows = self._query(_SLOT.format(slot=self._quoted(self._slot)))
         if not rows:
             raise SourceError(
@@ -131,6 +155,8 @@ class ReplicationStream:
         if wal_status == "lost" or reason or conflicting == "true" or confirmed is None:
             raise _invalidated(self._slot, reason or ("rows_removed" if conflicting == "true" else "wal_removed"))
         if pid is not None:
+            if pid == str(lost):
+                self._query(f"select pg_catalog.pg_terminate_backend({lost})")
             who = ", ".join(
                 part for part in (f"pid {pid}", application and f'application "{application}"', user, client) if part
             )
@@ -139,13 +165,10 @@ class ReplicationStream:
 
     def start(self, lsn: Lsn) -> None:
         """Begin the stream after `lsn`."""
-        try:
-            result = self._pgconn.exec_(start_replication(self._slot, lsn, self._publication))
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
+        result = self._execute(start_replication(self._slot, lsn, self._publication))
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._failure(result)
-        self._pgconn.nonblocking = 1
+        self._heard = time.monotonic()
 
     # -- the stream -----------------------------------------------------------------------------------------------
 
@@ -178,12 +201,30 @@ class ReplicationStream:
             raise lost(error) from None
         finally:
             self.received += got
+            if got:
+                self._heard, self._asked = time.monotonic(), None
 
-    def acknowledge(self, lsn: Lsn) -> None:
-        """Tell the server that everything below `lsn` is durable here."""
+    def listen(self, now: float) -> bool:
+        """Whether the server, silent for a while, is to be asked for an answer; `SourceUnavailable` where it has been
+        asked and has not given one.
+        """
+        if now < self.listens_at:
+            return False
+        if self._asked is not None:
+            raise silence(self._silence)
+        return True
+
+    @property
+    def listens_at(self) -> float:
+        """When `listen` has something to say, if nothing comes before."""
+        return (self._heard if self._asked is None else self._asked) + self._silence / 2
+
+    def acknowledge(self, lsn: Lsn, *, ask: bool = False) -> None:
+        """Tell the server that everything below `lsn` is durable here; with `ask` it answers at once."""
         self.reply_wanted = False
+        self._asked = time.monotonic() if ask else self._asked
         try:
-            self._pgconn.put_copy_data(status_update(lsn, time.time_ns() // 1000))
+            self._pgconn.put_copy_data(status_update(lsn, time.time_ns() // 1000, reply=ask))
             self._pgconn.flush()
         except psycopg.OperationalError as error:
             raise lost(error) from None
@@ -221,11 +262,10 @@ class ReplicationStream:
         return SourceUnavailable("the server ended the stream, as when it shuts down")
 
     def _query(self, command: str) -> list[Row]:
-        try:
-            result = self._pgconn.exec_(command.encode())
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
-        return rows_of(result, self._failure)
+        return rows_of(self._execute(command.encode()), self._failure)
+
+    def _execute(self, command: bytes) -> pq.abc.PGresult:
+        return execute_pq(self._pgconn, command, wake=self._wake, timeout=self._silence)
 
     def _quoted(self, text: str) -> str:
         return pq.Escaping(self._pgconn).escape_literal(text.encode()).decode()
@@ -253,29 +293,55 @@ def connect_pq(conninfo: Mapping[str, str | int], wake: int, timeout: float) -> 
     pgconn = pq.PGconn.connect_start(make_conninfo("", **conninfo).encode())
     deadline = time.monotonic() + timeout
     try:
-        while True:
-            status = pgconn.connect_poll()
-            if status == pq.PollingStatus.OK:
-                if pgconn.server_version >= 170000:
-                    pgconn.exec_(b"set transaction_timeout = 0")
-                return pgconn
+        while (status := pgconn.connect_poll()) != pq.PollingStatus.OK:
             if status == pq.PollingStatus.FAILED:
                 raise SourceUnavailable(pgconn.get_error_message())
-            _await(pgconn, status, wake, deadline)
+            if time.monotonic() >= deadline:
+                raise SourceUnavailable("connection timeout expired")
+            events = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
+            _await(pgconn, events, wake, deadline)
+        pgconn.nonblocking = 1
+        if pgconn.server_version >= 170000:
+            execute_pq(pgconn, b"set transaction_timeout = 0", wake=wake, timeout=timeout)
     except BaseException:
         pgconn.finish()
         raise
+    return pgconn
 
 
-def _await(pgconn: pq.abc.PGconn, status: int, wake: int, deadline: float) -> None:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise SourceUnavailable("connection timeout expired")
+def execute_pq(
+    pgconn: pq.abc.PGconn, command: bytes, values: Sequence[bytes] | None = None, *, wake: int, timeout: float
+) -> pq.abc.PGresult:
+    """One command's result; `SourceUnavailable` when there is none within `timeout`, or the connection is lost."""
+    deadline = time.monotonic() + timeout
+    results: list[pq.abc.PGresult] = []
+    try:
+        if values is None:  # a replication connection takes no values
+            pgconn.send_query(command)
+        else:
+            pgconn.send_query_params(command, values)
+        while True:
+            unsent = pgconn.flush()
+            if not pgconn.is_busy():
+                result = pgconn.get_result()
+                results += [result] if result is not None else []
+                if result is None or result.status == pq.ExecStatus.COPY_BOTH:
+                    return results[-1]
+                continue
+            if time.monotonic() >= deadline:
+                raise silence(timeout)
+            _await(pgconn, select.POLLIN | (select.POLLOUT if unsent else 0), wake, deadline)
+            pgconn.consume_input()
+    except psycopg.OperationalError as error:
+        raise lost(error) from None
+
+
+def _await(pgconn: pq.abc.PGconn, events: int, wake: int, deadline: float) -> None:
     poll = select.poll()
-    poll.register(pgconn.socket, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT)
+    poll.register(pgconn.socket, events)
     if wake >= 0:
         poll.register(wake, select.POLLIN)
-    if any(fd == wake for fd, _ in poll.poll(left * 1000)):
+    if any(fd == wake for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
         raise Interrupted
 
 
@@ -315,6 +381,14 @@ def slot_in_use(slot: str, who: str) -> SourceUnavailable:
 
 def lost(error: Exception) -> SourceUnavailable:
     return SourceUnavailable(f"the connection to the source was lost: {' '.join(str(error).split())}")
+
+
+def silence(seconds: float) -> SourceUnavailable:
+    """The connection stands, and nothing comes."""
+    return SourceUnavailable(
+        f"the source has not answered for {seconds:.0f} s",
+        remedy="a new connection is made; look at the network, and at proxies between here and the server",
+    )
 
 
 def rows_of(result: pq.abc.PGresult, failure: Callable[[pq.abc.PGresult], SourceError]) -> list[Row]:

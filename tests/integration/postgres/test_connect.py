@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from fixtures.pg import Database
+from trucker.config.models import Timeouts
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import list_tables
@@ -28,9 +29,11 @@ def test_defaults_of_database_and_role_do_not_show(any_database: Database, repli
 
 def test_a_server_that_never_answers_is_given_up(database: Database) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        config = database.connection.model_copy(update={"port": silent.getsockname()[1]})
+        config = database.connection.model_copy(
+            update={"port": silent.getsockname()[1], "timeouts": Timeouts(connect=2)}
+        )
         with pytest.raises(SourceUnavailable, match="timeout"):
-            connect(config, application="test", timeout=2)
+            connect(config, application="test")
 
 
 def test_refusals_name_the_remedy_and_not_the_password(database: Database) -> None:

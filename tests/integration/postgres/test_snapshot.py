@@ -335,7 +335,7 @@ def test_snapshot_and_stream_write_the_same_text(typed: Database) -> None:
 
 def received(database: Database, slot: str, lsn: Lsn) -> list[bytes]:
     """Messages from the slot, up to and with the first commit."""
-    conninfo = database.connection.conninfo(**parameters("test", replication=True))
+    conninfo = database.connection.conninfo(**parameters(database.connection, "test", replication=True))
     stream = ReplicationStream.connect(conninfo, slot, "everything")
     messages: list[bytes] = []
 

@@ -12,7 +12,7 @@ import pytest
 from fixtures.pg import Database
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import Lsn, TableId
-from trucker.config.models import PostgresConnection
+from trucker.config.models import PostgresConnection, Timeouts
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Workspace
@@ -164,8 +164,9 @@ def test_a_connection_that_died_while_idle_is_replaced(place: PostgresDestinatio
     place.holds(items, item(1))
 
 
-def test_a_lock_held_by_someone_else_passes(place: PostgresDestination, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(session.SETTINGS, "lock_timeout", "50ms")
+def test_a_lock_held_by_someone_else_passes(place: PostgresDestination) -> None:
+    hurried = place.database.connection.model_copy(update={"timeouts": Timeouts(lock=0.05)})
+    place.database = replace(place.database, connection=hurried)
     items = target_of(ITEMS)
     sink = place.started(items)
     with place.database.connect() as other, other.transaction():

@@ -71,7 +71,7 @@ def test_what_may_pass_is_tried_again(reason: str) -> None:
 
 def test_every_connection_asks_for_the_same_text() -> None:
     for replication in (False, True):
-        options = str(parameters("x", replication=replication)["options"])
+        options = str(parameters(CONFIG, "x", replication=replication)["options"])
         for name, value in SESSION_SETTINGS.items():
             assert f"-c {name}={value}" in options
 

@@ -15,6 +15,7 @@ import psycopg
 from trucker.change import TableId, quote_identifier
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError, SinkUnavailable
+from trucker.listening import Silent
 
 # Connection lost, out of resources, shutting down, serialisation, deadlock, lock or statement timeout, and
 # "read-only": a server that has just become, or not yet ceased to be, a standby.
@@ -27,6 +28,7 @@ _REFUSED: Final = (
     (r"password authentication failed|no password supplied|empty password", "the password is not accepted", "pass"),
     (r'database ".*" does not exist', "there is no such database", "database"),
     (r'role ".*" (does not exist|is not permitted to log in)', "there is no such user that may log in", "user"),
+    (r"no pg_hba\.conf entry.*(no encryption|SSL off)", "the server takes connections over TLS only", "ssl"),
     (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf does not let this user in from here", "user"),
     (r"permission denied for database", "the user may not connect to this database", "user"),
     (r"server does not support SSL", "the server does not offer TLS", "ssl"),
@@ -44,7 +46,7 @@ def passing(error: psycopg.Error) -> bool:
 def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkError:
     """Why there is no connection. libpq's words name host and user, never a password."""
     reason = " ".join(str(error).split())
-    where = f"connection {config.name} ({config.host}:{config.port})"
+    where = config.place
     for pattern, meaning, setting in _REFUSED:
         if re.search(pattern, reason):
             return SinkError(
@@ -52,10 +54,10 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
                 remedy=f"check `{setting}` of connection {config.name}",
                 code="TRK403",
             )
-    return SinkUnavailable(
-        f"{where}: cannot be reached: {reason}",
-        remedy=f"check `host` and `port` of connection {config.name}, and that the server runs and listens there",
-    )
+    remedy = f"check `host` and `port` of connection {config.name}, and that the server runs and listens there"
+    if re.search(r"too many (clients|connections)|remaining connection slots", reason):
+        remedy = "it is tried again; raise max_connections at the server or the role's limit, or end idle connections"
+    return SinkUnavailable(f"{where}: cannot be reached: {reason}", remedy=remedy)
 
 
 def explain(
@@ -73,6 +75,8 @@ def explain(
 
 
 def _called(error: psycopg.Error) -> str:
+    if isinstance(error, Silent):
+        return str(error)
     words = _CAMEL.sub(" ", type(error).__name__).lower()
     return f"{words} (SQLSTATE {error.sqlstate})" if error.sqlstate else "connection lost"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +19,8 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from trucker.config.models import PostgresConnection
+from trucker.listening import Listening
+from trucker.sinks.postgres import pooler
 from trucker.sinks.postgres.failure import cannot_connect
 
 # Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level
@@ -35,24 +37,11 @@ SETTINGS: Final = {
     "search_path": "pg_catalog",
     "row_security": "off",
     "statement_timeout": "0",
-    "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "0",
-    # The server, too, must find out about a client that is gone: its locks are waited for.
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
+    "idle_session_timeout": "0",
     "client_min_messages": "error",
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
-}
-_PARAMETERS: Final[dict[str, str | int]] = {
-    "application_name": "trucker",
-    "connect_timeout": 10,
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
 }
 
 
@@ -60,7 +49,7 @@ _PARAMETERS: Final[dict[str, str | int]] = {
 class Session:
     """A connection in autocommit mode with `$1` placeholders, and the temporary tables it has made."""
 
-    connection: psycopg.Connection[Any]
+    connection: Listening
     staging: set[str] = field(default_factory=set)
 
     def run(self, statement: str, *parameters: object) -> psycopg.Cursor[Any]:
@@ -104,7 +93,7 @@ def close_idle(config: PostgresConnection) -> None:
 
 def _key(config: PostgresConnection) -> tuple[int, str]:
     # A forked process has its parent's table but must not touch its parent's sockets.
-    return os.getpid(), make_conninfo(**config.conninfo(**_PARAMETERS))
+    return os.getpid(), make_conninfo(**_conninfo(config, {}))
 
 
 def _take(config: PostgresConnection) -> Session | None:
@@ -125,16 +114,48 @@ def _give_back(config: PostgresConnection, used: Session) -> None:
         used.connection.close()
 
 
+def _settings(config: PostgresConnection) -> dict[str, object]:
+    patience = config.patience()
+    return {
+        **SETTINGS,
+        "lock_timeout": f"{round(config.timeouts.lock * 1000)}ms",
+        # The server, too, must find out about a client that is gone: its locks are waited for.
+        **{f"tcp_{name}": patience[name] for name in ("keepalives_idle", "keepalives_interval", "keepalives_count")},
+    }
+
+
+def _conninfo(config: PostgresConnection, settings: Mapping[str, object]) -> dict[str, Any]:
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    return config.conninfo(application_name="trucker", options=options, **config.patience())
+
+
 def _connect(config: PostgresConnection) -> Session:
-    settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     try:
-        connection = psycopg.connect(
-            **config.conninfo(**_PARAMETERS, options=settings),
-            autocommit=True,
-            cursor_factory=psycopg.RawCursor,
-        )
+        connection = _open(config)
     except psycopg.Error as error:
         raise cannot_connect(config, error) from None
     connection.prepare_threshold = 1
     connection.prepared_max = 2_000
     return Session(connection)
+
+
+def _open(config: PostgresConnection) -> Listening:
+    settings = _settings(config)
+
+    def opened(settings: Mapping[str, object]) -> Listening:
+        conninfo = _conninfo(config, settings)
+        return Listening.open(conninfo, config.timeouts.silence, cursor_factory=psycopg.RawCursor)
+
+    try:
+        connection = opened(settings)
+    except psycopg.OperationalError as error:
+        if not pooler.refuses_settings(error):
+            raise
+        connection = opened({})
+    if connection.pooled:
+        try:
+            pooler.settle(connection, settings, config.place, lambda: opened({}))
+        except BaseException:
+            connection.close()
+            raise
+    return connection

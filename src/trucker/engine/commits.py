@@ -1,0 +1,76 @@
+"""Commits at several destinations, side by side, so that a slow one does not hold up the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trucker.engine.destination import Destination, trucks_of
+from trucker.errors import SinkUnavailable, TruckerError
+from trucker.sinks.base import Batch, Receipt
+
+
+@dataclass(slots=True)
+class Share:
+    """What one destination is to commit, and what became of it: `failures` is None while it is not known."""
+
+    destination: Destination
+    batch: Batch
+    receipts: Sequence[Receipt]
+    failures: dict[str, TruckerError] | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def commit(self) -> None:
+        try:
+            self.failures = dict(self.destination.commit(self.batch, self.receipts))
+        finally:
+            self.done.set()
+
+    def late(self, patience: float) -> dict[str, TruckerError]:
+        reason = SinkUnavailable(
+            f"{self.destination.name} takes longer to commit than the others, which go on without it"
+            f" after {patience:g} s",
+            remedy="nothing, if it is only slow: its trucks catch up; else look what holds it up there",
+            code="TRK419",
+        )
+        return dict.fromkeys(trucks_of(self.batch), reason)
+
+
+def commit_all(shares: Sequence[Share], patience: float) -> dict[str, TruckerError]:
+    """Commit every share; the errors by truck.
+
+    Once one is done the others have `patience` seconds left. What takes longer goes on by itself, and its trucks fail
+    in a way that passes: before they go on they ask the destination what became of it, which waits for it (I4). Where
+    there is nobody who would wait in vain, nothing is hurried.
+    """
+    if len(shares) == 1:
+        shares[0].commit()
+    else:
+        _side_by_side(shares, patience)
+    failures: dict[str, TruckerError] = {}
+    for share in shares:
+        failures |= share.late(patience) if share.failures is None else share.failures
+    return failures
+
+
+def _side_by_side(shares: Sequence[Share], patience: float) -> None:
+    first = threading.Semaphore(0)
+
+    def work(share: Share) -> None:
+        try:
+            share.commit()
+        finally:
+            first.release()
+
+    threads = [
+        threading.Thread(target=work, args=[share], name=f"commit {share.destination.name}", daemon=True)
+        for share in shares
+    ]
+    for thread in threads:
+        thread.start()
+    first.acquire()
+    deadline = time.monotonic() + patience
+    for share in shares:
+        share.done.wait(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,56 @@
+"""What travels through Spark, as bytes without secrets (I10).
+
+Spark writes what a job works on into a file on its way to the JVM, and a function that is large, too. A small function
+travels in memory. So secrets are taken out of everything and go with a function that is small.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
+
+_opening = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes that travel with the function, as a broadcast's `value` travels beside it."""
+
+    value: bytes
+
+
+def seal(things: Sequence[Any]) -> tuple[list[bytes], tuple[str, ...]]:
+    """Each thing pickled, with a number in the place of each secret; and the secrets."""
+    numbers: dict[str, int] = {}
+
+    def reduce(secret: SecretStr) -> tuple[Any, ...]:
+        return _secret, (numbers.setdefault(secret.get_secret_value(), len(numbers)),)
+
+    sealed = []
+    for thing in things:
+        buffer = io.BytesIO()
+        pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+        pickler.dispatch_table = {**copyreg.dispatch_table, SecretStr: reduce}
+        pickler.dump(thing)
+        sealed.append(buffer.getvalue())
+    return sealed, tuple(numbers)
+
+
+def unseal(sealed: bytes, secrets: Sequence[str]) -> Any:
+    """The thing as it was."""
+    _opening.secrets = secrets
+    try:
+        return pickle.loads(sealed)
+    finally:
+        del _opening.secrets
+
+
+def _secret(number: int) -> SecretStr:
+    return SecretStr(_opening.secrets[number])

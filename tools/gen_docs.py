@@ -1,4 +1,4 @@
-"""Write the documentation that is made from the code: JSON schemas, configuration and command-line reference.
+"""Write the documentation that is made from the code: JSON schemas, configuration, command line and types.
 
 python tools/gen_docs.py            write what differs
 python tools/gen_docs.py --check    write nothing; exit code 1 where something differs
@@ -27,6 +27,7 @@ from trucker.cli.main import COMMANDS, main
 from trucker.config import models
 from trucker.config.problems import key_of
 from trucker.config.schema import project_schema, truck_schema
+from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, Unfit, duckdb_form
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTICE = "<!-- Made by tools/gen_docs.py from the code. Change it there. -->\n"
@@ -76,6 +77,72 @@ expects.
 """
 
 
+_DECIMAL = f"`numeric(p,s)` with 0 ≤ s ≤ p ≤ {LARGEST_PRECISION}"
+
+TYPES = """\
+# Types
+
+Inside trucker a value is PostgreSQL's own text of it, in an Arrow column of type `string`, whatever its type: that is
+exact for every type there is, and it is what a sink of your own is given. Copy and stream give the same text, whatever
+the database's, the role's or the server's settings are (`DateStyle`, `IntervalStyle`, `TimeZone`, `bytea_output`,
+`extra_float_digits`, `lc_monetary`, `array_nulls`, `search_path`). What a destination makes of the text:
+
+| PostgreSQL | Arrow | PostgreSQL destination | DuckDB | JSON lines | does not fit |
+|---|---|---|---|---|---|
+"""
+
+USERS = (
+    ("a domain, also over a domain or an array", "its base type", "the base type's form", "the base type's form"),
+    ("an array of a domain", "an array of its base type", "`VARCHAR`", "string"),
+    ("an enum, a composite type, a range type of your own, and arrays of them", "the same type or `text`, see below",
+     "`VARCHAR`", "string"),
+    ("a type of an extension (`hstore`, `vector`, `geometry` …)", "the same type or `text`, see below", "`VARCHAR`",
+     "string"),
+)  # fmt: skip
+
+UNFIT = """
+`VARCHAR` and *string* hold PostgreSQL's text as it is, blanks, quotes and braces included. JSON numbers have all of
+PostgreSQL's digits (`1.10` stays `1.10`); `json` and `jsonb` are embedded as they are, line breaks between their tokens
+becoming blanks. In a table that you made yourself the columns' own types count.
+
+## PostgreSQL to PostgreSQL
+
+The destination's `::text` is the source's, to the byte. A table that trucker makes has the source's types. A type that
+is not PostgreSQL's own is looked for under its full name, schema included: create it, or its extension, there first,
+and the column has it. Where the destination has no such type the column is `text`. An enum that lacks a label stops
+the truck when the first value with it comes (`TRK405`).
+
+`regclass`, `regtype`, `regrole` and their kin name objects of the source, which the destination need not have: their
+columns are `text`, names qualified with their schema.
+
+## What does not fit
+
+A value that the destination's type cannot hold stops the truck (I8), with the table, the column and the kind of value,
+and nothing of the batch is written. What else is to become of such values is said for each column:
+
+```yaml
+output:
+  connection: lake
+  columns:
+    price: {unfit: text}
+    seen_at: {unfit: null}
+```
+
+| policy | |
+|---|---|
+| `error` | the truck stops; the default |
+| `null` | such a value becomes NULL, all others stay what they are; not for columns of the key |
+| `text` | the whole column is text at the destination, so that every value is there, as PostgreSQL writes it |
+
+With `text` a column that exists already is altered, and the values in it keep their text. DuckDB writes floating-point
+numbers in another way than PostgreSQL, so such a column is refused instead (`TRK438`); it holds every value anyway.
+In JSON lines `text` makes a column a string whatever its type. There `NaN` and the infinities, for which JSON has no
+numbers, are strings as long as no policy is given; `error` and `null` are followed where they are.
+At a PostgreSQL destination `null` asks the server whether it can read a value, which PostgreSQL 16 and newer can tell.
+A policy holds for every table of the truck that has a column of that name.
+"""
+
+
 def configuration() -> str:
     parts = [NOTICE, INTRODUCTION, "## trucker.yml\n\n", _table(models.ProjectFile)]
     for title, model in (
@@ -93,6 +160,8 @@ def configuration() -> str:
     parts += ["## truck.yml\n\n", _table(models.TruckFile)]
     for title, model in (("input", models.InputConfig), ("output", models.OutputConfig)):
         parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
+    parts += ["#### output.columns.*name*\n\n", f"{models.ColumnConfig.__doc__} See [types](TYPES.md).\n\n"]
+    parts += [_table(models.ColumnConfig)]
     return "".join([*parts, TABLES])
 
 
@@ -103,6 +172,35 @@ def command_line() -> str:
     parts += ["## Exit codes\n\n| code | meaning |\n|---|---|\n"]
     parts += [f"| {code.value} | {meaning} |\n" for code, meaning in MEANINGS.items()]
     return "".join(parts)
+
+
+def types() -> str:
+    """Every built-in type and its form in each destination."""
+    rows = [_type_row(each) for each in BUILT_IN]
+    rows += ["| arrays of all of these | `string` | the same type | `VARCHAR` | string | |\n"]
+    rows += [f"| {what} | `string` | {postgres} | {duckdb} | {json_} | |\n" for what, postgres, duckdb, json_ in USERS]
+    return "".join([NOTICE, TYPES, *rows, UNFIT])
+
+
+def _type_row(each: BuiltIn) -> str:
+    if each.kind is Kind.NUMERIC:
+        forms = (("`numeric`", ColumnKind(each.kind), ""), (_DECIMAL, ColumnKind(each.kind, 12, 2), "`NaN`"))
+        return "".join(_row(name, kind, duckdb, unfit) for name, kind, unfit in forms for duckdb in [_decimal(kind)])
+    kind = ColumnKind(each.kind)
+    return _row(f"`{each.name}`", kind, f"`{duckdb_form(kind)}`", FORMS[each.kind].unfit_duckdb)
+
+
+def _row(name: str, kind: ColumnKind, duckdb: str, unfit_duckdb: str) -> str:
+    form = kind.form
+    json_ = form.json.value + (" (PostgreSQL's digits)" if form.json is JsonForm.NUMBER else "")
+    unfit = [f"DuckDB: {unfit_duckdb}"] if unfit_duckdb else []
+    unfit += [f"JSON: {form.unfit_json}"] if form.unfit_json else []
+    postgres = f"`{form.postgres}`" if form.postgres else "the same type"
+    return f"| {name} | `string` | {postgres} | {duckdb} | {json_} | {'; '.join(unfit)} |\n"
+
+
+def _decimal(kind: ColumnKind) -> str:
+    return "`DECIMAL(p,s)`" if kind.precision else f"`{duckdb_form(kind)}`"
 
 
 def _block(command: str) -> str:
@@ -146,7 +244,9 @@ def _names(kind: Any) -> Iterator[str]:
     elif typing.get_origin(base) is tuple:
         yield "list of connections"
     elif typing.get_origin(base) is dict:
-        yield "mapping of texts"
+        yield "mapping" if typing.get_args(base)[1] is models.ColumnConfig else "mapping of texts"
+    elif isinstance(base, type) and issubclass(base, Unfit):
+        yield from (f"`{word.value}`" for word in base)
     else:
         yield {str: "text", SecretStr: "text", int: "whole number", float: "number", Path: "path"}[base]
 
@@ -183,6 +283,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "truck.schema.json": lambda: _json(truck_schema()),
     "configuration.md": configuration,
     "cli.md": command_line,
+    "TYPES.md": types,
 }
 
 

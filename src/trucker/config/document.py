@@ -35,11 +35,15 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value, where it stands and where its key does (the value's own place where it has none)."""
+    """A value, where it stands and where its key does (the value's own place where it has none).
+
+    `blank` tells a value of which nothing is written from a written `null`.
+    """
 
     value: str | tuple[Item, ...] | Mapping[str, Item] | None
     place: Place
     key_place: Place
+    blank: bool = False
 
     @property
     def entries(self) -> Mapping[str, Item]:
@@ -134,7 +138,7 @@ class _Document:
             value = tuple(self._item(child, (*above, node)) for child in node.value)
         else:
             value = self._scalar(node)
-        return Item(value, place, key or place)
+        return Item(value, place, key or place, blank=value is None and node.value == "")
 
     def _scalar(self, node: yaml.Node) -> str | None:
         text: str = node.value

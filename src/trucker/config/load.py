@@ -238,6 +238,7 @@ class _Loading:
             if key in document.entries:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
         self._references(document)
+        self._policies(document)
         if len(self.errors) > before:
             self._check(TruckFile, document, _without(document.plain(), "name", "folder"))
             return None
@@ -270,6 +271,13 @@ class _Loading:
                     f"an input's connection has the adapter {' or '.join(SOURCES)}",
                     "TRK109",
                 )
+
+    def _policies(self, document: Item) -> None:
+        """`unfit: null` is a policy; an `unfit:` that somebody forgot to finish is not."""
+        for column in document.at(("output", "columns")).entries.values():
+            item = column.entries.get("unfit")
+            if item is not None and item.blank:
+                self._error('"unfit" has no value', item.key_place, "write error, null or text", "TRK105")
 
     def _error(self, message: str, place: Place, remedy: str, code: str) -> None:
         self.errors.append(ConfigError(message, place=place, remedy=remedy, code=code))

@@ -27,7 +27,7 @@ from trucker.config.connections import (
     Timeouts,
 )
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
-from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, refuse
+from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
 
 __all__ = [
     "CONNECTIONS",
@@ -35,6 +35,7 @@ __all__ = [
     "NAME",
     "SOURCES",
     "BatchConfig",
+    "ColumnConfig",
     "Connection",
     "DuckDBConnection",
     "InputConfig",
@@ -165,6 +166,15 @@ class InputConfig(Model):
         return self.table is None
 
 
+class ColumnConfig(Model):
+    """How a column is written."""
+
+    unfit: UnfitPolicy = Field(
+        description="What becomes of a value that the destination's type for the column cannot hold: `error` stops the"
+        " truck, `null` writes NULL instead, `text` makes the whole column text, so that nothing is lost."
+    )
+
+
 class OutputConfig(Model):
     """Where a truck writes. Without table and schema, tables keep the source's names."""
 
@@ -175,6 +185,9 @@ class OutputConfig(Model):
         validation_alias="schema",
         serialization_alias="schema",
         description="The destination schema of every table.",
+    )
+    columns: dict[str, ColumnConfig] = Field(
+        default={}, description="How columns are written, by their names; in every table of the truck that has them."
     )
 
     @field_validator("table")

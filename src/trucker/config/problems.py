@@ -149,7 +149,7 @@ def _wrong(kind: str, context: dict[str, Any]) -> str:
     if kind in _LIMITS:
         words, bound = _LIMITS[kind]
         return f"must be {words} {context[bound]:g}"
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return f"must be one of {context['expected']}".replace("'", "")
     return _WRONG.get(kind, "cannot be used as it is written")
 

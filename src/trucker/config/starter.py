@@ -66,6 +66,8 @@ input:
 output:
   connection: warehouse
   # schema: shop              # for all tables; or table: shop.orders for one; the default is the source's names
+  # columns:
+  #   price: {unfit: text}    # what the destination cannot hold: error (the default), null or text
 """
 
 IGNORED: Final = (".trucker/", "*.duckdb", "*.duckdb.wal")

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from trucker.types import Unfit
+
 _BYTES = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _BYTES |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
@@ -49,6 +51,11 @@ def one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def policy_word(value: Any) -> Any:
+    """YAML reads a bare `null` as nothing at all; here it is a word."""
+    return Unfit.NULL.value if value is None else value
+
+
 def in_project(path: Path, info: ValidationInfo) -> Path:
     """The path seen from the project's folder, which the loader gives as context."""
     folder: Path | None = (info.context or {}).get("folder")
@@ -71,6 +78,11 @@ Seconds = Annotated[
     float,
     BeforeValidator(parse_seconds),
     WithJsonSchema({"type": ["number", "string"], "title": "duration"}),
+]
+UnfitPolicy = Annotated[
+    Unfit,
+    BeforeValidator(policy_word),
+    WithJsonSchema({"enum": [*(word.value for word in Unfit), None], "title": "policy"}),
 ]
 ProjectPath = Annotated[Path, AfterValidator(in_project)]
 Texts = Annotated[

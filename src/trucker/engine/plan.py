@@ -17,6 +17,7 @@ from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
 from trucker.postgres.snapshot import Chunk
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
+from trucker.types import Unfit
 
 RECEIPTS: Final = 32 << 20
 """The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
@@ -35,6 +36,7 @@ class Table:
     only: frozenset[str] = frozenset()
     excepted: frozenset[str] = frozenset()
     where: str | None = None
+    unfit: tuple[tuple[str, Unfit], ...] = ()
 
     def takes(self, column: str) -> bool:
         if column in self.key:
@@ -44,7 +46,9 @@ class Table:
     def target(self, truck: str, schema: TableSchema) -> Target:
         """The target for the table as `schema` describes it now."""
         columns = tuple(column for column in schema.columns if self.takes(column.name))
-        return Target(truck, TableSchema(schema.table, columns, self.key), self.output)
+        names = {column.name for column in columns}
+        unfit = tuple(each for each in self.unfit if each[0] in names)
+        return Target(truck, TableSchema(schema.table, columns, self.key), self.output, unfit)
 
 
 @dataclass(frozen=True, slots=True)

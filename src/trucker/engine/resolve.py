@@ -14,6 +14,7 @@ from trucker.errors import ConfigError, SourceError
 from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import object_name
+from trucker.types import Unfit
 
 OWN_SCHEMA = "trucker"
 
@@ -105,6 +106,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             frozenset(config.input.only_columns or ()),
             frozenset(config.input.except_columns or ()),
             config.input.where,
+            tuple(sorted((column, said.unfit) for column, said in config.output.columns.items())),
         )
     return Truck(config.name, config.input.connection, config.output.connection, resolved)
 
@@ -118,7 +120,15 @@ def _output_table(config: TruckConfig, source: TableId) -> TableId:
 
 def _check_columns(config: TruckConfig, table: SourceTable) -> None:
     names = table.schema.names
-    for column in (*(config.input.only_columns or ()), *(config.input.except_columns or ())):
+    for column, said in config.output.columns.items():
+        if column in table.schema.key and said.unfit is Unfit.NULL:
+            raise SourceError(
+                f"truck {config.name}: column {column!r} is of the key of {table.schema.table}, which has no NULLs",
+                remedy="write unfit: text for it, or error",
+                code="TRK212",
+            )
+    mentioned = (config.input.only_columns or (), config.input.except_columns or (), config.output.columns)
+    for column in (name for each in mentioned for name in each):
         if column not in names and not config.input.is_many:
             raise SourceError(
                 f"truck {config.name}: {table.schema.table} has no column {column!r}",

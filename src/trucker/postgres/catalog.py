@@ -31,7 +31,8 @@ _TABLE = """
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where n.nspname = %s and c.relname = %s"""
 
-# Domains, and domains over domains, are followed to the type that writes the value; an array of a domain likewise.
+# Domains, and domains over domains, are followed to the type that writes the value; an array of a domain likewise,
+# unless that is over an array: there is no other type whose text is an array of arrays.
 _TYPE_NAMES = """
     with recursive wanted as (
         select w.oid, w.typmod, case when a.typtype = 'd' then t.typelem else w.oid end as resolved,
@@ -44,18 +45,21 @@ _TYPE_NAMES = """
                case when t.typtypmod = -1 then w.modifier else t.typtypmod end, w.is_array
           from wanted w join pg_type t on t.oid = w.resolved
          where t.typtype = 'd')
-    select w.oid, w.typmod, format_type(w.resolved, w.modifier) || case when w.is_array then '[]' else '' end
+    select w.oid, w.typmod,
+           case when not w.is_array then format_type(w.resolved, w.modifier)
+                when t.typsubscript = 'array_subscript_handler'::regproc then format_type(w.oid, w.typmod)
+                else format_type(w.resolved, w.modifier) || '[]' end
       from wanted w join pg_type t on t.oid = w.resolved
      where t.typtype <> 'd'"""
 
-# attmissingval is an array of one; its text is read back as text[] to take the element as its type wrote it.
+# attmissingval is an array of one: joined with nothing it is that element as its type writes it.
 # A NOT NULL that was added as NOT VALID (PostgreSQL 18) may not hold for the rows that were there before.
 _COLUMNS = """
     select a.attname, a.atttypid, a.atttypmod, a.attgenerated,
            a.attnotnull and not exists (
              select from pg_constraint k
               where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey = array[a.attnum]),
-           case when a.atthasmissing then (a.attmissingval::text::text[])[1] end
+           case when a.atthasmissing then array_to_string(a.attmissingval, '') end
       from pg_attribute a
      where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
      order by a.attnum"""

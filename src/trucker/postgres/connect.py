@@ -26,6 +26,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "lc_monetary": "C",
+    "array_nulls": "on",
     "quote_all_identifiers": "off",
     # Names of types, tables and functions (regclass and its kin) are qualified unless they are PostgreSQL's own.
     "search_path": "pg_catalog",

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
 """The most bytes that a receipt ever carries."""
@@ -74,11 +75,19 @@ class TruckState:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One source table of one truck and the table it goes to. `source` is what the truck takes of it."""
+    """One source table of one truck and the table it goes to. `source` is what the truck takes of it.
+
+    `unfit` has the columns for which the truck says what becomes of a value that the destination cannot hold.
+    """
 
     truck: str
     source: TableSchema
     table: TableId
+    unfit: tuple[tuple[str, Unfit], ...] = ()
+
+    def unfit_of(self, column: str) -> Unfit | None:
+        """The column's policy; None where the truck does not say (an error, unless a sink has a lossless form)."""
+        return dict(self.unfit).get(column)
 
 
 @dataclass(frozen=True, slots=True)

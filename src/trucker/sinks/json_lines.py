@@ -9,7 +9,8 @@ identity FULL) or null. `key` is the row's key after the change (before it, in a
 A row of a snapshot is an insert with `"snapshot":true` and the snapshot's LSN; it has no time and no xid.
 
 Cells: integers, floats and numerics are JSON numbers with PostgreSQL's own digits (NaN and the infinities are strings),
-booleans are booleans, json and jsonb are embedded as they are, everything else is PostgreSQL's text as a string.
+booleans are booleans, json and jsonb are embedded as they are, everything else is PostgreSQL's text as a string. A
+column whose policy is `text` is a string whatever its type; `null` and `error` are for numbers without digits.
 
 Rows alike in shape (operation, kind of old row, columns not sent) share one template of constants and cells, which
 Arrow joins; no step is done per row in Python.
@@ -27,21 +28,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import DELETE, NO_OLD, OLD_FULL, OPERATIONS, TRUNCATE, Changes, Column, TableId, TableSchema
-from trucker.sinks.column_kind import Kind, column_kind
+from trucker.change import DELETE, NO_OLD, OLD_FULL, OPERATIONS, TRUNCATE, Changes, Column, TableSchema
+from trucker.errors import SinkError
+from trucker.sinks.base import Target
+from trucker.types import JsonForm, Unfit, column_kind
 
 Indices = npt.NDArray[np.int64]
 
-_NUMBERS: Final = frozenset({Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT})
-_NUMBERS_OR_NAMES: Final = frozenset({Kind.REAL, Kind.DOUBLE, Kind.NUMERIC})
 
+def lines(changes: Changes, target: Target | None = None, *, snapshot: bool = False) -> pa.LargeStringArray:
+    """One line per change, in their order, each with its newline.
 
-def lines(changes: Changes, table: TableId | None = None, *, snapshot: bool = False) -> pa.LargeStringArray:
-    """One line per change, in their order, each with its newline. `table` is the name to show, if not the source's."""
+    `target` gives the name to show, if not the source's, and what becomes of values JSON has no number for.
+    """
     if not len(changes):
         return pa.array([], pa.large_string())
     shapes = _shapes(changes)
-    made = [_shape_lines(changes, shape, table or changes.schema.table, snapshot) for shape in shapes]
+    target = target or Target("", changes.schema, changes.schema.table)
+    made = [_shape_lines(changes, shape, target, snapshot) for shape in shapes]
     if len(made) == 1:
         return made[0]
     order = np.argsort(np.concatenate([shape.rows for shape in shapes]), kind="stable")
@@ -79,9 +83,9 @@ def _shapes(changes: Changes) -> list[_Shape]:
     ]
 
 
-def _shape_lines(changes: Changes, shape: _Shape, table: TableId, snapshot: bool) -> pa.LargeStringArray:
+def _shape_lines(changes: Changes, shape: _Shape, target: Target, snapshot: bool) -> pa.LargeStringArray:
     part = changes if len(shape.rows) == len(changes) else changes.take(shape.rows)
-    schema = part.schema
+    schema, table = part.schema, target.table
     line = _Template()
     line.constant(f'{{"operation":"{OPERATIONS[shape.op]}","schema":{_quoted(table.schema)}')
     line.constant(f',"table":{_quoted(table.name)},"commit_lsn":"')
@@ -97,7 +101,7 @@ def _shape_lines(changes: Changes, shape: _Shape, table: TableId, snapshot: bool
     has_old = shape.old_kind != NO_OLD and shape.op != TRUNCATE
     sent = [column for column in schema.columns if column.name not in shape.unchanged]
     known = schema.columns if shape.old_kind == OLD_FULL else _key_columns(schema)
-    new, old = _Cells(part.new), _Cells(part.old)
+    new, old = _Cells(part.new, target), _Cells(part.old, target)
     line.item("new", sent if has_new else None, new)
     line.item("old", known if has_old else None, old)
     key = _key_columns(schema) if schema.key and (has_new or has_old) else None
@@ -158,27 +162,28 @@ class _Template:
 class _Cells:
     """The rows of one side (new or old) as JSON, each column made once."""
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, rows: pa.RecordBatch, target: Target) -> None:
         self._rows = rows
+        self._target = target
         self._made: dict[str, tuple[pa.Array, str]] = {}
 
     def of(self, column: Column) -> tuple[pa.Array, str]:
         """The column's cells, and the quotation mark to put around each of them, or none."""
         if column.name not in self._made:
             text = self._rows.column(column.name).cast(pa.large_string())
-            self._made[column.name] = _json_cells(text, column)
+            self._made[column.name] = _json_cells(text, column, self._target)
         return self._made[column.name]
 
 
-def _json_cells(text: pa.Array, column: Column) -> tuple[pa.Array, str]:
-    kind = column_kind(column).kind
-    if kind in _NUMBERS:
-        return text, ""
-    if kind in _NUMBERS_OR_NAMES:
-        return _quote_names(text), ""
-    if kind is Kind.BOOLEAN:
+def _json_cells(text: pa.Array, column: Column, target: Target) -> tuple[pa.Array, str]:
+    unfit, form = target.unfit_of(column.name), column_kind(column).form.json
+    if unfit is Unfit.TEXT:
+        form = JsonForm.STRING
+    if form is JsonForm.NUMBER:
+        return _numbers(text, unfit, column, target), ""
+    if form is JsonForm.BOOLEAN:
         return pc.if_else(pc.equal(text, "t"), _TRUE, _FALSE), ""
-    if kind is Kind.JSON:
+    if form is JsonForm.EMBEDDED:
         return _one_line(text), ""
     escaped = _escaped(text)
     if escaped.null_count == 0:
@@ -212,11 +217,21 @@ def _has_any(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> bool:
     return bool(wanted[np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]].any())
 
 
-def _quote_names(text: pa.Array) -> pa.Array:
-    """Numbers as they are; NaN, Infinity and -Infinity, which JSON has no numbers for, as strings."""
+def _numbers(text: pa.Array, unfit: Unfit | None, column: Column, target: Target) -> pa.Array:
+    """Numbers as they are; NaN, Infinity and -Infinity, which JSON has no numbers for, as strings or as is said."""
     if not _has_any(text, _NAME_LETTERS):
         return text
-    return pc.replace_substring_regex(text, r"^(NaN|-?Infinity)$", r'"\1"')
+    if unfit is None:
+        return pc.replace_substring_regex(text, r"^(NaN|-?Infinity)$", r'"\1"')
+    named = pc.match_substring_regex(text, r"^(NaN|-?Infinity)$")
+    if unfit is Unfit.ERROR and pc.any(named).as_py():
+        raise SinkError(
+            f"column {column.name!r} of table {target.table} has NaN or infinity, which is no number in JSON",
+            remedy=f"in truck {target.truck} write output.columns.{column.name}.unfit: null or text; without a policy "
+            "they are strings",
+            code="TRK459",
+        )
+    return pc.if_else(named, pa.scalar(None, pa.large_string()), text)
 
 
 def _one_line(text: pa.Array) -> pa.Array:

@@ -37,7 +37,7 @@ def stage_lines(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows
 
 def _pieces(work: Work, value: Changes | CopiedRows) -> Iterator[pa.RecordBatch]:
     changes = value.to_changes() if isinstance(value, CopiedRows) else value
-    text = lines(changes, work.target.table, snapshot=bool(work.batch.snapshot))
+    text = lines(changes, work.target, snapshot=bool(work.batch.snapshot))
     columns = [pa.array(changes.commit_lsn), pa.array(changes.ordinal), text]
     whole = pa.RecordBatch.from_arrays(columns, names=["commit_lsn", "ordinal", "line"])
     for start in range(0, len(changes), _PIECE_ROWS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 from fixtures.pg import Database, new_database
 from trucker.change import Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.config.models import DuckDBConnection
-from trucker.errors import TruckFailed
+from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.testing.server import Server
+from trucker.types import Unfit
 
 AT = Lsn(0x100)
 
@@ -187,6 +188,15 @@ def replicate(path: Path, target: Target, rows: CopiedRows) -> None:
         sink.close()
 
 
+def prepare(path: Path, target: Target) -> None:
+    sink = DuckDBSink(DuckDBConnection(name="d", adapter="duckdb", path=path), Workspace("p", path.parent))
+    try:
+        sink.open()
+        sink.prepare(target)
+    finally:
+        sink.close()
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.type} {case.zone}".replace("UTC", "").strip())
 def test_values_are_postgresqls(database: Database, tmp_path: Path, case: Case) -> None:
     database.execute(
@@ -242,3 +252,58 @@ def test_the_remedy_holds_every_value(database: Database, tmp_path: Path) -> Non
     replicate(tmp_path / "d.duckdb", target, rows)
     with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
         assert connection.execute("FROM public.t ORDER BY id").fetchall() == [(1, "NaN"), (2, "1.00")]
+
+
+UNFIT = (
+    ("numeric(10,2)", ("NaN", "1.50", "-0.01")),
+    ("timestamp without time zone", ("294270-01-01 00:00:00", "2026-01-02 03:04:05.6", "0044-03-15 01:00:00 BC")),
+    ("timestamp with time zone", ("294270-01-01 00:00:00+00", "0044-03-15 01:00:00+00 BC", "-infinity")),
+    ("json", ('"\\ud800"', '{"a" :  1}')),
+)
+
+
+@pytest.mark.parametrize(("type_name", "literals"), UNFIT, ids=[name for name, _ in UNFIT])
+def test_unfit_null_and_text(database: Database, tmp_path: Path, type_name: str, literals: Sequence[str]) -> None:
+    """The first value does not fit. It becomes NULL, or the column is text and has them all."""
+    values = ", ".join(f"({number}, '{text}')" for number, text in enumerate(literals))
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {type_name})", f"INSERT INTO t VALUES {values}")
+    target, rows = copied(database, type_name, "UTC")
+    replicate(tmp_path / "null.duckdb", replace(target, unfit=(("v", Unfit.NULL),)), rows)
+    replicate(tmp_path / "text.duckdb", replace(target, unfit=(("v", Unfit.TEXT),)), rows)
+    with duckdb.connect(str(tmp_path / "null.duckdb")) as connection:
+        found = connection.execute("SELECT v IS NULL FROM public.t ORDER BY id").fetchall()
+    assert found == [(number == 0,) for number in range(len(literals))]
+    with duckdb.connect(str(tmp_path / "text.duckdb")) as connection:
+        assert connection.execute("FROM public.t ORDER BY id").fetchall() == list(enumerate(literals))
+
+
+CONVERTED = tuple(case for case in CASES if case.duck_type not in ("VARCHAR", "FLOAT", "DOUBLE"))
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: f"{case.type} {case.zone}".replace("UTC", "").strip())
+def test_a_column_made_text_later_has_postgresqls_text(database: Database, tmp_path: Path, case: Case) -> None:
+    """The way out of a truck that stopped: what is there already gets the text that the copy would have brought."""
+    database.execute(
+        f"CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v {case.type})",
+        f"INSERT INTO t (v) SELECT {case.many} FROM generate_series(1, 100) i",
+    )
+    with database.connect() as connection:
+        connection.cursor().executemany(b"INSERT INTO t (v) VALUES (%s)", [(text,) for text in case.literals])
+    target, rows = copied(database, case.type, "UTC")
+    replicate(tmp_path / "d.duckdb", target, rows)
+    prepare(tmp_path / "d.duckdb", replace(target, unfit=(("v", Unfit.TEXT),)))
+    with duckdb.connect(str(tmp_path / "d.duckdb"), read_only=True) as connection_:
+        made = connection_.execute("SELECT id, v FROM public.t ORDER BY id").fetchall()
+    wanted = rows.to_changes().new
+    texts = dict(
+        zip((int(key) for key in wanted.column("id").to_pylist()), wanted.column("v").to_pylist(), strict=True)
+    )
+    assert made == sorted(texts.items())
+
+
+def test_floats_are_not_made_text_later(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v real)", "INSERT INTO t VALUES (1, 1e15)")
+    target, rows = copied(database, "real", "UTC")
+    replicate(tmp_path / "d.duckdb", target, rows)
+    with pytest.raises(SinkError, match="TRK438"):
+        prepare(tmp_path / "d.duckdb", replace(target, unfit=(("v", Unfit.TEXT),)))

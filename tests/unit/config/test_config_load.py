@@ -17,6 +17,7 @@ from trucker.config.models import (
     ProjectConfig,
     StdoutConnection,
 )
+from trucker.types import Unfit
 
 Load = Callable[..., ProjectConfig]
 Write = Callable[..., Path]
@@ -223,3 +224,19 @@ def test_examples_load(example: str) -> None:
     config = load_project(folder)
     assert config.unique_id == f"{example}_example"
     assert config.trucks
+
+
+@pytest.mark.parametrize("written", ["null", '"null"'])
+def test_what_becomes_of_values_that_do_not_fit(load: Load, written: str) -> None:
+    """YAML takes a bare null for nothing; here it is a word."""
+    truck = f"""\
+input: {{connection: main, table: a}}
+output:
+  connection: duck
+  columns:
+    odd name: {{unfit: {written}}}
+    b: {{unfit: text}}
+"""
+    (found,) = load(truck=truck).trucks
+    policies = {name: column.unfit for name, column in found.output.columns.items()}
+    assert policies == {"odd name": Unfit.NULL, "b": Unfit.TEXT}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trucker.change import Column, TableId, TableSchema
+from trucker.config.models import TruckConfig
 from trucker.engine.plan import Table, Truck
-from trucker.engine.resolve import _published, check_outputs
-from trucker.errors import ConfigError
+from trucker.engine.resolve import _published, _truck, check_outputs
+from trucker.errors import ConfigError, SourceError
 from trucker.postgres.publication import PublishedTable
+from trucker.types import Unfit
 
 HERE, THERE = ("1", "shop"), ("2", "shop")
 
@@ -74,3 +77,22 @@ def test_trucks_must_agree_on_the_rows_of_a_table() -> None:
     with pytest.raises(ConfigError) as refused:
         _published([_takes("one", where="x > 1"), _takes("two")], tables)
     assert refused.value.code == "TRK120"
+
+
+def _configured(tmp_path: Path, table: str, **columns: str) -> TruckConfig:
+    output = {"connection": "there", "columns": {name: {"unfit": policy} for name, policy in columns.items()}}
+    given = {"input": {"connection": "source", "tables": [table]}, "output": output, "name": "t", "folder": tmp_path}
+    return TruckConfig.model_validate(given)
+
+
+def test_policies_go_to_the_columns_that_are_taken(tmp_path: Path) -> None:
+    source = _source("id", "x", "y")
+    made = _truck(_configured(tmp_path, "public.*", x="null", elsewhere="text"), [source])
+    target = made.tables[TableId("public", "a")].target("t", source.schema)
+    assert target.unfit == (("x", Unfit.NULL),)
+    assert (target.unfit_of("x"), target.unfit_of("y")) == (Unfit.NULL, None)
+
+
+def test_a_key_has_no_policy_null(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"'id' is of the key of public\.a"):
+        _truck(_configured(tmp_path, "public.*", id="null"), [_source("id", "x")])

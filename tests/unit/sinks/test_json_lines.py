@@ -24,8 +24,11 @@ from trucker.change import (
     TableId,
     TableSchema,
 )
+from trucker.errors import SinkError
+from trucker.sinks.base import Target
 from trucker.sinks.json_lines import block, lines
 from trucker.testing.handmade import changes_of, delete, insert, rows_of, schema_of, truncate, update
+from trucker.types import Unfit
 
 TYPES = {
     "id": ("bigint", st.integers(-(2**63), 2**63 - 1).map(str)),
@@ -165,8 +168,34 @@ def test_a_line_of_a_snapshot() -> None:
 
 def test_the_name_to_show() -> None:
     schema = schema_of(TableId("public", "t"), {"id": "integer"}, ["id"])
-    (line,) = parsed(changes_of(schema, [truncate()]), table=TableId("x", "y"))
+    (line,) = parsed(changes_of(schema, [truncate()]), target=Target("t", schema, TableId("x", "y")))
     assert (line["schema"], line["table"], line["new"], line["old"], line["key"]) == ("x", "y", None, None, None)
+
+
+POLICIES = {"f": "double precision", "n": "numeric", "j": "json", "b": "boolean"}
+CELLS = {"f": "NaN", "n": "1.10", "j": '{"a" :\n 1}', "b": "t"}
+
+
+def _with_policy(policy: Unfit) -> dict[str, Any]:
+    schema = schema_of(TableId("public", "t"), {"id": "integer", **POLICIES}, ["id"])
+    target = Target("main", schema, schema.table, tuple((name, policy) for name in POLICIES))
+    (line,) = parsed(changes_of(schema, [insert({"id": "1", **CELLS})]), target=target)
+    new: dict[str, Any] = line["new"]
+    return new
+
+
+def test_a_column_of_policy_text_is_a_string() -> None:
+    assert _with_policy(Unfit.TEXT) == {"id": 1, **CELLS}
+
+
+def test_what_is_no_number_becomes_null_by_policy() -> None:
+    assert _with_policy(Unfit.NULL) == {"id": 1, "f": None, "n": 1.1, "j": {"a": 1}, "b": True}
+
+
+def test_what_is_no_number_stops_the_truck_by_policy() -> None:
+    """The column and the kind of value are told, and what to do; the truck stops, nothing is dropped (I8, I10)."""
+    with pytest.raises(SinkError, match=r"TRK459.*'f' of table public.t has NaN or infinity"):
+        _with_policy(Unfit.ERROR)
 
 
 def test_a_large_key_that_stayed_is_taken_from_the_old_row() -> None:

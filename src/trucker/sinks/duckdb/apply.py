@@ -30,6 +30,7 @@ from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import MOVE, StagedPart
 from trucker.sinks.duckdb.table import Table, unfit_value
 from trucker.sinks.duckdb.types import from_text
+from trucker.types import Unfit
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
 """Reads a target's staged rows from the beginning."""
@@ -69,6 +70,7 @@ class Applier:
         schema = load.target.source
         self._names = [quote_identifier(name) for name in schema.names]
         self._types = [table.types[name] for name in schema.names]
+        self._unfit = [load.target.unfit_of(name) for name in schema.names]
         self._key = key_positions(schema)
 
     def copy(self) -> None:
@@ -235,7 +237,7 @@ class Applier:
         self._scan(f"INSERT INTO {self._table.sql} ({', '.join(self._names)}) SELECT {typed} FROM incoming")
 
     def _typed(self, side: str, number: int, position: int) -> str:
-        return from_text(f"{side}{number}", self._types[position])
+        return from_text(f"{side}{number}", self._types[position], self._unfit[position])
 
     def _do(self, statement: str) -> int:
         """The number of rows it touched."""
@@ -253,8 +255,10 @@ class Applier:
     def explain(self) -> SinkError | None:
         """After a value could not be read, outside the transaction: which column it is in and what kind it is."""
         tests = ", ".join(
-            f"first(n{i}) FILTER (n{i} IS NOT NULL AND TRY({self._typed('n', i, i)}) IS NULL)"
-            for i in range(len(self._names))
+            "NULL"
+            if unfit is Unfit.NULL
+            else f"first(n{i}) FILTER (n{i} IS NOT NULL AND TRY({self._typed('n', i, i)}) IS NULL)"
+            for i, unfit in enumerate(self._unfit)
         )
         (found,) = scan(self._connection, self._load.batches, f"SELECT {tests} FROM incoming")
         for name, kind, text in zip(self._load.target.source.names, self._types, found, strict=True):

@@ -18,7 +18,8 @@ from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, widens
+from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
+from trucker.types import DUCKDB_TEXT, Unfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,14 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> None
         _create(connection, target)
         return
     for column in target.source.columns:
-        wanted = duckdb_type(column)
+        wanted = _wanted(target, column)
         name = quote_identifier(column.name)
         actual = table.types.get(column.name)
         if actual is None:
             _check_capitals(target, column.name, table)
             _add_column(connection, target, table, column)
+        elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
+            _make_text(connection, target, table, column.name)
         elif not holds(actual, wanted):
             if not widens(actual, wanted):
                 raise _unfit(target, column.name, actual, wanted)
@@ -75,20 +78,39 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> None
     _release(connection, target, table)
 
 
+def _wanted(target: Target, column: Column) -> str:
+    return duckdb_type(column, target.unfit_of(column.name))
+
+
+def _make_text(connection: duckdb.DuckDBPyConnection, target: Target, table: Table, column: str) -> None:
+    """The truck's policy has become `text`: rows that are there get PostgreSQL's text of their values, too."""
+    name, actual = quote_identifier(column), table.types[column]
+    text = to_text(name, actual)
+    if text is None:
+        raise SinkError(
+            f"column {column!r} of table {target.table} is {actual}, which DuckDB does not write as PostgreSQL does",
+            remedy=f"take unfit: text away ({actual} holds every value of the source), or drop the table and run "
+            "`trucker reset`: it is copied again as text",
+            code="TRK438",
+        )
+    run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} SET DATA TYPE VARCHAR USING {text}")
+
+
 def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
-    columns = ", ".join(f"{quote_identifier(c.name)} {duckdb_type(c)}" for c in target.source.columns)
+    columns = ", ".join(f"{quote_identifier(c.name)} {_wanted(target, c)}" for c in target.source.columns)
     run(connection, f"CREATE SCHEMA IF NOT EXISTS {catalog(connection)}.{quote_identifier(target.table.schema)}")
     run(connection, f"CREATE TABLE {_sql_name(connection, target.table)} ({columns})")
 
 
 def _add_column(connection: duckdb.DuckDBPyConnection, target: Target, table: Table, column: Column) -> None:
     """Rows that are there hold what the source gave them; rows that come bring their own."""
-    name, wanted = quote_identifier(column.name), duckdb_type(column)
+    name, wanted = quote_identifier(column.name), _wanted(target, column)
     if column.missing_value is None:
         run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted}")
         return
-    value = literal(column.missing_value, wanted)
-    if run(connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
+    unfit = target.unfit_of(column.name)
+    value = literal(column.missing_value, wanted, unfit)
+    if unfit is not Unfit.NULL and run(connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
         raise unfit_value(target, column.name, wanted, column.missing_value)
     run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted} DEFAULT {value}")
     run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP DEFAULT")
@@ -163,7 +185,7 @@ def unfit_value(target: Target, column: str, kind: str, text: str) -> SinkError:
     """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
     return SinkError(
         f"column {column!r} of table {target.table} is {kind}, which cannot hold {describe(text, kind)}",
-        remedy=f"ALTER TABLE {target.table.quoted} ALTER {quote_identifier(column)} TYPE VARCHAR, which holds "
-        "PostgreSQL's text of everything, or leave the column out with except_columns",
+        remedy=f"in truck {target.truck} say what becomes of it: output.columns.{column}.unfit: text makes the column "
+        "VARCHAR and loses nothing, null writes NULL; or leave the column out with except_columns",
         code="TRK442",
     )

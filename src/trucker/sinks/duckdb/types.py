@@ -1,15 +1,5 @@
-"""PostgreSQL's types and text in DuckDB: what a column becomes, and the SQL that turns its text into that.
-
-| PostgreSQL                               | DuckDB            |
-|------------------------------------------|-------------------|
-| smallint, integer, bigint                | the same          |
-| real, double precision                   | FLOAT, DOUBLE     |
-| numeric(p,s) with p ≤ 38 and 0 ≤ s ≤ p   | DECIMAL(p,s)      |
-| boolean, date, uuid                      | the same          |
-| time, timestamp, timestamptz             | the same          |
-| bytea                                    | BLOB              |
-| json, jsonb                              | JSON              |
-| everything else                          | VARCHAR, the text |
+"""PostgreSQL's types and text in DuckDB: what a column becomes (`trucker.types` has the table), and the SQL that turns
+its text into that.
 
 DuckDB's own parser agrees with PostgreSQL's text of these types, `infinity`, `24:00:00` and offsets with seconds
 included, but for years before Christ and bytea, which are rewritten in SQL.
@@ -21,28 +11,9 @@ import re
 from typing import Final
 
 from trucker.change import Column
-from trucker.sinks.column_kind import ColumnKind, Kind, column_kind
-
-TEXT: Final = "VARCHAR"
-TIMESTAMPTZ: Final = "TIMESTAMP WITH TIME ZONE"
-_LARGEST_PRECISION: Final = 38
-
-_TYPES: Final = {
-    Kind.SMALLINT: "SMALLINT",
-    Kind.INTEGER: "INTEGER",
-    Kind.BIGINT: "BIGINT",
-    Kind.REAL: "FLOAT",
-    Kind.DOUBLE: "DOUBLE",
-    Kind.BOOLEAN: "BOOLEAN",
-    Kind.BYTES: "BLOB",
-    Kind.DATE: "DATE",
-    Kind.TIME: "TIME",
-    Kind.TIMESTAMP: "TIMESTAMP",
-    Kind.TIMESTAMPTZ: TIMESTAMPTZ,
-    Kind.UUID: "UUID",
-    Kind.JSON: "JSON",
-    Kind.TEXT: TEXT,
-}
+from trucker.types import DUCKDB_TEXT as TEXT
+from trucker.types import DUCKDB_TIMESTAMPTZ as TIMESTAMPTZ
+from trucker.types import Unfit, column_kind, duckdb_form
 
 _INTEGERS: Final = ("SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _DIGITS: Final = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19, "HUGEINT": 38}
@@ -50,23 +21,22 @@ _CALENDAR: Final = frozenset({"DATE", "TIMESTAMP", TIMESTAMPTZ})
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
-def duckdb_type(column: Column) -> str:
+def duckdb_type(column: Column, unfit: Unfit | None = None) -> str:
     """The type a column is given in a table that trucker makes, as DuckDB's catalog spells it."""
-    found = column_kind(column)
-    return _decimal_or_text(found) if found.kind is Kind.NUMERIC else _TYPES[found.kind]
+    return TEXT if unfit is Unfit.TEXT else duckdb_form(column_kind(column))
 
 
-def _decimal_or_text(found: ColumnKind) -> str:
-    precision, scale = found.precision, found.scale
-    if precision is None or scale is None or not 0 <= scale <= precision <= _LARGEST_PRECISION:
-        return TEXT
-    return f"DECIMAL({precision},{scale})"
+def from_text(text: str, kind: str, unfit: Unfit | None = None) -> str:
+    """The SQL that makes a value of type `kind` of PostgreSQL's text; `text` is an SQL expression.
 
-
-def from_text(text: str, kind: str) -> str:
-    """The SQL that makes a value of type `kind` of PostgreSQL's text; `text` is an SQL expression."""
+    It fails for what the type cannot hold; with the policy `null` it is NULL then.
+    """
     if kind == TEXT:
         return text
+    return f"TRY({_parsed(text, kind)})" if unfit is Unfit.NULL else _parsed(text, kind)
+
+
+def _parsed(text: str, kind: str) -> str:
     if kind == "BLOB":
         # What has no \x in front is in the old escape format: unhex refuses the question mark put in its place.
         digits = f"CASE WHEN starts_with({text}, '\\x') THEN substr({text}, 3) WHEN {text} IS NOT NULL THEN '?' END"
@@ -77,9 +47,22 @@ def from_text(text: str, kind: str) -> str:
     return f"CAST({text} AS {kind})"
 
 
-def literal(text: str | None, kind: str) -> str:
+def to_text(value: str, kind: str) -> str | None:
+    """The SQL that makes PostgreSQL's text of a value of type `kind` again; None where DuckDB writes it otherwise."""
+    if kind in ("FLOAT", "DOUBLE"):
+        return None
+    if kind == "BLOB":
+        return f"'\\x' || lower(hex({value}))"
+    if kind == "BOOLEAN":
+        return f"CASE WHEN {value} THEN 't' WHEN NOT {value} THEN 'f' END"
+    if kind in _CALENDAR:
+        return rf"regexp_replace(CAST({value} AS VARCHAR), '^(\S+) \(BC\)(.*)$', '\1\2 BC')"
+    return f"CAST({value} AS VARCHAR)"
+
+
+def literal(text: str | None, kind: str, unfit: Unfit | None = None) -> str:
     """PostgreSQL's text as an SQL constant of type `kind`."""
-    return "NULL" if text is None else from_text("'" + text.replace("'", "''") + "'", kind)
+    return "NULL" if text is None else from_text("'" + text.replace("'", "''") + "'", kind, unfit)
 
 
 def holds(actual: str, wanted: str) -> bool:

@@ -21,6 +21,7 @@ from trucker.listening import Silent
 # "read-only": a server that has just become, or not yet ceased to be, a standby.
 _PASSING: Final = re.compile(r"08|53|57P|40001|40P01|55P03|57014|25006")
 _STAGED_COLUMN: Final = re.compile(r"column c(\d+)\b")
+_COPIED_COLUMN: Final = re.compile(r"COPY .*?, line \d+, column (.*)", re.DOTALL)
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 # What libpq says, in English at least, when trying again will not help. Anything else may pass.
@@ -61,17 +62,30 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
 
 
 def explain(
-    error: psycopg.Error, where: str, *, table: TableId | None = None, columns: Sequence[str] = ()
+    error: psycopg.Error,
+    where: str,
+    *,
+    table: TableId | None = None,
+    columns: Sequence[str] = (),
+    copied: Sequence[str] = (),
 ) -> SinkError:
-    """A failed statement. `columns` are those that staging calls c0, c1, …"""
+    """A failed statement. `columns` are those that staging calls c0, c1, …; `copied` keep their names."""
     if passing(error):
         return SinkUnavailable(f"{where}: {_called(error)}", remedy="it is tried again")
     diag = error.diag
-    staged = _STAGED_COLUMN.search(diag.context or "")
+    staged = _STAGED_COLUMN.search(diag.context or "") if columns else None
     column = diag.column_name or (columns[int(staged[1])] if staged and int(staged[1]) < len(columns) else None)
+    column = column or _copied_column(diag.context or "", copied)
     named = (("column", column), ("constraint", diag.constraint_name), ("table", _other(diag.table_name, table)))
     parts = [where, f": {_called(error)}", *(f", {kind} {name}" for kind, name in named if name)]
     return SinkError("".join(parts), remedy=_remedy(error, table, column), code=_code(error))
+
+
+def _copied_column(context: str, names: Sequence[str]) -> str | None:
+    """The column that COPY stopped at. Its name is followed by the value, so it is found among those there are."""
+    found = _COPIED_COLUMN.match(context)
+    rest = found[1] if found else ""
+    return max((name for name in names if rest == name or rest.startswith(f"{name}:")), key=len, default=None)
 
 
 def _called(error: psycopg.Error) -> str:
@@ -109,7 +123,10 @@ def _remedy(error: psycopg.Error, table: TableId | None, column: str | None) -> 
     if state[:2] == "23":
         return "drop the destination's constraint, or widen it"
     if state[:2] == "22":
-        return f"give the destination's column the source's type: ALTER TABLE {name} ALTER COLUMN {of} TYPE …"
+        return (
+            f"give the destination's column the source's type: ALTER TABLE {name} ALTER COLUMN {of} TYPE …; or let the"
+            f" truck write it as text or NULL: output.columns.{column or '…'}.unfit"
+        )
     if state in ("42P01", "42703", "3F000"):
         return "start trucker again: it makes what is missing at the destination"
     return "the destination server's log has the statement and the full message"

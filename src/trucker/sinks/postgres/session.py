@@ -33,6 +33,7 @@ SETTINGS: Final = {
     "bytea_output": "hex",
     "lc_monetary": "C",
     "xmloption": "content",
+    "array_nulls": "on",
     "standard_conforming_strings": "on",
     "search_path": "pg_catalog",
     "row_security": "off",

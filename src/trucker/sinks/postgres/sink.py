@@ -20,6 +20,7 @@ from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
 from trucker.sinks.postgres.table import DestinationTable
+from trucker.sinks.postgres.unfit import fitting
 
 
 class PostgresSink(Sink):
@@ -62,6 +63,7 @@ class PostgresSink(Sink):
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
         where = f"writing table {target.table}"
+        changes = fitting(target, lambda: self._session(where, target), self._describe, changes)
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_part(lent, self._project, work, self._describe(lent, target), changes)
@@ -107,7 +109,8 @@ class PostgresSink(Sink):
                 yield lent
         except psycopg.Error as error:
             self._tables.clear()
-            raise explain(error, where, table=target.table if target else None) from None
+            names = target.source.names if target else ()
+            raise explain(error, where, table=target.table if target else None, copied=names) from None
         except Exception:
             self._tables.clear()
             raise

@@ -13,6 +13,7 @@ from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
+from trucker.types import Unfit, column_kind
 
 # The first oid that initdb may give to what is not PostgreSQL's own: below it, an oid means the same everywhere.
 _FIRST_FOREIGN_OID: Final = 16_384
@@ -29,6 +30,15 @@ class DestinationColumn:
     has_default: bool
     identity: str
     generated: bool
+
+    @property
+    def is_text(self) -> bool:
+        return self.type == "text" or self.type.startswith("text collate ")
+
+    @property
+    def bare_type(self) -> str:
+        """The type without its collation."""
+        return self.type.partition(" collate ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,7 @@ def prepare(session: Session, target: Target) -> DestinationTable:
             if found is None:
                 _create(session, target)
             else:
+                found = _made_text(session, target, found)
                 _refuse(session, target, found)
                 _widen(session, target, found)
     except psycopg.errors.InsufficientPrivilege:
@@ -129,6 +140,17 @@ def _create(session: Session, target: Target) -> None:
     if source.key:
         lines.append(f"primary key ({', '.join(map(quote_identifier, source.key))})")
     session.run(f"create table {table.quoted} ({', '.join(lines)})")
+
+
+def _made_text(session: Session, target: Target, found: DestinationTable) -> DestinationTable:
+    """Columns whose policy has become `text` are made so; the values that are there keep their text."""
+    wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in found.columns]
+    typed = [name for name in wanted if not found.columns[name].is_text]
+    for column in typed:
+        name = quote_identifier(column)
+        text = f"case num_nulls({name}) when 0 then format('%s', {name}) end"
+        session.run(f"alter table {target.table.quoted} alter column {name} type text using {text}")
+    return (describe(session, target.table) or found) if typed else found
 
 
 def _widen(session: Session, target: Target, found: DestinationTable) -> None:
@@ -218,8 +240,9 @@ def _differing(session: Session, target: Target, found: DestinationTable) -> lis
 
 
 def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
-    """By column the type it has here and its oid: the source's where it is known here, else text and 0.
+    """By column the type to give it here, and the oid of the source's type here: text and 0 where it is not known.
 
+    Text is also what the truck says should be, and what names objects that only the source has (`regclass`).
     A name that `to_regtype` knows has been parsed as nothing but a type, so it is safe in a statement.
     """
     columns = target.source.columns
@@ -238,7 +261,11 @@ def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
         [column.typmod for column in columns],
         _FIRST_FOREIGN_OID,
     )
-    return {name: (type_name or "text", oid) for name, type_name, oid in rows}
+    as_text = {name for name, unfit in target.unfit if unfit is Unfit.TEXT}
+    forms = {column.name: column_kind(column).form.postgres for column in columns}
+    return {
+        name: ("text" if name in as_text else forms[name] or type_name or "text", oid) for name, type_name, oid in rows
+    }
 
 
 def _not_allowed(session: Session, target: Target) -> SinkError:

@@ -109,8 +109,10 @@ becoming blanks. In a table that you made yourself the columns' own types count.
 
 The destination's `::text` is the source's, to the byte. A table that trucker makes has the source's types. A type that
 is not PostgreSQL's own is looked for under its full name, schema included: create it, or its extension, there first,
-and the column has it. Where the destination has no such type the column is `text`. An enum that lacks a label stops
-the truck when the first value with it comes (`TRK405`).
+and the column has it. Where the destination has no such type the column is `text`, and the log says so, with the
+statements that would make it. Where it has one of that name that would read the text as something else (other fields
+of a composite type, another subtype of a range) the truck is refused with the statements that make the right one
+(`TRK409`). An enum that lacks a label stops the truck when the first value with it comes (`TRK405`).
 
 `regclass`, `regtype`, `regrole` and their kin name objects of the source, which the destination need not have: their
 columns are `text`, names qualified with their schema.

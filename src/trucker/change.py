@@ -61,6 +61,7 @@ class Column:
 
     `type_name` is `format_type()`'s text with domains resolved to their base type, or "" where only the
     stream has described the column. `missing_value` is what rows older than an ADD COLUMN hold for it.
+    `definition` has the statements that make the type, where it is a user's (`type_definition`).
     """
 
     name: str
@@ -69,6 +70,7 @@ class Column:
     type_name: str = ""
     not_null: bool = False
     missing_value: str | None = None
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
+from trucker.type_definition import FIRST_USER_OID, definitions_query
 
 Connection = psycopg.Connection[Any]
 
@@ -48,9 +49,12 @@ _TYPE_NAMES = """
     select w.oid, w.typmod,
            case when not w.is_array then format_type(w.resolved, w.modifier)
                 when t.typsubscript = 'array_subscript_handler'::regproc then format_type(w.oid, w.typmod)
-                else format_type(w.resolved, w.modifier) || '[]' end
+                else format_type(w.resolved, w.modifier) || '[]' end,
+           case when w.is_array and t.typsubscript = 'array_subscript_handler'::regproc then w.oid else w.resolved end
       from wanted w join pg_type t on t.oid = w.resolved
      where t.typtype <> 'd'"""
+
+_DEFINITIONS = definitions_query("%(oids)s").encode()
 
 # attmissingval is an array of one: joined with nothing it is that element as its type writes it.
 # A NOT NULL that was added as NOT VALID (PostgreSQL 18) may not hold for the rows that were there before.
@@ -199,12 +203,23 @@ def identity_problem(table: SourceTable) -> SourceError | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class SourceType:
+    """A type's name by `format_type()`, domains resolved, and the statements that make it where it is a user's."""
+
+    name: str = ""
+    definition: str = ""
+
+
 @translated("reading the catalogue")
-def type_names(connection: Connection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """`format_type()`'s name for each (oid, typmod), domains resolved. A type that is gone is absent."""
+def source_types(connection: Connection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SourceType]:
+    """What there is to know of each (oid, typmod). A type that is gone is absent."""
     wanted = list(dict.fromkeys(types))
     arguments = {"oids": [oid for oid, _ in wanted], "typmods": [typmod for _, typmod in wanted]}
-    return {(oid, typmod): name for oid, typmod, name in connection.execute(_TYPE_NAMES, arguments)}
+    rows = connection.execute(_TYPE_NAMES, arguments).fetchall()
+    users = list({resolved for *_, resolved in rows if resolved >= FIRST_USER_OID})
+    made = dict(connection.execute(_DEFINITIONS, {"oids": users}).fetchall()) if users else {}
+    return {(oid, typmod): SourceType(name, made.get(resolved, "")) for oid, typmod, name, resolved in rows}
 
 
 @translated("reading the catalogue")
@@ -213,7 +228,7 @@ def describe(connection: Connection, table: TableId, columns: Sequence[Column]) 
 
     The table may have been altered, renamed or dropped since the stream described it: what is not found stays open.
     """
-    names = type_names(connection, ((column.type_oid, column.typmod) for column in columns))
+    types = source_types(connection, ((column.type_oid, column.typmod) for column in columns))
     row = next(iter(_rows(connection, _TABLE, [table.schema, table.name])), None)
     known: dict[str, Column] = {}
     key: tuple[str, ...] = ()
@@ -221,13 +236,14 @@ def describe(connection: Connection, table: TableId, columns: Sequence[Column]) 
         known = {column.name: column for column in _load_columns(connection, row["oid"], None)[0]}
         relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
         key = _key(next(found for found in relations if found["oid"] == row["oid"]))
-    described = tuple(_described(column, names, known.get(column.name)) for column in columns)
+    described = tuple(_described(column, types, known.get(column.name)) for column in columns)
     present = {column.name for column in columns}
     return TableSchema(table, described, key if set(key) <= present else ())
 
 
-def _described(column: Column, names: dict[tuple[int, int], str], known: Column | None) -> Column:
-    named = replace(column, type_name=names.get((column.type_oid, column.typmod), ""))
+def _described(column: Column, types: dict[tuple[int, int], SourceType], known: Column | None) -> Column:
+    found = types.get((column.type_oid, column.typmod), SourceType())
+    named = replace(column, type_name=found.name, definition=found.definition)
     if known is None or known.type_oid != column.type_oid:
         return named
     return replace(named, not_null=known.not_null, missing_value=known.missing_value)
@@ -267,10 +283,11 @@ def _load_columns(
     """The columns that are replicated, and the names of generated ones that are not."""
     rows = connection.execute(_COLUMNS, [oid]).fetchall()
     taken = [row for row in rows if (row[0] in published if published is not None else not row[3])]
-    names = type_names(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
+    types = source_types(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
     columns = tuple(
-        Column(name, type_oid, typmod, names.get((type_oid, typmod), ""), not_null, missing)
+        Column(name, type_oid, typmod, found.name, not_null, missing, found.definition)
         for name, type_oid, typmod, _, not_null, missing in taken
+        for found in [types.get((type_oid, typmod), SourceType())]
     )
     present = {column.name for column in columns}
     return columns, tuple(row[0] for row in rows if row[3] and row[0] not in present)

@@ -11,7 +11,15 @@ import pytest
 from fixtures.pg import Database
 from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SourceError
-from trucker.postgres.catalog import SourceTable, describe, identity_problem, list_tables, load_table, type_names
+from trucker.postgres.catalog import (
+    SourceTable,
+    SourceType,
+    describe,
+    identity_problem,
+    list_tables,
+    load_table,
+    source_types,
+)
 from trucker.postgres.connect import connect
 
 
@@ -213,8 +221,53 @@ def _alter(connection: psycopg.Connection[Any]) -> None:
 
 def test_types_that_are_gone_have_no_name(database: Database) -> None:
     with connect(database.connection, application="test") as connection:
-        assert type_names(connection, [(23, -1), (999_999, -1), (1043, 14)]) == {
-            (23, -1): "integer",
-            (1043, 14): "character varying(10)",
+        assert source_types(connection, [(23, -1), (999_999, -1), (1043, 14)]) == {
+            (23, -1): SourceType("integer"),
+            (1043, 14): SourceType("character varying(10)"),
         }
-        assert type_names(connection, []) == {}
+        assert source_types(connection, []) == {}
+
+
+def test_what_older_rows_hold_is_whole_whatever_the_type(any_database: Database) -> None:
+    """A default's text is taken as its type writes it: boxes are parted by semicolons, arrays hold quotes and NULLs."""
+    defaults = {
+        "box": "(1,1),(0,0)",
+        "box[]": "{(1,1),(0,0);(2,2),(1,1)}",
+        "text": 'a "b", {c} \\ d',
+        "text[]": '{"a \\"b\\"",NULL,"","{x}"}',
+        "int[]": "[0:1]={1,2}",
+        "json": '{"a" : [1, "x"]}',
+    }
+    any_database.execute("create table t (id int primary key)", "insert into t values (1)")
+    columns = (f"c{n} {kind} default '{value}'" for n, (kind, value) in enumerate(defaults.items()))
+    any_database.execute(*(f"alter table t add column {column}" for column in columns))
+    found = [column.missing_value for column in load(any_database, "t").schema.columns[1:]]
+    assert found == list(defaults.values())
+
+
+def test_users_types_and_what_they_are_made_of(any_database: Database) -> None:
+    any_database.execute(
+        "create schema other",
+        "create type other.mood as enum ('ok', 'it''s')",
+        'create type other.pair as ("A" int, m other.mood)',
+        "create domain pairs as other.pair[]",
+        "create domain one as other.pair",
+        "create type span as range (subtype = numeric)",
+        "create table t (a one, b pairs, c pairs[], d span[], e other.mood[], f int4range)",
+    )
+    mood = "create type other.mood as enum ('ok', 'it''s')"
+    pair = 'create type other.pair as ("A" integer, m other.mood)'
+    made = {
+        "a": ("other.pair", f"{mood};\n{pair}"),
+        "b": ("other.pair[]", f"{mood};\n{pair}"),
+        # There is no other type that reads the text of an array of arrays as such.
+        "c": ("public.pairs[]", f"{mood};\n{pair};\ncreate domain public.pairs as other.pair[]"),
+        "d": (
+            "public.span[]",
+            "create type public.span as range (subtype = numeric, multirange_type_name = public.span_multirange)",
+        ),
+        "e": ("other.mood[]", mood),
+        "f": ("int4range", ""),
+    }
+    columns = load(any_database, "t").schema.columns
+    assert {column.name: (column.type_name, column.definition) for column in columns} == made

@@ -34,6 +34,7 @@ SETTINGS: Final = {
     "lc_monetary": "C",
     "xmloption": "content",
     "array_nulls": "on",
+    "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
     "search_path": "pg_catalog",
     "row_security": "off",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,10 +14,10 @@ from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
+from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 
-# The first oid that initdb may give to what is not PostgreSQL's own: below it, an oid means the same everywhere.
-_FIRST_FOREIGN_OID: Final = 16_384
+log = logging.getLogger("trucker.sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,9 @@ def _create(session: Session, target: Target) -> None:
     if not exists:
         session.run(f"create schema {quote_identifier(table.schema)}")
     types = _types(session, target)
+    _refuse_other_shapes(session, target, types)
+    for column in source.columns:
+        _tell_text(target, column, types)
     lines = [
         f"{quote_identifier(column.name)} {types[column.name][0]}{' not null' if column.not_null else ''}"
         for column in source.columns
@@ -155,11 +159,13 @@ def _made_text(session: Session, target: Target, found: DestinationTable) -> Des
 
 def _widen(session: Session, target: Target, found: DestinationTable) -> None:
     types = _types(session, target)
+    _refuse_other_shapes(session, target, types, found)
     alter = f"alter table {target.table.quoted}"
     for column in target.source.columns:
         name = quote_identifier(column.name)
         if column.name not in found.columns:
             type_name = types[column.name][0]
+            _tell_text(target, column, types)
             if column.missing_value is None:
                 session.run(f"{alter} add column {name} {type_name}")
                 continue
@@ -259,13 +265,60 @@ def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
         [column.type_name for column in columns],
         [column.type_oid for column in columns],
         [column.typmod for column in columns],
-        _FIRST_FOREIGN_OID,
+        FIRST_USER_OID,
     )
     as_text = {name for name, unfit in target.unfit if unfit is Unfit.TEXT}
     forms = {column.name: column_kind(column).form.postgres for column in columns}
     return {
         name: ("text" if name in as_text else forms[name] or type_name or "text", oid) for name, type_name, oid in rows
     }
+
+
+_DEFINITIONS: Final = definitions_query("$1")
+
+
+def _refuse_other_shapes(
+    session: Session, target: Target, types: Mapping[str, tuple[str, int]], found: DestinationTable | None = None
+) -> None:
+    """Raise for a user's type that has the source's name here, but would read its text as something else."""
+    columns = [
+        column
+        for column in target.source.columns
+        if column.definition and types[column.name][1] and _is_or_will_be(column, types[column.name], found)
+    ]
+    if not columns:
+        return
+    made = dict(session.run(_DEFINITIONS, [types[column.name][1] for column in columns]).fetchall())
+    for column in columns:
+        here = made.get(types[column.name][1], "")
+        if not same_shape(column.definition, here):
+            raise SinkError(
+                f"column {column.name} of table {target.table}: type {column.type_name} is not here what it is at the"
+                f" source ({here or 'made otherwise'})",
+                remedy=f"make it the same, under this name: {column.definition}; or let the truck write text: "
+                f"output.columns.{column.name}.unfit: text",
+                code="TRK409",
+            )
+
+
+def _is_or_will_be(column: Column, wanted: tuple[str, int], found: DestinationTable | None) -> bool:
+    """Whether the column is, or will be made, of the source's type and not text."""
+    own = found.columns.get(column.name) if found else None
+    return own.type_oid == wanted[1] if own else wanted[0] != "text"
+
+
+def _tell_text(target: Target, column: Column, types: Mapping[str, tuple[str, int]]) -> None:
+    if column.type_name and not types[column.name][1]:
+        log.info(
+            "column is text: its type is not known at the destination",
+            extra={
+                "truck": target.truck,
+                "table": str(target.table),
+                "column": column.name,
+                "type": column.type_name,
+                "made_by": column.definition,
+            },
+        )
 
 
 def _not_allowed(session: Session, target: Target) -> SinkError:

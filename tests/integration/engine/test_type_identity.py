@@ -7,17 +7,21 @@ of what the destination holds once PostgreSQL has read it. TRUCKER_SEED repeats 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from fixtures.pg import Database, new_database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import chosen_seed
+from fixtures.type_oracle import json_rows
 from fixtures.type_source import Source, unsettle
 from fixtures.type_values import create_user_types
+from trucker.errors import TruckerError
 from trucker.testing.server import Server
 
 pytestmark = pytest.mark.spark
@@ -87,6 +91,54 @@ def test_every_type_is_the_same_everywhere(database: Database, everywhere: Every
     source = Source(database, chosen_seed(), rows=50, large=2 * MIB)
     _copied_and_streamed(source, everywhere, spark)
     _same_types(source, everywhere.replica)
+
+
+def test_a_value_that_does_not_fit_and_the_ways_on(
+    database: Database, project: ProjectFolder, spark: Any, tmp_path: Path
+) -> None:
+    """The truck stops and says why, the other goes on; with a policy it goes on, and nothing is lost (I8)."""
+    lake = tmp_path / "lake.duckdb"
+    database.execute(
+        "create table prices (id int primary key, price numeric(10,2), seen timestamptz)",
+        "insert into prices values (1, 1.50, '2026-01-02 03:04:05+00')",
+    )
+    project.connect({"name": "lake", "adapter": "duckdb", "path": str(lake)})
+    project.connect({"name": "lines", "adapter": "jsonl", "path": str(tmp_path / "lines")})
+    project.truck("lake", ["public.prices"], {"connection": "lake"})
+    project.truck("lines", ["public.prices"], {"connection": "lines", "columns": {"price": {"unfit": None}}})
+    InThread(project, spark, once=True).join()
+    database.execute("insert into prices values (2, 'NaN', 'infinity'), (3, 2, '294276-01-01')")
+    stopped = _errors(project, spark)
+    assert list(stopped) == ["lake"]
+    assert "TRK442" in stopped["lake"]
+    assert "'price' of table public.prices is DECIMAL(10,2), which cannot hold NaN" in stopped["lake"]
+    policies = {"price": {"unfit": "text"}, "seen": {"unfit": None}}
+    project.truck("lake", ["public.prices"], {"connection": "lake", "columns": policies})
+    assert _errors(project, spark) == {}
+    with duckdb.connect(str(lake), read_only=True) as connection:
+        found = connection.execute(
+            "SELECT id, price, left(seen::VARCHAR, 19) FROM public.prices ORDER BY id"
+        ).fetchall()
+    assert found == [(1, "1.50", "2026-01-02 03:04:05"), (2, "NaN", "infinity"), (3, "2.00", None)]
+    rows = json_rows(tmp_path / "lines" / "lines")["prices"]
+    assert [str(rows[key]["price"]) for key in sorted(rows)] == ["1.50", "None", "2.00"]
+
+
+def _errors(project: ProjectFolder, spark: Any) -> dict[str, str]:
+    """What trucks stopped at."""
+    with suppress(TruckerError):
+        InThread(project, spark, once=True).join()
+    status = project.status()
+    assert status is not None
+    return {truck.name: truck.error for truck in status.trucks if truck.error}
+
+
+@pytest.mark.soak
+def test_every_type_of_postgresql_16(database16: Database, everywhere: Everywhere, spark: Any) -> None:
+    """An older source."""
+    everywhere.project.config["connections"] = []
+    everywhere.project.connect(postgres("source", database16))
+    _copied_and_streamed(Source(database16, chosen_seed(), rows=100, large=MIB), everywhere, spark)
 
 
 @pytest.mark.soak

@@ -6,6 +6,8 @@
 `new` is null in deletes and truncates. `old` is what PostgreSQL sent of the row before: the key, the whole row (replica
 identity FULL) or null. `key` is the row's key after the change (before it, in a delete), null where the table has none.
 `unchanged` is there only when a value was not sent because it did not change; such a column is absent from `new`.
+`json_null` and `old_json_null` are there only when a json column of `new` or `old` holds JSON's own null: they name it,
+because a column without a value looks the same.
 A row of a snapshot is an insert with `"snapshot":true` and the snapshot's LSN; it has no time and no xid.
 
 Cells: integers, floats and numerics are JSON numbers with PostgreSQL's own digits (NaN and the infinities are strings),
@@ -108,6 +110,8 @@ def _shape_lines(changes: Changes, shape: _Shape, target: Target, snapshot: bool
     line.item("key", key, old if not has_new or _key_unsent(schema, shape) else new)
     if shape.unchanged and has_new:
         line.constant(f',"unchanged":{json.dumps(shape.unchanged, ensure_ascii=False, separators=(",", ":"))}')
+    line.json_nulls("json_null", sent if has_new else (), new)
+    line.json_nulls("old_json_null", known if has_old else (), old)
     line.constant("}\n")
     return line.join(len(part))
 
@@ -151,6 +155,17 @@ class _Template:
             self.constant(mark)
         self.constant("}")
 
+    def json_nulls(self, name: str, columns: Sequence[Column], cells: _Cells) -> None:
+        """`,"name":[…]` in rows where one of the columns holds JSON's null."""
+        marks = [
+            pc.if_else(held, pa.scalar(f",{_quoted(column.name)}", pa.large_string()), _NOTHING)
+            for column in columns
+            if (held := cells.json_null(column)) is not None
+        ]
+        if marks:
+            names = pc.binary_join_element_wise(*marks, _NOTHING)
+            self.cells(pc.replace_substring_regex(names, "(?s)^,(.+)$", rf',"{name}":[\1]'))
+
     def join(self, count: int) -> pa.LargeStringArray:
         pieces = [pa.scalar(piece, pa.large_string()) if isinstance(piece, str) else piece for piece in self._pieces]
         if not any(isinstance(piece, pa.Array) for piece in pieces):
@@ -174,11 +189,20 @@ class _Cells:
             self._made[column.name] = _json_cells(text, column, self._target)
         return self._made[column.name]
 
+    def json_null(self, column: Column) -> pa.Array | None:
+        """Which of the column's cells are JSON's null; None where none is, or could be mistaken."""
+        if _form(column, self._target) is not JsonForm.EMBEDDED:
+            return None
+        held = pc.fill_null(pc.equal(pc.utf8_trim(self.of(column)[0], " \t"), "null"), False)
+        return held if pc.any(held).as_py() else None
+
+
+def _form(column: Column, target: Target) -> JsonForm:
+    return JsonForm.STRING if target.unfit_of(column.name) is Unfit.TEXT else column_kind(column).form.json
+
 
 def _json_cells(text: pa.Array, column: Column, target: Target) -> tuple[pa.Array, str]:
-    unfit, form = target.unfit_of(column.name), column_kind(column).form.json
-    if unfit is Unfit.TEXT:
-        form = JsonForm.STRING
+    unfit, form = target.unfit_of(column.name), _form(column, target)
     if form is JsonForm.NUMBER:
         return _numbers(text, unfit, column, target), ""
     if form is JsonForm.BOOLEAN:

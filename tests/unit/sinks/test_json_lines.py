@@ -97,6 +97,10 @@ def reference(schema: TableSchema, changes: Changes, i: int) -> str:
     }
     if has_new and unchanged:
         items["unchanged"] = json.dumps(unchanged, separators=(",", ":"))
+    for name, row, columns in (("json_null", new, sent if has_new else []), ("old_json_null", old, known)):
+        nulls = [c for c in columns if row[c] == "null" and schema.column(c).type_name in ("json", "jsonb")]
+        if nulls:
+            items[name] = json.dumps(nulls, separators=(",", ":"))
     return "{" + ",".join(f'"{name}":{text}' for name, text in items.items()) + "}\n"
 
 

@@ -187,7 +187,8 @@ class _Attempt:
         wanted = sorted({table for need in self._needs.values() for table in need.tables})
         with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
             enter_snapshot(connection, self._exported.snapshot)
-            tables = {table: load_table(connection, table) for table in wanted}
+            made = self._copier.connection.publication
+            tables = {table: load_table(connection, table, publication=made) for table in wanted}
             size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
             chunks = {}
             for name, table in tables.items():

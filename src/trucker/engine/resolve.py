@@ -61,7 +61,8 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
         if truck.input.connection != connection.name:
             continue
         wanted = _select(truck, available, database)
-        tables |= {name: load_table(database, name) for name in wanted if name not in tables}
+        made = connection.publication
+        tables |= {name: load_table(database, name, publication=made) for name in wanted if name not in tables}
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
     publication, slot = source_names(config, connection)
     return ResolvedSource(

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from trucker.change import Column, TableId, TableSchema
+from trucker.change import Column, TableId, TableSchema, quote_identifier
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
 from trucker.type_definition import FIRST_USER_OID, definitions_query
@@ -96,6 +96,9 @@ _IDENTITIES = """
 
 _BYTES = "select coalesce(sum(pg_table_size(oid)), 0)::bigint from unnest(%s::oid[]) as leaf(oid)"
 
+# From 18 on generated columns can be published; since then those that are not must not be part of an identity.
+_SINCE_HIDDEN = 180000
+
 _KINDS = {
     "v": "a view",
     "m": "a materialized view",
@@ -124,7 +127,9 @@ class SourceTable:
 
     `identity` is pg_class.relreplident. `identity_columns` are the columns every old tuple carries, whichever
     partition it is of; all columns under FULL, none where rows cannot be identified. `generated` columns are
-    computed by the server and not part of `schema`. `bytes` counts the rows with their TOAST, not indexes.
+    computed by the server and not part of `schema`, unless the publication sends them. `hidden` are those for which
+    PostgreSQL refuses to change a row that is identified as a whole, because its old tuple could not be sent whole.
+    `bytes` counts the rows with their TOAST, not indexes.
     """
 
     schema: TableSchema
@@ -136,6 +141,7 @@ class SourceTable:
     bytes: int
     leaves: tuple[Leaf, ...]
     generated: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
     @property
     def table(self) -> TableId:
@@ -157,12 +163,12 @@ def list_tables(connection: Connection) -> list[TableId]:
 def load_table(connection: Connection, table: TableId, *, publication: str | None = None) -> SourceTable:
     """One table. `SourceError` where there is none, or it is of a kind that logical replication leaves out.
 
-    With `publication` its column list decides which columns there are; without, all but generated ones.
+    Its columns are all but the generated ones, and of those the ones that `publication` sends (PostgreSQL 18).
     """
     row = _find(connection, table)
     _refuse_kind(table, row["relkind"], row["relpersistence"], row["relispartition"])
     relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
-    columns, generated = _load_columns(connection, row["oid"], _published(connection, publication, table))
+    columns, generated = _load_columns(connection, row["oid"], _sent(connection, publication, table))
     if not columns:
         raise SourceError(
             f"table {table} has no column that could be replicated",
@@ -185,13 +191,23 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
         _scalar(connection, _BYTES, [[leaf.oid for leaf in leaves]]),
         leaves,
         generated,
+        generated if connection.info.server_version >= _SINCE_HIDDEN else (),
     )
 
 
 def identity_problem(table: SourceTable) -> SourceError | None:
     """Why the application's UPDATE or DELETE would fail once the table is published, or could not be followed (I11)."""
     key = table.schema.key
+    unsent = [name for name in key if name not in table.schema.names]
+    if unsent:
+        return SourceError(
+            f"table {table.table}: its key has the generated column {unsent[0]}, which is not sent",
+            remedy=_other_key(table),
+            code="TRK212",
+        )
     for leaf in table.leaves or (Leaf(table.oid, table.table, table.identity, table.identity_columns),):
+        if leaf.identity == "f" and table.hidden:
+            return _hidden_problem(table, leaf)
         if leaf.identity == "f" or (key and set(key) <= set(leaf.identity_columns)):
             continue
         return SourceError(
@@ -201,6 +217,29 @@ def identity_problem(table: SourceTable) -> SourceError | None:
             code="TRK212",
         )
     return None
+
+
+def _other_key(table: SourceTable) -> str:
+    name = table.table.quoted
+    if table.identity == "i":
+        return f"run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT  (or USING INDEX another one)"
+    return (
+        f"leave the table out, or give it another primary key (ALTER TABLE {name} DROP CONSTRAINT …, ADD PRIMARY KEY …)"
+    )
+
+
+def _hidden_problem(table: SourceTable, leaf: Leaf) -> SourceError:
+    name, column = leaf.table.quoted, quote_identifier(table.hidden[0])
+    rather = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT"
+    drop = f"ALTER TABLE {name} ALTER COLUMN {column} DROP EXPRESSION"
+    first = rather if table.schema.key else f"ALTER TABLE {name} ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT"
+    return SourceError(
+        f"table {leaf.table} has REPLICA IDENTITY FULL and the generated column {table.hidden[0]}: once it is"
+        " published, PostgreSQL would refuse every UPDATE and DELETE of it",
+        remedy=f"run: {first}  (or, for a stored one, {drop}; or name a `publication` made beforehand that has"
+        " publish_generated_columns = stored)",
+        code="TRK212",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +272,8 @@ def describe(connection: Connection, table: TableId, columns: Sequence[Column]) 
     known: dict[str, Column] = {}
     key: tuple[str, ...] = ()
     if row is not None:
-        known = {column.name: column for column in _load_columns(connection, row["oid"], None)[0]}
+        sent = frozenset(column.name for column in columns)
+        known = {column.name: column for column in _load_columns(connection, row["oid"], sent)[0]}
         relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
         key = _key(next(found for found in relations if found["oid"] == row["oid"]))
     described = tuple(_described(column, types, known.get(column.name)) for column in columns)
@@ -277,12 +317,10 @@ def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -
     raise SourceError(f"{table} is {what}", remedy=remedy, code="TRK211")
 
 
-def _load_columns(
-    connection: Connection, oid: int, published: frozenset[str] | None
-) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The columns that are replicated, and the names of generated ones that are not."""
+def _load_columns(connection: Connection, oid: int, sent: frozenset[str]) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """The replicated columns, generated ones only where they are `sent`; and the generated ones that are not."""
     rows = connection.execute(_COLUMNS, [oid]).fetchall()
-    taken = [row for row in rows if (row[0] in published if published is not None else not row[3])]
+    taken = [row for row in rows if not row[3] or row[0] in sent]
     types = source_types(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
     columns = tuple(
         Column(name, type_oid, typmod, found.name, not_null, missing, found.definition)
@@ -293,14 +331,15 @@ def _load_columns(
     return columns, tuple(row[0] for row in rows if row[3] and row[0] not in present)
 
 
-def _published(connection: Connection, publication: str | None, table: TableId) -> frozenset[str] | None:
-    if publication is None or connection.info.server_version < 150000:
-        return None
+def _sent(connection: Connection, publication: str | None, table: TableId) -> frozenset[str]:
+    """The columns that a publication sends, as far as it matters: before 18 it has no generated ones."""
+    if publication is None or connection.info.server_version < _SINCE_HIDDEN:
+        return frozenset()
     rows = connection.execute(
         "select attnames::text[] from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s",
         [publication, table.schema, table.name],
     ).fetchall()
-    return frozenset(rows[0][0]) if rows else None
+    return frozenset(rows[0][0]) if rows else frozenset()
 
 
 def _leaf(row: dict[str, Any], names: tuple[str, ...]) -> Leaf:

@@ -317,7 +317,7 @@ def _tables_and_publication(look: _Look) -> Iterator[Finding]:
     sources: dict[TableId, SourceTable] = {}
     for wanted in look.tables:
         try:
-            source = load_table(look.connection, wanted.table)
+            source = load_table(look.connection, wanted.table, publication=look.config.publication)
         except SourceError as error:
             yield look.failure(error, f"{look.subject}.{wanted.table}")
             continue

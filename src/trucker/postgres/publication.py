@@ -79,7 +79,8 @@ def ensure_publication(
     """
     version = Capabilities.of(connection)
     _require_filters(version, tables)
-    sources = {wanted.table: load_table(connection, wanted.table) for wanted in tables}
+    made = None if managed else name
+    sources = {wanted.table: load_table(connection, wanted.table, publication=made) for wanted in tables}
     for source in sources.values():
         problem = identity_problem(source)
         if problem is not None:

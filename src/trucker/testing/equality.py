@@ -15,6 +15,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from trucker.change import TableId, quote_identifier
+
 Connection = psycopg.Connection[Any]
 
 
@@ -41,10 +43,23 @@ def columns(connection: Connection, schema: str, table: str) -> list[str]:
 
 
 def postgres_sum(connection: Connection, schema: str, table: str, names: Sequence[str]) -> Sum | None:
-    """The sum of a table over the named columns; None where it has not all of them."""
+    """The sum of a table over the named columns; None where it has not all of them.
+
+    The rows are the table's own and its partitions', not those of tables that inherit from it.
+    """
     if not set(names) <= set(columns(connection, schema, table)):
         return None
-    return _sum(connection, sql.Identifier(schema, table), names)
+    return _sum(connection, _own_rows(connection, schema, table), names)
+
+
+def _own_rows(connection: Connection, schema: str, table: str) -> sql.Composable:
+    name = sql.Identifier(schema, table)
+    partitioned = connection.execute(
+        "select relkind = 'p' from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where nspname = %s and relname = %s",
+        [schema, table],
+    ).fetchone()
+    return name if partitioned == (True,) else sql.SQL("only {}").format(name)
 
 
 def duckdb_sums(source: Connection, file: Path, schema: str, tables: Iterable[str]) -> dict[str, Sum | None]:
@@ -55,23 +70,29 @@ def duckdb_sums(source: Connection, file: Path, schema: str, tables: Iterable[st
     with duckdb.connect(str(file), read_only=True) as store:
         for table in tables:
             names = columns(source, schema, table)
+            place = TableId(schema, table).quoted
             try:
-                kinds = {name: kind for name, kind, *_ in store.execute(f'describe "{schema}"."{table}"').fetchall()}
+                kinds = {name: kind for name, kind, *_ in store.execute(f"describe {place}").fetchall()}
             except duckdb.CatalogException:
                 kinds = {}
             if not set(names) <= kinds.keys():
                 found[table] = None
                 continue
             texts = ", ".join(_duckdb_text(name, kinds[name]) for name in names)
-            rows = store.execute(f'select {texts} from "{schema}"."{table}"')
+            rows = store.execute(f"select {texts} from {place}")
             with source.transaction(force_rollback=True):
                 found[table] = sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
     return found
 
 
 def _duckdb_text(name: str, kind: str) -> str:
-    """A DuckDB column as text that PostgreSQL reads; of bytes both have a notation of their own."""
-    return f"'\\x' || hex(\"{name}\")" if kind == "BLOB" else f'cast("{name}" as varchar)'
+    """The SQL of a column's values as PostgreSQL reads them."""
+    column = quote_identifier(name)
+    if kind == "BLOB":
+        return f"'\\x' || hex({column})"
+    if kind == "DATE" or kind.startswith("TIMESTAMP"):
+        return f"replace(cast({column} as varchar), '(BC)', 'BC')"
+    return f"cast({column} as varchar)"
 
 
 def sum_of_texts(
@@ -90,7 +111,7 @@ def sum_of_texts(
     return _sum(source, copy, names)
 
 
-def _sum(connection: Connection, table: sql.Identifier, names: Sequence[str]) -> Sum:
+def _sum(connection: Connection, table: sql.Composable, names: Sequence[str]) -> Sum:
     row = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
     found = connection.execute(
         sql.SQL(

@@ -170,12 +170,43 @@ def test_partitions_carry_what_all_of_them_carry(any_database: Database) -> None
     assert identity_problem(table) is None
 
 
-def test_a_publication_decides_which_columns_there_are(any_database: Database) -> None:
+def test_generated_columns_are_there_where_a_publication_sends_them(any_database: Database) -> None:
     any_database.execute(
-        "create table t (id int primary key, v int, secret text)", "create publication p for table t (id, v)"
+        "create table t (id int primary key, v int, twice int generated always as (v * 2) stored)",
+        "create publication p for table t",
     )
-    assert load(any_database, "t", "p").schema.names == ("id", "v")
-    assert load(any_database, "t").schema.names == ("id", "v", "secret")
+    table = load(any_database, "t", "p")
+    assert (table.schema.names, table.generated) == (("id", "v"), ("twice",))
+    if any_database.server.version < 18:
+        return
+    any_database.execute("alter publication p set (publish_generated_columns = stored)")
+    table = load(any_database, "t", "p")
+    assert (table.schema.names, table.generated) == (("id", "v", "twice"), ())
+    assert load(any_database, "t").generated == ("twice",)
+
+
+GENERATED = {
+    "stored": "create table t (a int, g int generated always as (a + 1) stored); alter table t replica identity full",
+    "virtual": "create table t (a int primary key, g int generated always as (a + 1));"
+    "alter table t replica identity full",
+    "in the key": "create table t (a int, g int generated always as (a + 1) stored not null unique);"
+    "alter table t replica identity using index t_g_key",
+}
+
+
+@pytest.mark.parametrize("case", GENERATED, ids=lambda case: case.replace(" ", "-"))
+def test_generated_columns_that_would_break_the_application(database: Database, case: str) -> None:
+    """I11: PostgreSQL 18 refuses to update a published table whose identity has a generated column that is not sent."""
+    database.execute(*GENERATED[case].split(";"), "insert into t values (1)", "create publication p for table t")
+    with pytest.raises(psycopg.errors.InvalidColumnReference, match="generated columns"):
+        database.execute("update t set a = 2")
+    problem = identity_problem(load(database, "t"))
+    assert problem is not None
+    assert problem.code == "TRK212"
+    assert "ALTER TABLE" in problem.remedy
+    if case == "stored":
+        database.execute("alter publication p set (publish_generated_columns = stored)", "update t set a = 2")
+        assert identity_problem(load(database, "t", "p")) is None
 
 
 def test_a_not_null_that_is_not_validated_is_none(database: Database) -> None:

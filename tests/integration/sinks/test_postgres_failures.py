@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,10 +25,7 @@ from trucker.testing.table_suite import item
 
 PARENTS = schema_of(TableId("public", "parents"), {"id": "integer not null", "name": "text"}, ["id"])
 CHILDREN = schema_of(TableId("public", "children"), {"id": "integer not null", "parent": "integer"}, ["id"])
-FAMILY = (
-    "create table parents (id int primary key, name text)",
-    "create table children (id int primary key, parent int references parents deferrable initially deferred)",
-)
+FAMILY = "alter table children add foreign key (parent) references parents deferrable initially deferred"
 LONG = "0123456789abcdef" * 16
 """Enough of these make a part that is staged in a table."""
 
@@ -38,9 +36,9 @@ def large() -> list[Change]:
 
 def test_a_deferred_constraint_is_the_fault_of_one_truck(place: PostgresDestination) -> None:
     """It fails at COMMIT, which does not say whose: the truck without which the others can be committed."""
-    place.database.execute(*FAMILY)
     good, bad, other = target_of(PARENTS, "a"), target_of(CHILDREN, "b"), target_of(ITEMS, "c")
     sink = place.started(good, bad, other)
+    place.database.execute(FAMILY)
     load: Load = {
         other: [[place.values(ITEMS, insert(item(1)))]],
         bad: [[place.values(CHILDREN, insert({"id": "1", "parent": "404"}))]],
@@ -63,9 +61,9 @@ def test_a_deferred_constraint_is_the_fault_of_one_truck(place: PostgresDestinat
 
 def test_trucks_that_need_each_other_are_committed_together(place: PostgresDestination) -> None:
     """The child comes first, in another truck: with a deferred constraint that is no one's fault."""
-    place.database.execute(*FAMILY)
     parents, children = target_of(PARENTS, "b"), target_of(CHILDREN, "a")
     sink = place.started(parents, children)
+    place.database.execute(FAMILY)
     place.apply(
         sink,
         {
@@ -77,9 +75,9 @@ def test_trucks_that_need_each_other_are_committed_together(place: PostgresDesti
 
 
 def test_tables_that_refer_to_each_other_are_truncated_together(place: PostgresDestination) -> None:
-    place.database.execute(*FAMILY)
     parents, children = target_of(PARENTS), target_of(CHILDREN)
     sink = place.started(parents, children)
+    place.database.execute(FAMILY)
     rows: Load = {
         parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
         children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
@@ -89,6 +87,45 @@ def test_tables_that_refer_to_each_other_are_truncated_together(place: PostgresD
     place.apply(sink, emptied, step=2)
     place.holds(parents)
     place.holds(children)
+
+
+def test_a_copy_is_not_begun_under_a_foreign_key(place: PostgresDestination) -> None:
+    """Parts are committed one by one, children before parents: no constraint would hold. I11: said beforehand."""
+    place.database.execute(
+        "create table parents (id int primary key, name text)",
+        "create table children (id int primary key, parent int)",
+        FAMILY,
+    )
+    parents, children = target_of(PARENTS), target_of(CHILDREN)
+    with pytest.raises(TruckFailed) as refused:
+        place.started(parents, children)
+    assert refused.value.code == "TRK427"
+    drop, add = re.findall(r"ALTER TABLE .*?(?=  |$)", refused.value.remedy)
+    place.database.execute(drop)
+    sink = place.started(parents, children)
+    place.database.execute(add)
+    rows: Load = {
+        children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
+        parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
+    }
+    place.apply(sink, rows)
+    place.holds(children, {"id": "1", "parent": "1"})
+
+
+def test_a_foreign_key_that_is_not_deferred_comes_with_the_statement(place: PostgresDestination) -> None:
+    parents, children = target_of(PARENTS), target_of(CHILDREN)
+    sink = place.started(parents, children)
+    place.database.execute("alter table children add foreign key (parent) references parents")
+    rows: Load = {
+        children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
+        parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
+    }
+    with pytest.raises(TruckFailed) as refused:
+        place.apply(sink, rows)
+    (statement,) = re.findall(r"ALTER TABLE .*?(?=  )", refused.value.remedy)
+    place.database.execute(statement)
+    place.apply(sink, rows)
+    place.holds(children, {"id": "1", "parent": "1"})
 
 
 def test_messages_name_the_constraint_and_not_the_data(place: PostgresDestination) -> None:

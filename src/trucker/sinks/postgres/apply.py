@@ -2,19 +2,20 @@
 
 Order: what a move keeps is taken from the row as it is, then deletes and the old places of moves go, then whole rows
 are written, then single cells. Doing the moves as a set lets keys swap and shift along a chain without ever
-meeting a unique constraint half-way.
+meeting a unique constraint half-way; for other unique constraints than the key's see `unique`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trucker.change import quote_identifier
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.table import DestinationTable, literal
+from trucker.sinks.postgres.unique import PARKED, UniqueIndex
 
 MANY: Final = 500
 
@@ -24,7 +25,8 @@ class Step:
     """A statement, and how many rows it must touch (None: any number).
 
     `purpose` is what is said when it touched others. A step with `cancels` removes pairs of staged rows; those
-    `after_cancel` have that many fewer to touch, and a step that does the `rest` as many as the one before it did.
+    `after_cancel` have that many fewer to touch, and a step that does the `rest` as many fewer as those before it did,
+    back to the last one that is no `rest` itself.
     `lost` steps look whether what was staged is still there.
     """
 
@@ -50,7 +52,8 @@ def staging_columns(contents: Contents, target: Target, table: DestinationTable)
 
 def steps(contents: Contents, target: Target, table: DestinationTable, staged: str) -> list[Step]:
     """What to run, in order, for a value whose rows are in the staging table `staged`."""
-    return _Statements(contents, target, table, staged).all()
+    statements = _Statements(contents, target, table, staged)
+    return statements.keyed() if target.source.key else statements.bag()
 
 
 class _Statements:
@@ -61,11 +64,9 @@ class _Statements:
         self._staged = staged
         self._into = target.table.quoted
         self._key = target.source.key
+        self._equals = table.key(target.source.key) or {}
         self._number = {name: i for i, name in enumerate(contents.columns)}
         self._writable = [name for name in contents.columns if table.writable(name)]
-
-    def all(self) -> list[Step]:
-        return self._keyed() if self._key else self._bag()
 
     def _step(self, statement: str, *parameters: object, expected: int | None, purpose: str, **flags: bool) -> Step:
         columns = self._contents.columns
@@ -73,7 +74,7 @@ class _Statements:
 
     # -- tables with a key ----------------------------------------------------------------------------------------
 
-    def _keyed(self) -> list[Step]:
+    def keyed(self) -> list[Step]:
         found = [self._fill(move) for move in self._contents.moves]
         if self._contents.deletes:
             found.append(
@@ -93,17 +94,81 @@ class _Statements:
                     purpose="move",
                 )
             )
+        indexes = self._in_the_way()
+        return found + (self._make_way(indexes) if indexes else self._writes())
+
+    def _writes(self) -> list[Step]:
+        """Rows that are to be as staged, and cells of such."""
+        found: list[Step] = []
         replaces = self._contents.replaces if self._contents.replaces >= MANY else 0
         found += self._replace(replaces) if replaces else []
         if self._contents.upserts or self._contents.moves or self._contents.replaces > replaces:
             found.append(self._upsert(self._contents.replaces - replaces))
         return found + [self._patch(patch) for patch in self._contents.patches]
 
+    # -- rows in each other's way ---------------------------------------------------------------------------------
+
+    def _in_the_way(self) -> list[UniqueIndex]:
+        """The unique indexes in which rows of this value may be in each other's way; see `unique`."""
+        changed = self._contents.replaces or self._contents.patches
+        if not changed or self._contents.written < 2 or self._table.referred:
+            return []
+        if any(self._table.writable(name) and name not in self._number for name in self._table.columns):
+            return []
+        key, columns = frozenset(self._key), frozenset(self._writable)
+        return [i for i in self._table.other_unique(key) if i.columns <= columns and not i.columns <= key]
+
+    def _make_way(self, indexes: Sequence[UniqueIndex]) -> list[Step]:
+        """Take out what is in the way, put it back as it is to be, and write the others; their sum must be right."""
+        away = f"delete from {self._into} t using {self._staged} s where s.k = $1 and {self._at('c')}"
+        found = [self._step(self._park(index), expected=None, purpose="write") for index in indexes]
+        found.append(self._step(away, PARKED, expected=None, purpose="write"))
+        back = self._step(f"{self._insert()} where s.k = $1", PARKED, expected=None, purpose="write")
+        chain = [back, *(replace(step, expected=None, rest=True) for step in self._writes())]
+        return [*found, *chain[:-1], replace(chain[-1], expected=self._contents.written)]
+
+    def _park(self, index: UniqueIndex) -> str:
+        """Mark the staged rows whose own rows are in the way of others, having filled in what was not sent."""
+        final = self._final()
+        cells = ", ".join(f"{sql} as {quote_identifier(name)}" for name, sql in final.items())
+        rows = f"{self._staged} s left join {self._into} t on {self._at('c')} where s.k <> {DELETE_ROW}"
+        wanted = index.seen(self._key, f"(select {cells} from {rows})")
+        fill = [f"k = {PARKED}", *(f"c{self._number[name]} = {final[name]}" for name in self._unsent())]
+        places = [(i, quote_identifier(name), self._equals[name]) for i, name in enumerate(self._key)]
+        there = " and ".join(f"t.{name} {equal} h.q{i}" for i, name, equal in places)
+        itself = " and ".join(f"h.q{i} {equal} w.q{i}" for i, _, equal in places)
+        return (
+            f"with h as ({index.seen(self._key, self._into)}), w as ({wanted})"
+            f" update {self._staged} s set {', '.join(fill)} from {self._into} t, h, w"
+            f" where s.k not in ({DELETE_ROW}, {PARKED}) and {self._at('c')} and {there}"
+            f" and {index.meets('h', 'w')} and not ({itself})"
+        )
+
+    def _unsent(self) -> dict[str, list[int]]:
+        """The columns that some rows do not bring, with the codes of these."""
+        found: dict[str, list[int]] = {}
+        for patch in self._contents.patches:
+            for name in self._contents.columns:
+                if name not in patch.columns:
+                    found.setdefault(name, []).append(patch.code)
+        return found
+
+    def _final(self) -> dict[str, str]:
+        """By column the SQL of what a staged row `s`, whose row in the table is `t`, will have in it."""
+        found = {name: f"s.c{number}" for name, number in self._number.items()}
+        for name, codes in self._unsent().items():
+            own = f"t.{quote_identifier(name)}"
+            found[name] = f"case when s.k in ({', '.join(map(str, codes))}) then {own} else {found[name]} end"
+        return found
+
+    # -- parts of statements --------------------------------------------------------------------------------------
+
     def _at(self, letter: str) -> str:
         """The target's row `t` is the one the staged row `s` means, by its key or (`o`) by its old key."""
-        if letter == "o":
-            return " and ".join(f"t.{quote_identifier(name)} = s.o{i}" for i, name in enumerate(self._key))
-        return " and ".join(f"t.{quote_identifier(name)} = s.c{self._number[name]}" for name in self._key)
+        places = enumerate(self._key) if letter == "o" else ((self._number[name], name) for name in self._key)
+        return " and ".join(
+            f"t.{quote_identifier(name)} {self._equals.get(name, '=')} s.{letter}{number}" for number, name in places
+        )
 
     def _fill(self, move: Group) -> Step:
         taken = ", ".join(f"c{self._number[name]} = t.{quote_identifier(name)}" for name in move.columns)
@@ -158,7 +223,7 @@ class _Statements:
 
     # -- tables without ---------------------------------------------------------------------------------------------
 
-    def _bag(self) -> list[Step]:
+    def bag(self) -> list[Step]:
         contents = self._contents
         found = []
         both = bool(contents.upserts and contents.deletes)

@@ -15,6 +15,7 @@ from trucker.sinks.ledger import Plan, foreign_rows
 from trucker.sinks.postgres import own_tables
 from trucker.sinks.postgres.apply import Step, staging_columns, steps, still_staged
 from trucker.sinks.postgres.failure import explain, passing
+from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
 from trucker.sinks.postgres.staging import Temporaries, copy_in, drop_stages, left_stages, stage_name, stage_prefix
@@ -96,6 +97,8 @@ class Commit:
         session = self._session
         ledger = own_tables.lock(session, self._project, _trucks(batch))
         plan = ledger.plan(batch)
+        if plan.copies:
+            refuse_foreign_keys(session, plan.copies)
         for copy in plan.copies:
             with _of(copy.target):
                 self._begin_copy(copy.target, copy.ours)
@@ -181,7 +184,7 @@ class Commit:
             elif step.expected is not None:
                 less = cancelled if step.after_cancel else before if step.rest else 0
                 _verify(step, cursor.rowcount, step.expected - less)
-            before = cursor.rowcount
+            before = cursor.rowcount + (before if step.rest else 0)
 
 
 def _verify(step: Step, touched: int, expected: int) -> None:

@@ -119,7 +119,12 @@ def _remedy(error: psycopg.Error, table: TableId | None, column: str | None) -> 
     if state == "23505":
         return "drop the destination's additional unique constraint, or make it DEFERRABLE INITIALLY DEFERRED"
     if state == "23503":
-        return "drop the destination's foreign key, or make it DEFERRABLE INITIALLY DEFERRED and replicate both tables"
+        if not error.diag.table_name or not error.diag.constraint_name:
+            return "make the destination's foreign key DEFERRABLE INITIALLY DEFERRED and replicate both tables"
+        refers = TableId(error.diag.schema_name or "public", error.diag.table_name).quoted
+        constraint = quote_identifier(error.diag.constraint_name)
+        return f"run: ALTER TABLE {refers} ALTER CONSTRAINT {constraint} DEFERRABLE INITIALLY DEFERRED  (and replicate \
+both tables), or drop it"
     if state[:2] == "23":
         return "drop the destination's constraint, or widen it"
     if state[:2] == "22":

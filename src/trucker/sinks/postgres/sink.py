@@ -10,7 +10,7 @@ import psycopg
 
 from trucker.change import Changes, CopiedRows, as_changes
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError
+from trucker.errors import SinkError, TruckFailed
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.postgres import check, own_tables, table
@@ -79,7 +79,15 @@ class PostgresSink(Sink):
             if not trucks <= self._trucks:
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
-            Commit(lent, self._project, self._describe).run(batch, receipts)
+            commit = Commit(lent, self._project, self._describe)
+            try:
+                commit.run(batch, receipts)
+            except TruckFailed as failed:
+                if failed.code != "TRK406" or not self._tables:
+                    raise
+                # A constraint, perhaps one that was added since the tables were looked at.
+                self._tables.clear()
+                commit.run(batch, receipts)
 
     def close(self) -> None:
         # Sinks of one destination share the process's connections; one that had none has none to give back.

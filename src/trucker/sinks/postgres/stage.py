@@ -56,6 +56,11 @@ class Contents:
     patches: tuple[Group, ...] = ()
     moves: tuple[Group, ...] = ()
 
+    @property
+    def written(self) -> int:
+        """The rows that are to be there."""
+        return self.upserts + self.replaces + sum(group.rows for group in (*self.patches, *self.moves))
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

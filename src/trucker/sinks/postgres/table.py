@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
 from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 
@@ -44,12 +45,17 @@ class DestinationColumn:
 
 @dataclass(frozen=True, slots=True)
 class DestinationTable:
-    """A table as the destination's catalogue has it. `keys` are its usable unique keys."""
+    """A table as the destination's catalogue has it.
+
+    `unique` are its unique indexes that are checked at once, `referred` says that a foreign key would miss a row of
+    it that leaves and comes back.
+    """
 
     table: TableId
     kind: str
     columns: Mapping[str, DestinationColumn]
-    keys: frozenset[frozenset[str]]
+    unique: tuple[UniqueIndex, ...]
+    referred: bool
 
     def type_of(self, name: str) -> str:
         if name not in self.columns:
@@ -59,6 +65,22 @@ class DestinationTable:
                 code="TRK408",
             )
         return self.columns[name].type
+
+    def key(self, columns: Iterable[str]) -> Mapping[str, str] | None:
+        """The operators that compare the columns of the unique key on exactly these, None where there is no such key.
+
+        Those of a type that is not PostgreSQL's own are in a schema that need not be on the search path.
+        """
+        wanted = frozenset(columns)
+        for index in self.unique:
+            if index.columns == wanted and index.plain:
+                return dict(zip(index.names, index.operators, strict=True))
+        return None
+
+    def other_unique(self, key: Iterable[str]) -> tuple[UniqueIndex, ...]:
+        """The unique indexes beside that of the key."""
+        wanted = frozenset(key)
+        return tuple(index for index in self.unique if not (index.plain and index.columns == wanted))
 
     def writable(self, name: str) -> bool:
         """A generated column is computed there, whatever the source says."""
@@ -85,13 +107,6 @@ left join pg_namespace n on n.oid = c.collnamespace
 where a.attrelid = $1::oid
 order by a.attnum"""
 
-_KEYS: Final = """
-select array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality k(num, place)
-    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.num where k.place <= i.indnkeyatts)
-from pg_index i
-where i.indrelid = $1::oid and i.indisunique and i.indisvalid and i.indimmediate
-    and i.indpred is null and i.indexprs is null"""
-
 
 def describe(session: Session, table: TableId) -> DestinationTable | None:
     """The table as it is now; None where there is none."""
@@ -105,7 +120,9 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
         return None
     oid, kind = found
     columns = {row[0]: DestinationColumn(*row) for row in session.run(_COLUMNS, oid)}
-    return DestinationTable(table, kind, columns, frozenset(frozenset(row[0]) for row in session.run(_KEYS, oid)))
+    unique = tuple(UniqueIndex.of(*row) for row in session.run(INDEXES, oid))
+    referred = session.run(REFERRED, oid).fetchone() == (True,)
+    return DestinationTable(table, kind, columns, unique, referred)
 
 
 def prepare(session: Session, target: Target) -> DestinationTable:
@@ -201,7 +218,7 @@ def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
             code="TRK409",
         )
     key = frozenset(source.key)
-    if key and key <= found.columns.keys() and key not in found.keys:
+    if key and key <= found.columns.keys() and found.key(key) is None:
         raise SinkError(
             f"table {table} has no unique key on ({', '.join(source.key)}), the key of {source.table}",
             remedy=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})",

@@ -254,3 +254,16 @@ def test_every_kind_of_value_survives(place: PostgresDestination) -> None:
     assert {**two, "id": "1"} == one
     assert place.database.query("select c0::text from other limit 1")[0][0] in ("03.02.2024", "2024-02-03")
     assert place.database.query("select extract(epoch from c1)::int from other limit 1") == [(-86400 + 7384,)]
+
+
+def test_as_many_columns_as_a_table_can_have_are_too_many_to_stage(place: PostgresDestination) -> None:
+    def columns(count: int) -> dict[str, str]:
+        return {"id": "integer not null", **{f"c{n}": "integer" for n in range(count - 1)}}
+
+    widest = target_of(schema_of(OTHER, columns(1598), ["id"]))
+    row = {"id": "1", **{f"c{n}": str(n) for n in range(1597)}}
+    sink = place.filled(widest, row)
+    place.change(sink, widest, update({**row, "id": "2", "c7": "-7"}, {"id": "1"}, ["c5"]))
+    place.holds(widest, {**row, "id": "2", "c7": "-7"})
+    with pytest.raises(SinkError, match="of which 1598 could be staged"):
+        prepared(place, schema_of(OTHER, columns(1599), ["id"]))

@@ -20,6 +20,8 @@ from trucker.types import Unfit, column_kind
 
 log = logging.getLogger("trucker.sink")
 
+_MOST_COLUMNS: Final = 1_600
+
 
 @dataclass(frozen=True, slots=True)
 class DestinationColumn:
@@ -130,6 +132,7 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     try:
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
+            _refuse_width(target)
             found = describe(session, target.table)
             if found is None:
                 _create(session, target)
@@ -143,6 +146,17 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     if made is None:
         raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
     return made
+
+
+def _refuse_width(target: Target) -> None:
+    """A staged row is the row, what to do with it, and its old key; and a table has so many columns at the most."""
+    most = _MOST_COLUMNS - 1 - len(target.source.key)
+    if len(target.source.columns) > most:
+        raise SinkError(
+            f"table {target.source.table} has {len(target.source.columns)} columns, of which {most} could be staged",
+            remedy="leave some out with except_columns",
+            code="TRK409",
+        )
 
 
 def _create(session: Session, target: Target) -> None:

@@ -26,7 +26,7 @@ from trucker.changelog.block import BEGIN, DamagedError, Head, RelationEntry, ch
 from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.index import SegmentIndex
 from trucker.changelog.reference import BlockRef as BlockRef
-from trucker.changelog.reference import runs
+from trucker.changelog.reference import RUN_BYTES, runs
 from trucker.changelog.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
 from trucker.errors import ChangeLogError
@@ -154,11 +154,11 @@ class LogReader:
     # -- what -----------------------------------------------------------------------------------------------------
 
     @_alone
-    def blocks(self, start: Lsn, end: Lsn) -> list[BlockRef]:
-        """References to all that is committed in `(start, end]`, in order."""
+    def blocks(self, start: Lsn, end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
+        """References to all that is committed in `(start, end]`, in order; small blocks together up to `run_bytes`."""
         durable = self.durable()
         top = min(end, durable.commit_lsn)
-        return runs(self._blocks(start, top, durable), top)
+        return runs(self._blocks(start, top, durable), top, run_bytes)
 
     @_alone
     def read(self, ref: BlockRef) -> Frames:

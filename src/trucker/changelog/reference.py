@@ -31,12 +31,12 @@ class BlockRef:
     until: Lsn | None = None
 
 
-def runs(blocks: Iterable[tuple[SegmentIndex, int]], end: Lsn) -> list[BlockRef]:
-    """References to blocks, adjacent ones together up to `RUN_BYTES`: many small commits are then decoded at once."""
+def runs(blocks: Iterable[tuple[SegmentIndex, int]], end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
+    """References to blocks, adjacent ones together up to `run_bytes`: many small commits are then decoded at once."""
     found: list[BlockRef] = []
     for index, at in blocks:
         ref = _reference(index, at, end)
-        if found and _joins(found[-1], ref, index.flags[at]):
+        if found and _joins(found[-1], ref, index.flags[at], run_bytes):
             ref = _joined(found.pop(), ref)
         found.append(ref)
     return found
@@ -54,12 +54,12 @@ def _reference(index: SegmentIndex, at: int, end: Lsn) -> BlockRef:
     )
 
 
-def _joins(run: BlockRef, ref: BlockRef, flags: int) -> bool:
+def _joins(run: BlockRef, ref: BlockRef, flags: int, run_bytes: int) -> bool:
     return (
         not flags & NEW_SHAPE
         and run.segment == ref.segment
         and run.offset + run.bytes == ref.offset
-        and run.bytes + ref.bytes <= RUN_BYTES
+        and run.bytes + ref.bytes <= run_bytes
     )
 
 

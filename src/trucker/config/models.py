@@ -84,7 +84,14 @@ class LogConfig(Model):
 class BatchConfig(Model):
     """How much a micro-batch takes."""
 
-    max_bytes: Bytes = Field(default=64 * MIB, gt=0, description="The most change-log bytes in one micro-batch.")
+    max_bytes: Bytes = Field(
+        default=64 * MIB, gt=0, description="The most change-log bytes in one micro-batch; a transaction is never cut."
+    )
+    part_bytes: Bytes = Field(
+        default=16 * MIB,
+        ge=64 * 1024,
+        description="The most change-log bytes that a task takes at once: a task's memory grows with it.",
+    )
     patience: Seconds = Field(
         default=5.0,
         ge=0,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.commits import Share, commit_all
+from trucker.changelog.reference import RUN_BYTES
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trucker.query")
 
-PART_BYTES = 16 << 20
 QUIET_COMMIT_SECONDS = 10.0
 
 Failures = Mapping[str, TruckerError]
@@ -61,6 +61,7 @@ class SourceQuery:
         *,
         max_bytes: int,
         patience: float,
+        part_bytes: int,
         leave: Callable[[Lane], None],
     ) -> None:
         self.name = name
@@ -68,6 +69,7 @@ class SourceQuery:
         self.main = Lsn(0)
         self.max_bytes = max_bytes
         self._patience = patience
+        self._part_bytes = part_bytes
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
@@ -227,7 +229,7 @@ class SourceQuery:
         return self._settle(runs, dict.fromkeys((run.name for run in runs), reason), {}, end, lane)
 
     def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
-        blocks = self.reader.blocks(start, end)
+        blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
         wanted = frozenset(table for run in runs for table in _tables(run, lane))
         touched = self._schemas.follow(self.reader.relations(blocks), wanted)
         failures: dict[str, TruckerError] = {}
@@ -342,7 +344,7 @@ class SourceQuery:
     def _run(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
     ) -> list[Outcome]:
-        parts = consecutive(blocks, PART_BYTES)
+        parts = consecutive(blocks, self._part_bytes)
         sinks = {name: self._destinations[name].spec for name in batches}
         batch = StreamBatch(self._folder, batches, sinks, assignments, room(len(parts), len(assignments)))
         return run_job(self._spark, partial(stream_part, batch), parts)

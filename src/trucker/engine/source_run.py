@@ -234,6 +234,7 @@ class SourceRun:
             Schemas(self._describe),
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
+            part_bytes=self._config.batch.part_bytes,
             leave=self._spawn,
         )
         self._check_log(states)

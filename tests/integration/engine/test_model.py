@@ -38,9 +38,8 @@ def lake(tmp_path: Path) -> Path:
 @pytest.fixture
 def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatch: pytest.MonkeyPatch) -> ProjectFolder:
     """All tables into PostgreSQL by one truck, into DuckDB by two; small batches, in many parts."""
-    monkeypatch.setattr("trucker.engine.query.PART_BYTES", 32 << 10)
     monkeypatch.setattr("trucker.engine.copy.CHUNK_BYTES", 64 << 10)
-    project.config["batch"] = {"max_bytes": 100_000}
+    project.config["batch"] = {"max_bytes": 200_000, "part_bytes": 65_536}
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     project.truck("replica", ["public.*"], {"connection": "replica"})
     project.truck("lake", ["public.*", "!public.bag"], {"connection": "lake"})

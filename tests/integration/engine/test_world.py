@@ -32,9 +32,8 @@ def world(database: Database) -> Iterator[World]:
 def copies(
     project: ProjectFolder, destination: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ProjectFolder:
-    monkeypatch.setattr("trucker.engine.query.PART_BYTES", 32 << 10)
     monkeypatch.setattr("trucker.engine.copy.CHUNK_BYTES", 64 << 10)
-    project.config["batch"] = {"max_bytes": 100_000}
+    project.config["batch"] = {"max_bytes": 200_000, "part_bytes": 65_536}
     project.connect(
         postgres("replica", destination),
         {"name": "lake", "adapter": "duckdb", "path": str(tmp_path / "lake.duckdb")},

@@ -12,6 +12,7 @@ import pytest
 from fixtures import wal
 from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
+from trucker.changelog.reference import RUN_BYTES
 from trucker.changelog.source import create_log
 from trucker.changelog.writer import LogWriter
 from trucker.engine import work
@@ -78,8 +79,7 @@ def stream(
     log: Path, monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, count: int = 1
 ) -> Any:
     _lend(monkeypatch, sinks)
-    monkeypatch.setattr("trucker.changelog.reference.RUN_BYTES", 1 if count > 1 else 4 << 20)
-    blocks = LogReader(log).blocks(Lsn(50), Lsn(1000))
+    blocks = LogReader(log).blocks(Lsn(50), Lsn(1000), 1 if count > 1 else RUN_BYTES)
     batch = Batch(Lsn(50), Lsn(1000))
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
     shared = StreamBatch(log, dict.fromkeys(sinks, batch), specs, given)

@@ -25,8 +25,8 @@ from trucker.change import Frames, OpenTransaction
 from trucker.changelog.block import BEGIN, DamagedError, Head, RelationEntry, check_body, decode_head
 from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.index import SegmentIndex
-from trucker.changelog.reference import BlockRef as BlockRef
 from trucker.changelog.reference import RUN_BYTES, runs
+from trucker.changelog.reference import BlockRef as BlockRef
 from trucker.changelog.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
 from trucker.errors import ChangeLogError

@@ -63,10 +63,13 @@ _IDENTIFY = """
            current_database()"""
 
 _OPEN = """
-    select pid, application_name, usename, extract(epoch from now() - xact_start)::int
+    select pid, application_name, usename, extract(epoch from now() - xact_start)::int,
+           wait_event_type = 'IPC' and wait_event = 'SyncRep'
       from pg_stat_activity
      where backend_xid is not null and pid <> pg_backend_pid()
      order by xact_start"""
+
+_PREPARED = "select gid, owner, extract(epoch from now() - prepared)::int from pg_prepared_xacts order by prepared"
 
 _CURRENT_LSN = """
     select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end::text"""
@@ -264,11 +267,20 @@ def _patience(config: PostgresConnection, name: str) -> Iterator[None]:
 
 @translated("looking for open transactions")
 def open_transactions(connection: Connection) -> list[str]:
-    """Who has written in a transaction that is still open, oldest first; a new slot has to wait for all of them."""
-    return [
+    """Who has written in a transaction that is still open, oldest first; a new slot has to wait for all of them.
+
+    One that has committed counts until it is visible: it may wait for a synchronous standby.
+    """
+    sessions = [
         f'pid {pid}, application "{application or "unknown"}", user {user}, open for {age} s'
-        for pid, application, user, age in connection.execute(_OPEN)
+        + (", committed and waiting for a synchronous standby" if waits else "")
+        for pid, application, user, age, waits in connection.execute(_OPEN)
     ]
+    prepared = [
+        f"prepared transaction {gid} of {owner}, {age} s old (COMMIT PREPARED or ROLLBACK PREPARED ends it)"
+        for gid, owner, age in connection.execute(_PREPARED)
+    ]
+    return [*sessions, *prepared]
 
 
 def _creation(version: Capabilities, name: str, temporary: bool, failover: bool) -> str:

@@ -1,23 +1,26 @@
-"""How much memory the processes of a run have taken at their worst, by the kernel's own account (Linux).
+"""How much memory the processes of a run take at their worst, by the kernel's own account (Linux).
 
-    footprint = Footprint(process.pid)
-    footprint.forget()
-    ...
-    footprint.peaks()       {"capture": 61_000_000, "driver": …, "jvm": …, "worker": …, "source": …}
+    with Footprint(process.pid) as footprint:
+        ...
+    footprint.peaks       {"capture": 61_000_000, "driver": …, "jvm": …, "worker": …, "source": …}
 
-The kernel notes the largest resident set a process ever had (`VmHWM`), so nothing is missed between two looks; but a
-process that has ended takes its number along. Pages of files and libraries count.
+The kernel notes the largest resident set a process ever had (`VmHWM`), so nothing is missed between two looks; it is
+looked at again and again only because a process that has ended takes its number along. Pages of files and libraries
+count.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import psutil
 
 from trucker.testing.process import process_tree
+
+LOOK_SECONDS: Final = 0.5
 
 # By a word of its command line, the first that fits.
 _ROLES: Final = (
@@ -30,25 +33,38 @@ _ROLES: Final = (
 
 
 class Footprint:
-    """The run that the process `pid` is the driver of. Of several processes in a role the largest counts."""
+    """The run that the process `pid` is the driver of, from entering the block on.
+
+    `peaks` has bytes by role; of several processes in a role the largest counts.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="footprint", daemon=True)
+        self.peaks: dict[str, int] = {}
 
-    def forget(self) -> None:
-        """Let the peaks begin anew from what is resident now."""
+    def __enter__(self) -> Self:
         for member in process_tree(self._pid):
             with contextlib.suppress(OSError):
-                Path(f"/proc/{member.pid}/clear_refs").write_text("5")
+                Path(f"/proc/{member.pid}/clear_refs").write_text("5")  # peaks begin anew from what is resident now
+        self._thread.start()
+        return self
 
-    def peaks(self) -> dict[str, int]:
-        """The peak of each role in bytes."""
-        found: dict[str, int] = {}
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(LOOK_SECONDS):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
         for member in process_tree(self._pid):
             with contextlib.suppress(OSError, psutil.Error):
                 role = self._role(member)
-                found[role] = max(found.get(role, 0), _peak(member.pid))
-        return found
+                self.peaks[role] = max(self.peaks.get(role, 0), _peak(member.pid))
 
     def _role(self, member: psutil.Process) -> str:
         if member.pid == self._pid:

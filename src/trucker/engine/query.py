@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
-from trucker.engine.commits import Share, commit_all
 from trucker.changelog.reference import RUN_BYTES
+from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room

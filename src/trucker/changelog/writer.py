@@ -66,6 +66,21 @@ class _OpenSegment:
     dirty: bool = False
     described: dict[bytes, RelationEntry] = field(default_factory=dict)
 
+    def sync(self) -> None:
+        if self.dirty:
+            os.fdatasync(self.fd)
+            self.dirty = False
+
+    def finish(self) -> None:
+        """Full: what is in it goes to the disk now. A transaction may fill more segments than files may be open."""
+        self.sync()
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
 
 class LogWriter:
     """See the module. Not for use by several threads at once."""
@@ -175,19 +190,19 @@ class LogWriter:
         """Delete backwards, seal forwards: a crash in between leaves what recovery understands."""
         while self._segments and (self._segments[-1].id > self.durable.segment or not self.durable.offset):
             segment = self._segments.pop()
-            os.close(segment.fd)
+            segment.close()
             self._storage.delete(Segment(segment.id))
         while self._segments:
             segment = self._segments[0]
             if segment.id == self.durable.segment:
                 self._storage.truncate(Segment(segment.id), self.durable.offset)
             self._storage.seal(Segment(segment.id), self.durable.commit_lsn)
-            os.close(self._segments.pop(0).fd)
+            self._segments.pop(0).close()
 
     def close(self) -> None:
         """Give the log back. What has not been flushed is forgotten; the next writer cuts it off."""
         for segment in self._segments:
-            os.close(segment.fd)
+            segment.close()
         self._segments.clear()
         self._file.close()
         if self._lock >= 0:
@@ -266,6 +281,8 @@ class LogWriter:
         """The segment to write to; a new one where there is none or the last is full."""
         if self._segments and self._segments[-1].size < self._segment_bytes:
             return self._segments[-1]
+        if self._segments:
+            self._segments[-1].finish()
         base = int(self._written.commit_lsn)
         last = self._last_id
         key = SegmentId(base, 0) if last is None or base > last.base else SegmentId(last.base, last.part + 1)
@@ -281,9 +298,7 @@ class LogWriter:
     def _publish(self, durable: Durable) -> None:
         """Sync what was written, then say so; then seal the segments in which nothing is unfinished."""
         for segment in self._segments:
-            if segment.dirty:
-                os.fdatasync(segment.fd)
-                segment.dirty = False
+            segment.sync()
         if self._new_names:
             self._storage.sync()
             self._new_names = False
@@ -300,7 +315,7 @@ class LogWriter:
             finished = [segment for segment in finished if segment.id < self.durable.segment]
         for segment in finished:
             self._storage.seal(Segment(segment.id), self.durable.commit_lsn)
-            os.close(segment.fd)
+            segment.close()
             self._segments.remove(segment)
 
     @contextlib.contextmanager

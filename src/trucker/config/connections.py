@@ -227,6 +227,11 @@ class DuckDBConnection(Model):
     name: Name = Field(description="What trucks call it.")
     adapter: Literal["duckdb"] = Field(description="The kind of store.")
     path: ProjectPath = Field(description="The database file; relative to the project's folder.")
+    memory: Bytes = Field(
+        default=1024 * MIB,
+        ge=256 * MIB,
+        description="The most memory that DuckDB takes in the driver; what does not fit is spilled beside the file.",
+    )
 
 
 class JsonLinesConnection(Model):

@@ -35,3 +35,11 @@ class TestDuckDBSink(TableSinkSuite):
     def put_foreign_row(self, table: TableId) -> None:
         with duckdb.connect(str(self.folder / "data.duckdb")) as connection:
             connection.execute(f"INSERT INTO data.{table.quoted} (id) VALUES (77)")
+
+
+class TestDuckDBSinkWithLargeUpdates(TestDuckDBSink):
+    """The same, with rows rewritten as those of a very large batch are."""
+
+    @pytest.fixture(autouse=True)
+    def _large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("trucker.sinks.duckdb.apply.LARGE", 0)

@@ -25,11 +25,10 @@ from trucker.errors import SinkError, SinkUnavailable, TruckerError
 log = logging.getLogger("trucker.sinks.duckdb")
 
 IDLE_SECONDS: Final = 1.0
+MEMORY: Final = 1 << 30
 _HOLDER: Final = re.compile(r"lock is held in (.+?) \(PID (\d+)\)")
 _SETTINGS: Final = (
     "SET TimeZone = 'UTC'",
-    # The driver shares its machine with Spark; what does not fit spills to <file>.tmp.
-    "SET memory_limit = '25%'",
     # Rows of a table have no order that anybody could rely on; keeping one costs memory.
     "SET preserve_insertion_order = false",
 )
@@ -41,8 +40,9 @@ class Session:
     `tables` is a cache for what was learnt of the file's tables; nobody else can change them while it is open.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, memory: int | None = None) -> None:
         self._path = path
+        self._memory = memory
         self._lock = threading.RLock()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.tables: dict[TableId, Any] = {}
@@ -50,7 +50,7 @@ class Session:
         self._used = 0.0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Session, (self._path,))
+        return (Session, (self._path, self._memory))
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +61,7 @@ class Session:
         """The connection, for as long as the block runs."""
         with self._lock:
             if self._connection is None:
-                self._connection = connect(self._path)
+                self._connection = connect(self._path, memory=self._memory)
                 # A process that ends without closing still leaves no log to replay, and no complaint of the binding.
                 atexit.register(self.close)
             try:
@@ -122,11 +122,14 @@ class Session:
                 log.warning("closing an idle database failed", exc_info=True)
 
 
-def connect(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open the file. Raises `SinkUnavailable` while another process holds it."""
+def connect(path: Path, *, memory: int | None = None, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+    """Open the file, to use `memory` bytes at most. Raises `SinkUnavailable` while another process holds it.
+
+    The driver shares its machine with Spark; what does not fit into memory spills to <file>.tmp.
+    """
     try:
         connection = duckdb.connect(str(path), read_only=read_only)
-        for setting in _SETTINGS:
+        for setting in (*_SETTINGS, f"SET memory_limit = '{(memory or MEMORY) >> 10} KiB'"):
             run(connection, setting)
     except duckdb.Error as error:
         raise _explained(path, error) from error

@@ -41,7 +41,7 @@ class DuckDBSink(Sink):
         self._connection = connection
         self._path = connection.path
         self._spool = Spool(workspace.folder)
-        self._session = Session(connection.path)
+        self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
         self._opened = False
 
@@ -109,8 +109,8 @@ class DuckDBSink(Sink):
             raise SinkUnavailable(f"{doing} met another transaction", code="TRK444") from error
         except duckdb.OutOfMemoryException as error:
             raise SinkUnavailable(
-                f"{doing} needs more memory than DuckDB may use (a quarter of this machine's)",
-                remedy="give the driver's machine more memory, or lower the size of a batch",
+                f"{doing} needs more memory than DuckDB may use ({self._connection.memory >> 20} MiB)",
+                remedy=f"raise `memory` of connection {self._connection.name}, or lower batch.max_bytes",
                 code="TRK445",
             ) from error
         except duckdb.Error as error:

@@ -51,6 +51,17 @@ def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table |
     return Table(_sql_name(connection, table), {name: kind for _, _, name, kind in rows})
 
 
+def has_unique(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
+    """Whether somebody gave the table a key: DuckDB may then refuse to insert what the same transaction deleted."""
+    rows = run(
+        connection,
+        "SELECT count(*) FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ? "
+        "AND table_name = ? AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')",
+        [table.schema, table.name],
+    )
+    return rows != [(0,)]
+
+
 def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
     return f"{catalog(connection)}.{table.quoted}"
 

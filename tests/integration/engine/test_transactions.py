@@ -101,6 +101,15 @@ def large(database: Database) -> None:
             connection.execute(statement.encode())
 
 
+def tiny(database: Database, count: int) -> None:
+    """Very many transactions of one row each, as fast as the server makes them."""
+    database.execute(
+        "create or replace procedure tiny(count int) language plpgsql as $$ begin"
+        " for i in 1..count loop insert into other values (1000000 + i, 'tiny'); commit; end loop; end $$",
+        f"call tiny({count})",
+    )
+
+
 def nested(database: Database) -> None:
     """Savepoints released, rolled back, and rolled back around a released one."""
     database.execute(
@@ -195,8 +204,12 @@ def test_every_shape_of_transaction(
         wait_until(lambda: same(database, destination, *TABLES), 120, 0.2)
         assert destination.query("select count(*) from other where id in (7002, 7003)") == [(0,)]
         commit_late()
+        tiny(database, 10_000)
         large(database)
         wait_until(lambda: same(database, destination, *TABLES), 120, 0.2)
+        truck = run.truck("replica")
+        assert truck is not None
+        assert truck.batches < 1000, "many transactions share a batch"
     assert differences(database, destination, tmp_path) == []
     text = (tmp_path / "audit" / "audit" / "changes-000001.jsonl").read_text()
     assert "never" not in text

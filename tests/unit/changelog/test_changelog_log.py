@@ -480,3 +480,31 @@ def test_the_writing_side_loads_no_arrow() -> None:
     code = f"import sys, trucker.engine.capture; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_transaction_may_fill_more_segments_than_files_may_be_open(folder: Path, reader: LogReader) -> None:
+    """I9: those that are full are closed, though the transaction is not finished and nothing of it is published."""
+    with LogWriter(folder, SOURCE, segment_bytes=300, block_bytes=100) as writer:
+        writer.append(begin(2000))
+        writer.append(relation(1))
+        for _ in range(500):
+            writer.append(insert(1, "x" * 40))
+        assert len(names(folder)) > 50
+        assert sum(segment.fd >= 0 for segment in writer._segments) == 1
+        assert reader.durable().commit_lsn == START
+        writer.append(commit(2000, 2008))
+        writer.flush()
+        write(writer, [3000])
+    assert [len(found.changes) for _, found in sorted(everything(folder, START).items())] == [500, 1]
+
+
+def test_an_unfinished_transaction_over_many_segments_is_rolled_back(folder: Path) -> None:
+    with LogWriter(folder, SOURCE, segment_bytes=300, block_bytes=100) as writer:
+        write(writer, [1500])
+        writer.append(begin(2000))
+        for _ in range(100):
+            writer.append(insert(1, "x" * 40))
+        writer.rollback()
+        assert len(names(folder)) == 1
+        write(writer, [2000], rows=100)
+    assert [len(found.changes) for _, found in sorted(everything(folder, START).items())] == [1, 100]

@@ -15,7 +15,7 @@ import numpy as np
 
 from trucker.change import Changes, Frames, TableId
 from trucker.engine.compact import compact
-from trucker.postgres.pgoutput import Bucket, decode
+from trucker.postgres.pgoutput import decode
 
 BLOCK_ROWS = 16_384
 TABLE = TableId("public", "orders")
@@ -87,16 +87,12 @@ def bench_decode(seconds: float) -> None:
     frames = block(b"I", np.arange(BLOCK_ROWS), 1000)
     updates = block(b"U", np.arange(BLOCK_ROWS), 1000)
 
-    def all_rows(source: Frames, bucket: Bucket | None = None) -> int:
-        decode(source, keys, bucket=bucket)
+    def all_rows(source: Frames) -> int:
+        decode(source, keys)
         return BLOCK_ROWS
 
     report("decode inserts, 10 columns", timed(lambda: all_rows(frames), seconds))
     report("decode updates, 10 columns", timed(lambda: all_rows(updates), seconds))
-    for count in (2, 8):
-        report(
-            f"decode one bucket of {count} (rows read)", timed(lambda n=count: all_rows(frames, Bucket(0, n)), seconds)
-        )
     one = block(b"I", np.arange(1), 1000)
     report("decode one row", 1e6 / timed(lambda: len(decode(one, keys)), seconds), "µs")
     tables = many_tables(500)

@@ -9,9 +9,7 @@ from fixtures import pgoutput_stream as stream
 from fixtures.pgoutput_stream import UNSENT
 from trucker.change import Changes, Column, Frames, Lsn, OpenTransaction, TableId
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput import Bucket, Relation, decode, key_changes, parse_relation
-from trucker.postgres.pgoutput.bucket import hash_cells
-from trucker.postgres.pgoutput.tuples import Cells
+from trucker.postgres.pgoutput import Relation, decode, parse_relation
 
 TABLE = TableId("public", "t")
 RELATION = Relation(16_400, TABLE, "d", (Column("id", 23), Column("a", 25, 7)), ("id",))
@@ -44,7 +42,6 @@ def test_nothing_comes_of_nothing() -> None:
     assert decode(Frames(np.empty(0, np.uint8), np.zeros(1, np.int64)), KEYS) == []
     assert decode(Frames(np.empty(0, np.uint8), np.empty(0, np.int64)), KEYS) == []
     assert decode(run(stream.begin(1), stream.commit(1)), KEYS) == []
-    assert key_changes(run(stream.begin(1))) == set()
 
 
 def test_positions_times_and_ordinals() -> None:
@@ -148,65 +145,6 @@ def test_changes_that_do_not_say_which_row_are_refused(
     with pytest.raises(SourceError) as caught:
         decode(run(stream.begin(1), message, relation=relation), {TABLE: key})
     assert caught.value.code == "TRK251"
-
-
-def test_a_key_that_changes_under_full_identity_goes_to_both_buckets() -> None:
-    frames = run(
-        stream.begin(1),
-        stream.update(16_400, ["2", UNSENT], ["1", "long"], b"O"),
-        stream.truncate([16_400]),
-        relation=FULL,
-    )
-    rows = {}
-    for index in range(50):
-        [changes] = decode(frames, KEYS, bucket=Bucket(index, 50))
-        assert chr(changes.op[-1]) == "T"
-        for i in range(len(changes) - 1):
-            rows[chr(changes.op[i])] = (index, changes.new.to_pylist()[i], changes.old.to_pylist()[i])
-    assert rows["D"][1:] == ({"id": None, "a": None}, {"id": "1", "a": "long"})
-    assert rows["I"][1:] == ({"id": "2", "a": "long"}, {"id": None, "a": None})
-    assert rows["D"][0] != rows["I"][0]
-
-
-def test_a_key_that_changes_without_its_old_row_must_not_be_spread() -> None:
-    frames = run(stream.begin(1), stream.update(16_400, ["2", "a"], ["1", None], b"K"))
-    assert key_changes(frames) == {TABLE}
-    with pytest.raises(ValueError, match="whole"):
-        decode(frames, KEYS, bucket=Bucket(0, 2))
-    shared = [decode(frames, KEYS, bucket=Bucket(i, 2), whole={TABLE}) for i in range(2)]
-    assert sorted(map(len, shared)) == [0, 1]
-
-
-def test_the_hash_of_a_key_never_changes() -> None:
-    """Tasks of one batch may run different releases for a moment; they must agree on who has which row."""
-    texts = [b"", b"1", b"12345678", b"123456789", "ключ".encode(), b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]
-    ends = np.cumsum([len(text) for text in texts])
-    cells = Cells(np.full(len(texts), ord("t"), np.uint8), ends - [len(text) for text in texts], ends)
-    buffer = np.frombuffer(b"".join(texts), np.uint8)
-    hashes = hash_cells(buffer, [cells]).tolist()
-    assert hashes == [slow_hash([text]) for text in texts]
-    alone = Cells(np.array([ord("t")], np.uint8), np.array([0]), np.array([1]))
-    assert hash_cells(np.frombuffer(b"1", np.uint8), [alone]).tolist() == [slow_hash([b"1"])]
-    assert hash_cells(buffer, [cells, cells]).tolist() == [slow_hash([text, text]) for text in texts]
-    assert hash_cells(buffer, [Cells.empty(1)]).tolist() == [slow_hash([None])]
-    assert slow_hash([b"1"]) == 7_069_027_175_994_075_610
-
-
-def slow_hash(key: list[bytes | None]) -> int:
-    mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
-
-    def mix(value: int) -> int:
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
-        return value ^ (value >> 31)
-
-    result = 0
-    for text in key:
-        result = mix((result + (0 if text is None else len(text) + 1) * golden) & mask)
-        for at in range(0, len(text or b""), 8):
-            word = int.from_bytes((text or b"")[at : at + 8], "little")
-            result = mix(((result ^ word) + golden) & mask)
-    return result
 
 
 def test_large_columns_and_many_rows_pass_chunk_by_chunk() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -13,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import pgoutput_stream as stream
-from fixtures.pgoutput_stream import UNSENT, SlowDecoder, SlowRow, rows_of
+from fixtures.pgoutput_stream import UNSENT, SlowDecoder, rows_of
 from trucker.change import Column, Frames, Lsn, TableId
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput import Bucket, Relation, decode, key_changes
+from trucker.postgres.pgoutput import Relation, decode
 
 TEXTS = st.one_of(st.sampled_from(["", "1", "2", "a", "ä€💥", "x" * 300, "\n\t\\"]), st.text(max_size=12))
 KEY_TEXTS = st.sampled_from(["1", "2", "3", "", "a longer key than eight bytes", "ключ"])
@@ -138,58 +136,6 @@ def test_agrees_with_the_slow_decoder_however_cut(found: Stream, data: st.DataOb
         assert fast == SlowDecoder(part, found.keys, found.after).decode()
 
 
-@given(streams(), st.integers(2, 5))
-@settings(max_examples=200, deadline=None)
-def test_buckets_share_out_every_row_once_and_by_key(found: Stream, count: int) -> None:
-    run = stream.frames(found.messages, found.relations)
-    everything = [rows_of(changes) for changes in decode(run, found.keys, after=found.after)]
-    whole = key_changes(run)
-    home: dict[object, int] = {}
-    shared: dict[object, list[SlowRow]] = defaultdict(list)
-    for index in range(count):
-        for changes in decode(run, found.keys, after=found.after, bucket=Bucket(index, count), whole=whole):
-            slow = rows_of(changes)
-            names = [column.name for column in slow.columns]
-            at = [names.index(name) for name in slow.key]
-            for row in slow.rows:
-                if row.op == "T":
-                    shared[slow.table, index].append(row)
-                    continue
-                shared[slow.table].append(row)
-                whole_table = not at or slow.table in whole
-                key = None if whole_table else tuple((row.old if row.op == "D" else row.new)[i] for i in at)
-                assert home.setdefault((slow.table, key), index) == index
-                if row.op == "U" and not whole_table and row.old_kind:
-                    assert key == tuple(row.old[i] for i in at), "an update that moves its key was not split"
-    for table in found.keys:
-        rows = [row for changes in everything if changes.table == table for row in changes.rows]
-        truncates = [row for row in rows if row.op == "T"]
-        assert all(
-            [strip(row) for row in shared[table, index]] == [strip(row) for row in truncates] for index in range(count)
-        )
-        assert sorted(map(repr, joined(shared[table]))) == sorted(repr(row) for row in rows if row.op != "T")
-
-
-def strip(row: SlowRow) -> tuple[int, int]:
-    """A truncate, whatever shape its table had."""
-    return row.commit_lsn, row.ordinal
-
-
-def joined(rows: Sequence[SlowRow]) -> list[SlowRow]:
-    """The rows with the halves of split updates put together again."""
-    result: dict[tuple[int, int], SlowRow] = {}
-    for row in rows:
-        place = (row.commit_lsn, row.ordinal)
-        other = result.get(place)
-        if other is None:
-            result[place] = row
-            continue
-        deleted, inserted = (row, other) if row.op == "D" else (other, row)
-        assert (deleted.op, inserted.op, deleted.old_kind) == ("D", "I", ord("O"))
-        result[place] = replace(inserted, op="U", old=deleted.old, old_kind=deleted.old_kind)
-    return list(result.values())
-
-
 @given(streams(), st.data())
 @settings(max_examples=250, deadline=None)
 def test_damage_is_a_typed_error_or_harmless(found: Stream, data: st.DataObject) -> None:
@@ -206,9 +152,8 @@ def test_damage_is_a_typed_error_or_harmless(found: Stream, data: st.DataObject)
         oid = data.draw(st.sampled_from(sorted(relations)))
         relations[oid] = relations[oid][: data.draw(st.integers(0, len(relations[oid])))]
     damaged = Frames(payload, starts, relations, None)
-    bucket = data.draw(st.none() | st.just(Bucket(1, 2)))
     with suppress(SourceError):
-        for changes in decode(damaged, found.keys, bucket=bucket, whole=key_changes(damaged)):
+        for changes in decode(damaged, found.keys):
             changes.new.validate(full=True)
             changes.old.validate(full=True)
 

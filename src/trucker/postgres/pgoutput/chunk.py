@@ -1,21 +1,17 @@
-"""Some changes of one relation, decoded together: tuples found and read, shared out by key, made columns."""
+"""Some changes of one relation, decoded together: tuples found and read, made columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Mask, TableId, TableSchema
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.bucket import Bucket
 from trucker.postgres.pgoutput.relation import Relation
 from trucker.postgres.pgoutput.run import Run
-from trucker.postgres.pgoutput.tuples import Cells, Tuples
+from trucker.postgres.pgoutput.tuples import Tuples
 from trucker.postgres.pgoutput.wire import NEW_TUPLE, Bytes, Places, bytes_at
 
 
@@ -41,9 +37,6 @@ class Rows:
     old: Places
     new: Places
 
-    def take(self, rows: npt.NDArray[Any]) -> Rows:
-        return Rows(self.at[rows], self.op[rows], self.old_kind[rows], self.old[rows], self.new[rows])
-
 
 class Chunk:
     """Some entries of one relation, decoded together."""
@@ -55,10 +48,8 @@ class Chunk:
         names = schema.names
         self.key = [names.index(name) for name in schema.key]
 
-    def decoded(self, bucket: Bucket | None) -> Part:
+    def decoded(self) -> Part:
         rows, old, new = self._tuples()
-        if bucket is not None:
-            rows, old, new = self._share(bucket, rows, old, new)
         new.read(self.width)
         new.finish()
         return self._part(rows, old, new)
@@ -112,55 +103,11 @@ class Chunk:
             if (unsent := cells.unsent) is not None:
                 raise self.run.blame(int(old.messages[unsent.argmax()]), "its old tuple lacks a column")
 
-    # sharing by key
-
-    def _share(self, bucket: Bucket, rows: Rows, old: Tuples, new: Tuples) -> tuple[Rows, Tuples, Tuples]:
-        """Only the bucket's rows and their tuples, after updates of the key became delete and insert."""
-        new.read(max(self.key) + 1)
-        self._check_key(new)
-        rows = self._split(rows, old, new)
-        mine = bucket.holds(new.buffer, [self._key_cells(column, rows, old, new) for column in self.key])
-        rows = rows.take(mine | (rows.op == TRUNCATE))
-        old, rows.old = _kept(old, rows.old)
-        new, rows.new = _kept(new, rows.new)
-        return rows, old, new
-
-    def _key_cells(self, column: int, rows: Rows, old: Tuples, new: Tuples) -> Cells:
-        cells = Cells.empty(len(rows.at))
-        for tuples, at in ((old, rows.old), (new, rows.new)):  # the new key counts where there is one
-            present = np.flatnonzero(at >= 0)
-            cells.put(present, tuples.cells[column].take(at[present])) if len(present) else None
-        return cells
-
-    def _split(self, rows: Rows, old: Tuples, new: Tuples) -> Rows:
-        updates = np.flatnonzero((rows.op == UPDATE) & (rows.old >= 0))
-        if not len(updates):
-            return rows
-        moved = np.zeros(len(updates), np.bool_)
-        for column in self.key:
-            before = old.text(column, rows.old[updates], len(updates))
-            now = new.text(column, rows.new[updates], len(updates))
-            same = pc.fill_null(pc.equal(before, now), False)
-            both_null = pc.and_(pc.is_null(before), pc.is_null(now))
-            moved |= ~np.asarray(pc.or_(same, both_null))
-        moves = updates[moved]
-        if (rows.old_kind[moves] == OLD_KEY).any():
-            raise ValueError(f"keys of {self.schema.table} change without the old row: it must be in `whole`")
-        if not len(moves):
-            return rows
-        halves = np.ones(len(rows.at), np.int64)
-        halves[moves] = 2
-        split = rows.take(np.repeat(np.arange(len(rows.at)), halves))
-        deletes = moves + np.arange(len(moves))
-        split.op[deletes], split.new[deletes] = DELETE, -1
-        split.op[deletes + 1], split.old[deletes + 1], split.old_kind[deletes + 1] = INSERT, -1, NO_OLD
-        return split
+    # columns
 
     def _check_key(self, new: Tuples) -> None:
         if any(new.cells[column].unsent is not None for column in self.key):
             raise _uncovered(self.relation.table)
-
-    # columns
 
     def _part(self, rows: Rows, old: Tuples, new: Tuples) -> Part:
         count = len(rows.at)
@@ -207,9 +154,3 @@ def _numbered(rows: Mask) -> Places:
 
 def _all_or(at: Places) -> Places | None:
     return None if (at >= 0).all() else at
-
-
-def _kept(tuples: Tuples, at: Places) -> tuple[Tuples, Places]:
-    """Only the tuples that are still used; rows use them in order and none twice."""
-    present = at >= 0
-    return tuples.keep(at[present]), _numbered(present)

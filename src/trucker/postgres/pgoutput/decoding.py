@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 
 import numpy as np
 import pyarrow as pa
 
-from trucker.change import OLD_KEY, UPDATE, Changes, Frames, Lsn, Mask, TableId, TableSchema, null_rows
+from trucker.change import Changes, Frames, Lsn, Mask, TableId, TableSchema, null_rows
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.bucket import Bucket
 from trucker.postgres.pgoutput.chunk import Chunk, Part
 from trucker.postgres.pgoutput.relation import Relation
 from trucker.postgres.pgoutput.run import Run
@@ -26,37 +24,17 @@ def decode(
     keys: Mapping[TableId, tuple[str, ...]],
     *,
     after: Mapping[TableId, Lsn] | None = None,
-    bucket: Bucket | None = None,
-    whole: AbstractSet[TableId] = frozenset(),
 ) -> list[Changes]:
     """The changes of the tables in `keys`, by table and shape, in the order of their first change.
 
     `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
     `commit_lsn` is below `after[table]` are left out.
-
-    With a `bucket` only the rows whose key falls into it are given. A table in `whole`, or without key, goes to one
-    bucket entirely; a table in which keys change without the whole old row being there (`key_changes`) has to be in
-    `whole`. In any other table an update that changes the key then comes as a delete and an insert. Truncates are in
-    every bucket.
     """
     run = Run(frames)
-    decoding = _Decoding(run, keys, after or {}, bucket, whole)
+    decoding = _Decoding(run, keys, after or {})
     found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
     found.sort(key=lambda each: each[0])
     return [changes for _, changes in found]
-
-
-def key_changes(frames: Frames) -> set[TableId]:
-    """The tables with an update that carries only its old key: their rows cannot be spread by key."""
-    run = Run(frames)
-    updates = np.flatnonzero(run.kinds == UPDATE)
-    if not (run.markers(updates) == OLD_KEY).any():
-        return set()
-    return {
-        relation.table
-        for relation, entries in run.by_relation()
-        if ((run.kinds[run.entries[entries]] == UPDATE) & (run.markers(run.entries[entries]) == OLD_KEY)).any()
-    }
 
 
 class _Decoding:
@@ -67,10 +45,8 @@ class _Decoding:
         run: Run,
         keys: Mapping[TableId, tuple[str, ...]],
         after: Mapping[TableId, Lsn],
-        bucket: Bucket | None,
-        whole: AbstractSet[TableId],
     ) -> None:
-        self.run, self.keys, self.after, self.bucket, self.whole = run, keys, after, bucket, whole
+        self.run, self.keys, self.after = run, keys, after
         self.transactions, self.transaction_of, self.number_of = run.transactions()
 
     def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
@@ -80,14 +56,9 @@ class _Decoding:
             return
         schema = _schema(relation, key)
         entries = self._later_than(self.after.get(relation.table), entries)
-        bucket = self.bucket
-        if bucket is not None and (not key or relation.table in self.whole):
-            if not bucket.holds_table(relation.table):
-                entries = entries[self.run.is_truncate[self.run.entries[entries]]]
-            bucket = None
         for span in self._spans(entries):
             parts = [
-                Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded(bucket)
+                Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded()
                 for at in range(0, len(span), CHUNK_ROWS)
             ]
             parts = [part for part in parts if len(part.entries)]

@@ -123,16 +123,6 @@ class Tuples:
         cells.ends = cells.ends.copy()  # they are the next column's places too
         cells.put(wanting[given], donor.take(origin[given]))
 
-    def keep(self, rows: Places) -> Tuples:
-        """The chosen tuples, with the columns read so far."""
-        kept = object.__new__(Tuples)
-        kept.buffer, kept.width, kept.blame = self.buffer, self.width, self.blame
-        kept.places, kept.ends, kept.messages = self.places[rows], self.ends[rows], self.messages[rows]
-        kept.cells = [cells.take(rows) for cells in self.cells]
-        kept._donor, kept._full = self._donor, self._full
-        kept._origin = self._origin[rows] if self._donor is not None else self._origin
-        return kept
-
     def finish(self) -> None:
         """All columns are read; the messages must end here."""
         self._require(self.places == self.ends, "it does not end with its last column")

@@ -78,14 +78,3 @@ def uint64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
 
 def int64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.int64]:
     return _numbers(buffer, places, ">i8").astype(np.int64)
-
-
-def words_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
-    """Eight bytes from each place, first byte lowest, zeros past the buffer's end."""
-    last = len(buffer) - 8
-    if last < 0:
-        buffer, last = np.concatenate([buffer, np.zeros(8, np.uint8)]), len(buffer)
-    beyond = np.maximum(places - last, 0)
-    words = _numbers(buffer, places, "<u8").astype(np.uint64)
-    shifted: npt.NDArray[np.uint64] = words >> (beyond.astype(np.uint64) * np.uint64(8))
-    return shifted

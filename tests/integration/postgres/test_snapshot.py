@@ -181,10 +181,9 @@ def test_a_table_rewritten_after_the_snapshot_is_not_read(database: Database, st
             copy_all(connection, chunks)
 
 
-def test_a_lock_queue_is_not_waited_for_endlessly(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_queue_is_not_waited_for_endlessly(database: Database) -> None:
     database.execute("create table t (id int primary key)")
-    monkeypatch.setattr("trucker.postgres.connect.LOCK_TIMEOUT", "50ms")
-    with snapshot_of(database) as (connection, _), database.connect(autocommit=False) as blocker:
+    with snapshot_of(database.impatient(0.05)) as (connection, _), database.connect(autocommit=False) as blocker:
         chunks = plan_chunks(connection, load_table(connection, public("t")), 1 << 20)
         connection.execute("commit")
         connection.execute("begin")

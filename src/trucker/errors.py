@@ -7,7 +7,8 @@
     ├── ChangeLogError       TRK3xx  the change log is missing, behind or damaged
     │   └── ChangeLogFull            … for now: its disk is full, and nothing is acknowledged
     ├── SinkError            TRK4xx  a destination cannot take what it is given
-    │   └── SinkUnavailable          … for now: the work is tried again
+    │   ├── SinkUnavailable          … for now: the work is tried again
+    │   └── DataError                … because of what is in a row: it may be set aside as a letter
     ├── EngineError          TRK5xx  Spark or Java
     │   └── JobFailed                … for now: the work is tried again
     ├── CheckFailed          TRK600  what was found before a run stands in its way
@@ -111,6 +112,31 @@ class SinkUnavailable(SinkError):
 
     code = "TRK401"
     transient = True
+
+
+class DataError(SinkError):
+    """A destination refuses a row for what is in it: a value that does not fit, a constraint it does not keep.
+
+    `sqlstate` is PostgreSQL's code for it, for other stores too; `constraint` and `column` are named where they are
+    known. A truck that says `on_error: dead_letter` sets such rows aside; any other stops (I8).
+    """
+
+    code = "TRK406"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        code: str | None = None,
+        sqlstate: str = "",
+        constraint: str | None = None,
+        column: str | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy, code=code)
+        self.sqlstate = sqlstate
+        self.constraint = constraint
+        self.column = column
 
 
 class EngineError(TruckerError):

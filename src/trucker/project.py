@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trucker.config.load import load_project
-from trucker.config.models import Connection, PostgresConnection, ProjectConfig
+from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Checkable, Finding, Level
-from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status
+from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
     from trucker.sinks.base import Sink
+    from trucker.sinks.letters import Redriven
 
 log = logging.getLogger("trucker.project")
+
+PATIENCE: Final = 10.0
+"""Seconds for which a redrive waits for a destination that something else holds."""
 
 
 class Project:
@@ -60,6 +66,7 @@ class Project:
         for place in self._destinations():
             sink = self._sink(place)
             findings += _examine_destination(place, sink, databases)
+            findings += _examine_letters(sink)
             if sink.capabilities.keeps_changes:
                 shared.add(place.name)
         findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
@@ -136,14 +143,63 @@ class Project:
         """The changes in the change log as JSON lines, newest last; `follow` goes on with those to come."""
         from trucker.observe.peek import peek
 
-        names = [t for t in self.config.trucks if truck in (None, t.name)]
-        if not names:
-            raise ConfigError(
-                f"there is no truck {truck!r}", remedy=f"it has {', '.join(t.name for t in self.config.trucks)}"
-            )
+        names = self._trucks(truck)
         sources = sorted({t.input.connection for t in names})
         patterns = {s: [p for t in names if t.input.connection == s for p in t.input.tables] for s in sources}
         return peek(self.config.state_folder / "log", patterns, limit=limit, follow=follow)
+
+    # -- redrive ------------------------------------------------------------------------------------------------
+
+    def redrive(
+        self,
+        truck: str | None = None,
+        *,
+        table: str | None = None,
+        ids: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> list[Redriven]:
+        """Apply dead letters again, while the project runs or not; what became of each.
+
+        Those that are applied are gone; the others stay, with the reason they were refused for now.
+        """
+        from trucker.config.patterns import parse_table
+        from trucker.sinks.letters import Choice, KeepsLetters
+
+        trucks = self._trucks(truck)
+        source = parse_table(table) if table else None
+        found: list[Redriven] = []
+        left: dict[str, int] = {}
+        for place in self._destinations():
+            names = tuple(t.name for t in trucks if t.output.connection == place.name)
+            sink = self._sink(place)
+            try:
+                if names and isinstance(sink, KeepsLetters):
+                    choice = Choice(names, source, tuple(ids) if ids else None)
+                    found += _patiently(partial(sink.redrive, choice, dry_run=dry_run))
+                    counts = sink.count_letters()
+                    left |= {name: counts.get(name, 0) for name in names}
+            finally:
+                sink.close()
+        self._note_letters(left)
+        return found
+
+    def _note_letters(self, left: Mapping[str, int]) -> None:
+        """A project that does not run says so of its letters in its last status."""
+        from trucker.engine.lock import ProjectLock
+
+        file = self.config.state_folder / "status.json"
+        last = read_status(file)
+        if last is None or ProjectLock(self.config.state_folder).held():
+            return
+        trucks = tuple(replace(t, dead_letters=left.get(t.name, t.dead_letters)) for t in last.trucks)
+        write_status(file, replace(last, trucks=trucks))
+
+    def _trucks(self, name: str | None) -> list[TruckConfig]:
+        chosen = [truck for truck in self.config.trucks if name in (None, truck.name)]
+        if not chosen:
+            known = ", ".join(truck.name for truck in self.config.trucks)
+            raise ConfigError(f"there is no truck {name!r}", remedy=f"it has {known}")
+        return chosen
 
     # -- reset --------------------------------------------------------------------------------------------------
 
@@ -212,6 +268,40 @@ def _examine_destination(connection: Connection, sink: Sink, databases: dict[str
         except TruckerError as error:
             return [_finding(connection.name, error)]
     return sink.check() if isinstance(sink, Checkable) else []
+
+
+def _examine_letters(sink: Sink) -> list[Finding]:
+    from trucker.sinks.letters import KeepsLetters
+
+    if not isinstance(sink, KeepsLetters):
+        return []
+    try:
+        counts = sink.count_letters()
+    except TruckerError:  # what is wrong with the destination has been found
+        return []
+    remedy = "look at trucker.dead_letters there, mend what its reasons say, then run `trucker redrive`"
+    return [
+        Finding(
+            Level.WARNING,
+            f"truck {truck}",
+            f"{count} dead letters: rows that its destination refuses",
+            remedy,
+            "TRK473",
+        )
+        for truck, count in sorted(counts.items())
+    ]
+
+
+def _patiently(work: Callable[[], list[Redriven]]) -> list[Redriven]:
+    """What another process keeps from us for a moment, a running project perhaps, is asked for again."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return work()
+        except TruckerError as error:
+            if not error.transient or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def _examine_outputs(

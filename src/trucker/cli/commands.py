@@ -144,6 +144,37 @@ def reset(
         output.say(line)
 
 
+def redrive(
+    project: ProjectFolder = HERE,
+    truck: Annotated[
+        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only letters of this truck.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="TABLE", help="Only letters of this source table, schema.table.")
+    ] = None,
+    number: Annotated[
+        list[int] | None, typer.Option("--id", metavar="ID", help="Only the letter with this id; may be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try it, say what would come of it, change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Apply dead letters again.
+
+    The rows that a destination refused, in the order of their positions; those that it takes now are no letters any
+    more. Works while the project runs, too. Exit code 1 when some are refused again.
+    """
+    done = _open(project, debug).redrive(truck, table=table, ids=number, dry_run=dry_run)
+    if as_json:
+        output.say(output.redriven_json(done))
+    else:
+        output.redriven_text(done, dry_run=dry_run)
+    if any(not one.applied for one in done):
+        raise typer.Exit(ExitCode.FAILED)
+
+
 def demo(debug: Debug = False) -> None:
     """See it work, in about a minute.
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from trucker.sinks.letters import Redriven
+
 _PHASE_STYLE: Final = {
     TruckPhase.STREAMING: "green",
     TruckPhase.FAILED: "bold red",
@@ -103,6 +105,25 @@ def status_text(status: ProjectStatus) -> None:
             screen.print(f"{truck.name}: {truck.error}", soft_wrap=True)
 
 
+def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
+    """What became of letters, one line each, and a summary."""
+    screen = console()
+    for one in done:
+        letter = one.letter
+        key = ", ".join(f"{name} = {value}" for name, value in letter.key_row.items()) or "no key"
+        outcome = "applied" if one.applied else letter.reason.message
+        screen.print(
+            f"{letter.number} {letter.truck} {letter.operation} {letter.source} ({key}): {outcome}", soft_wrap=True
+        )
+    applied = sum(one.applied for one in done)
+    would = " (dry run: nothing was changed)" if dry_run else ""
+    screen.print(f"{_count(len(done), 'letter')}, {applied} applied, {len(done) - applied} refused again{would}")
+
+
+def redriven_json(done: Sequence[Redriven]) -> str:
+    return json.dumps([one.shown() for one in done], indent=2)
+
+
 def lag(truck: TruckStatus) -> str:
     """How far behind: time, and bytes of the source's log."""
     parts = []
@@ -121,7 +142,10 @@ def note(truck: TruckStatus) -> str:
     """What a truck's line ends with: its error's first line, or how far its copies are."""
     if truck.error:
         return truck.error.splitlines()[0]
-    return "; ".join(copy_progress(progress) for progress in truck.copying[:3])
+    notes = [copy_progress(progress) for progress in truck.copying[:3]]
+    if truck.dead_letters:
+        notes.append(_count(truck.dead_letters, "dead letter"))
+    return "; ".join(notes)
 
 
 def copy_progress(progress: CopyProgress) -> str:

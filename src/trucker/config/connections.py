@@ -264,3 +264,6 @@ CONNECTIONS: dict[str, type[Model]] = {
 
 SOURCES = ("postgres",)
 """The adapters a truck can read from."""
+
+WITHOUT_LETTERS = ("duckdb", "jsonl", "stdout")
+"""The adapters whose destinations set no failing rows aside."""

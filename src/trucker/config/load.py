@@ -15,6 +15,7 @@ from trucker.config.models import (
     CONNECTIONS,
     NAME,
     SOURCES,
+    WITHOUT_LETTERS,
     Model,
     PostgresConnection,
     ProjectConfig,
@@ -271,6 +272,18 @@ class _Loading:
                     f"an input's connection has the adapter {' or '.join(SOURCES)}",
                     "TRK109",
                 )
+            elif side == "output" and adapter in WITHOUT_LETTERS:
+                self._refuse_letters(document, adapter)
+
+    def _refuse_letters(self, document: Item, adapter: str) -> None:
+        item = document.entries.get("on_error")
+        if item is not None and item.value == "dead_letter":
+            self._error(
+                f"a {adapter} destination sets no rows aside",
+                item.place,
+                "remove on_error: dead_letter",
+                "TRK115",
+            )
 
     def _policies(self, document: Item) -> None:
         """`unfit: null` is a policy; an `unfit:` that somebody forgot to finish is not."""

@@ -6,7 +6,7 @@ A model knows nothing of files: `load` renders and parses them, and adds file, l
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from trucker.config.connections import (
     MIB,
     NAME,
     SOURCES,
+    WITHOUT_LETTERS,
     Connection,
     DuckDBConnection,
     JsonLinesConnection,
@@ -34,6 +35,7 @@ __all__ = [
     "MIB",
     "NAME",
     "SOURCES",
+    "WITHOUT_LETTERS",
     "BatchConfig",
     "ColumnConfig",
     "Connection",
@@ -216,6 +218,16 @@ class TruckFile(Model):
 
     input: InputConfig = Field(description="What the truck reads.")
     output: OutputConfig = Field(description="Where it writes.")
+    on_error: Literal["stop", "dead_letter"] = Field(
+        default="stop",
+        description="What becomes of a row that the destination refuses for what is in it: `stop` stops the truck,"
+        " `dead_letter` puts the change into `trucker.dead_letters` there and goes on. See `trucker redrive`.",
+    )
+    dead_letters_max: int = Field(
+        default=1000,
+        ge=1,
+        description="With `on_error: dead_letter`: the truck stops rather than have more letters than this.",
+    )
 
     @model_validator(mode="after")
     def _many_into_one(self) -> Self:

@@ -29,7 +29,7 @@ from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, room
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
@@ -250,7 +250,8 @@ class _Attempt:
             tables[target.truck, target.source.table] = TableState(phase or done, lsn)
             if whole and phase is None:
                 positions[target.truck] = lsn
-        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name)
+        letters = letters_of([need.run for need in self._needs.values()])
+        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters)
 
     def _parts(
         self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[Chunk]]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from trucker.engine.plan import SinkSpec
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Target, TruckState
+from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.registry import make_sink
 
 log = logging.getLogger("trucker.destination")
@@ -66,6 +67,10 @@ class Destination:
                     reason = SinkError(f"committing to {self.name} failed: {type(error).__name__}", code="TRK499")
                     return {**failures, **dict.fromkeys(trucks, reason)}
         return failures
+
+    def letters(self, truck: str) -> int:
+        """How many dead letters a truck has, as far as the sink has seen."""
+        return self.sink.letters.get(truck, 0) if isinstance(self.sink, KeepsLetters) else 0
 
     def close(self) -> None:
         with self._lock:

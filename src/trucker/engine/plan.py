@@ -53,12 +53,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Truck:
-    """A truck with its names and patterns resolved against the source."""
+    """A truck with its names and patterns resolved against the source.
+
+    `dead_letters` is how many failing rows it may set aside; None where the first one stops it.
+    """
 
     name: str
     source: str
     destination: str
     tables: Mapping[TableId, Table]
+    dead_letters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

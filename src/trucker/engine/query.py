@@ -31,7 +31,7 @@ from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
 from trucker.engine.schemas import Schemas
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import stream_part
 from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.observe.status import TruckPhase
@@ -322,7 +322,14 @@ class SourceQuery:
         if lane and lane.tables:
             state = TableState(Phase.CATCHING_UP, end)
             tables = {(run.name, table): state for run in own for table in lane.tables}
-            return Batch(start, end, tables=tables, targets=targets, builds_on=dict.fromkeys(tables, lane.position))
+            return Batch(
+                start,
+                end,
+                tables=tables,
+                targets=targets,
+                builds_on=dict.fromkeys(tables, lane.position),
+                dead_letters=letters_of(own),
+            )
         behind = [run for run in own if run.position < end]
         arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
         believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
@@ -334,6 +341,7 @@ class SourceQuery:
             {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()},
             targets,
             builds_on=believed,
+            dead_letters=letters_of(own),
         )
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:

@@ -109,7 +109,8 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             config.input.where,
             tuple(sorted((column, said.unfit) for column, said in config.output.columns.items())),
         )
-    return Truck(config.name, config.input.connection, config.output.connection, resolved)
+    letters = config.dead_letters_max if config.on_error == "dead_letter" else None
+    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters)
 
 
 def _output_table(config: TruckConfig, source: TableId) -> TableId:

@@ -181,7 +181,9 @@ class ProjectRun:
 
     def _show(self, *, running: bool) -> ProjectStatus:
         trucks = tuple(
-            _status(source, run, running=running) for source in self._sources for run in source.runs.values()
+            _status(source, run, self._destinations[run.truck.destination].letters(run.name), running=running)
+            for source in self._sources
+            for run in source.runs.values()
         )
         status = ProjectStatus(
             self._config.unique_id,
@@ -218,7 +220,7 @@ def _stop_spark(spark: SparkSession) -> None:
         log.debug("spark was gone before it was stopped", exc_info=True)
 
 
-def _status(source: SourceRun, run: TruckRun, *, running: bool) -> TruckStatus:
+def _status(source: SourceRun, run: TruckRun, letters: int, *, running: bool) -> TruckStatus:
     durable = source.durable
     seen = durable.seen_lsn if durable else source.source_lsn
     lag = max(0, durable.commit_lsn - run.position) if durable and run.position else None
@@ -237,4 +239,5 @@ def _status(source: SourceRun, run: TruckRun, *, running: bool) -> TruckStatus:
         run.batches,
         tuple(run.copying.values()),
         error,
+        letters,
     )

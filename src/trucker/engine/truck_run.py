@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trucker.change import Lsn, TableId
@@ -54,6 +55,11 @@ class TruckRun:
             if table in self.truck.tables and found.phase is Phase.STREAMING:
                 self.floors.setdefault(table, found.lsn)
                 self.arriving.pop(table, None)
+
+
+def letters_of(runs: Iterable[TruckRun]) -> dict[str, int]:
+    """How many failing rows each truck that sets them aside may have, for `Batch.dead_letters`."""
+    return {run.name: run.truck.dead_letters for run in runs if run.truck.dead_letters is not None}
 
 
 @dataclass(slots=True)

@@ -39,7 +39,8 @@ class CopyProgress:
 @dataclass(frozen=True, slots=True)
 class TruckStatus:
     """One truck. Positions are LSN texts; `lag_seconds` is now less the commit time of what was applied last,
-    0 when there is nothing left to apply; `rows` counts the rows written since the start."""
+    0 when there is nothing left to apply; `rows` counts the rows written since the start;
+    `dead_letters` are those set aside and not applied yet."""
 
     name: str
     source: str
@@ -53,6 +54,7 @@ class TruckStatus:
     batches: int = 0
     copying: tuple[CopyProgress, ...] = ()
     error: str | None = None
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ commit that moves the table on to STREAMING or CATCHING_UP makes the copy count 
 
 Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
 `SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having
-written nothing; the framework stops that truck and commits the others.
+written nothing; the framework stops that truck and commits the others. A row that is refused for what is in it
+is a `DataError` that names the row's key; of a truck in `Batch.dead_letters` it becomes a letter instead.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class Batch:
     `builds_on` says which LSN must be stored there now for a truck (`None`) or for a table that has one of its own.
     Where it is another, a commit whose answer was lost took effect after the destination was asked: `SinkUnavailable`,
     and nothing is written (`ledger.Ledger.plan` sees to it).
+    `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
     """
 
     start: Lsn
@@ -111,6 +113,7 @@ class Batch:
     snapshot: str = ""
     forget: tuple[str, ...] = ()
     builds_on: Mapping[tuple[str, TableId | None], Lsn] = field(default_factory=dict)
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

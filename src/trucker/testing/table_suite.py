@@ -465,7 +465,7 @@ class TableSinkSuite(SinkSuite):
         sink = self.started(good, bad)
         load: Load = {
             good: [[self.values(ITEMS, insert(item(1)))]],
-            bad: [[self.values(PAIRS, insert({"a": "1", "b": "secret", "n": "no number"}))]],
+            bad: [[self.values(PAIRS, insert({"a": "1", "b": "x", "n": "secret"}))]],
         }
         batch = self.batch([good, bad])
         receipts = self.write(batch, load)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trucker.change import quote_identifier
+from trucker.change import TableId, quote_identifier
+from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.table import DestinationTable, literal
@@ -47,7 +48,7 @@ def staging_columns(contents: Contents, target: Target, table: DestinationTable)
     lines = ["k int2", *(f"c{i} {table.type_of(name)}" for i, name in enumerate(contents.columns))]
     if contents.moves:
         lines += [f"o{i} {table.type_of(name)}" for i, name in enumerate(target.source.key)]
-    return ", ".join(lines)
+    return ", ".join([*lines, *(["l numeric", "n bigint"] if contents.placed else [])])
 
 
 def steps(contents: Contents, target: Target, table: DestinationTable, staged: str) -> list[Step]:
@@ -293,3 +294,40 @@ def still_staged(target: Target, staged: str, rows: int) -> Step:
     """A crash of the destination empties unlogged tables; what is gone must not be taken for nothing to do."""
     statement = f"select from {staged} having count(*) = $1"
     return Step(target, statement, (rows,), expected=1, purpose="find staged rows", lost=True)
+
+
+def check_touched(done: Sequence[tuple[Step, int]]) -> None:
+    """Steps and how many rows each touched, in order; raises for one that touched others than it should."""
+    cancelled = before = 0
+    for step, touched in done:
+        if step.cancels:
+            cancelled = touched // 2
+        elif step.expected is not None:
+            less = cancelled if step.after_cancel else before if step.rest else 0
+            _check_touched(step, touched, step.expected - less)
+        before = touched + (before if step.rest else 0)
+
+
+def _check_touched(step: Step, touched: int, expected: int) -> None:
+    if touched == expected:
+        return
+    table = step.target.table
+    if step.lost:
+        raise gone(table)
+    raise TruckFailed(
+        step.target.truck,
+        SinkError(
+            f"table {table}: to {step.purpose}, {expected} rows were expected at the destination, {touched} found",
+            remedy=f"someone else has changed {table}, or a trigger keeps rows away; "
+            f"run `trucker reset` for the truck to have the table copied again",
+            code="TRK411",
+        ),
+    )
+
+
+def gone(table: TableId) -> SinkUnavailable:
+    """Staged rows are not there any more."""
+    return SinkUnavailable(
+        f"rows staged for table {table} are gone, as after a crash of the destination",
+        remedy="they are staged again",
+    )

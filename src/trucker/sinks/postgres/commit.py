@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import psycopg
 
 from trucker.change import TableId
-from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.ledger import Plan, foreign_rows
-from trucker.sinks.postgres import own_tables
-from trucker.sinks.postgres.apply import Step, staging_columns, steps, still_staged
-from trucker.sinks.postgres.failure import explain, passing
+from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres.apply import Step, check_touched, gone, staging_columns, steps, still_staged
+from trucker.sinks.postgres.failure import blaming, explain, passing
 from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
+from trucker.sinks.postgres.isolate import Isolation
+from trucker.sinks.postgres.pile import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
-from trucker.sinks.postgres.staging import Temporaries, copy_in, drop_stages, left_stages, stage_name, stage_prefix
+from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.table import DestinationTable
 
 Describe = Callable[[Session, Target], DestinationTable]
+
+_OWN: Final = ("k", "l", "n")
+_FOREIGN_KEY: Final = "23503"
 
 
 class Commit:
@@ -31,21 +39,41 @@ class Commit:
     and found out by the position when the batch is repeated (I4).
     """
 
-    def __init__(self, session: Session, project: str, describe: Describe) -> None:
+    def __init__(self, session: Session, project: str, describe: Describe, look_again: Callable[[], None]) -> None:
         self._session = session
         self._project = project
         self._describe = describe
+        self._look_again = look_again
+        self._piles = 0
+        self.letters: dict[str, int] = {}
 
     def run(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Commit the batch. Where a row is refused, all is done again with that truck's rows apart (`isolate`)."""
+        apart: frozenset[str] = frozenset()
+        while True:
+            try:
+                self._commit(batch, receipts, apart)
+                return
+            except TruckFailed as error:
+                more = {error.truck}
+                if not isinstance(error.reason, DataError) or more <= apart:
+                    raise
+            except DataError:
+                more = {target.truck for target in batch.targets}
+                if more <= apart:
+                    raise
+            apart |= more
+
+    def _commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
         try:
-            self._apply(batch, receipts)
+            self._apply(batch, receipts, apart)
             self._session.run("commit")
             self._sweep(batch, receipts)
         except psycopg.Error as error:
             self._roll_back()
             if passing(error):
                 raise explain(error, "committing a batch") from None
-            raise self._blame(batch, receipts, error) from None
+            raise self._blame(batch, receipts, error, apart) from None
         except BaseException:
             self._roll_back()
             raise
@@ -67,18 +95,20 @@ class Commit:
 
     # -- whose fault ------------------------------------------------------------------------------------------------
 
-    def _blame(self, batch: Batch, receipts: Sequence[Receipt], error: psycopg.Error) -> TruckerError:
+    def _blame(
+        self, batch: Batch, receipts: Sequence[Receipt], error: psycopg.Error, apart: frozenset[str]
+    ) -> TruckerError:
         """COMMIT itself failed, by a deferred constraint: the truck without which it would not have is to blame."""
         reason = explain(error, "committing a batch")
         trucks = sorted({target.truck for target in batch.targets} | set(batch.positions))
         for truck in trucks if len(trucks) > 1 else ():
-            if self._would_commit(*_without(batch, receipts, truck)):
+            if self._would_commit(*_without(batch, receipts, truck), apart - {truck}):
                 return TruckFailed(truck, reason)
         return TruckFailed(trucks[0], reason) if len(trucks) == 1 else reason
 
-    def _would_commit(self, batch: Batch, receipts: Sequence[Receipt]) -> bool:
+    def _would_commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> bool:
         try:
-            self._apply(batch, receipts)
+            self._apply(batch, receipts, apart)
             self._session.run("set constraints all immediate")
         except psycopg.Error as error:
             if passing(error):
@@ -92,22 +122,93 @@ class Commit:
 
     # -- the transaction --------------------------------------------------------------------------------------------
 
-    def _apply(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    def _apply(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
         """Everything but COMMIT."""
         session = self._session
-        ledger = own_tables.lock(session, self._project, _trucks(batch))
+        ledger, self.letters = own_tables.lock(session, self._project, _trucks(batch))
         plan = ledger.plan(batch)
         if plan.copies:
             refuse_foreign_keys(session, plan.copies)
         for copy in plan.copies:
-            with _of(copy.target):
+            with blaming(copy.target):
                 self._begin_copy(copy.target, copy.ours)
-        todo: list[Step] = []
+        if self.letters:
+            begun = [(copy.target.truck, copy.target.source.table) for copy in plan.copies]
+            letter_table.forget(session, self._project, begun)
         if batch.snapshot:
             self._settle_copies(batch, plan, receipts)
-        else:
-            todo = self._steps(batch, plan, receipts)
+            if self.letters:
+                self._redrive_copied(plan, batch.dead_letters)
+            self._run([], plan, _stages(receipts))
+            return
+        apart = frozenset({truck for truck, _ in plan.apply} & (apart | self.letters.keys()))
+        todo = self._steps(batch, plan, receipts, apart)
+        if apart:
+            self._run(todo)
+            todo = []
+        for truck in sorted(apart):
+            self._apply_apart(truck, batch, plan, receipts)
         self._run(todo, plan, _stages(receipts))
+
+    def _apply_apart(self, truck: str, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        """The rows of one truck, so that those that are refused can be told from the others."""
+        session, most = self._session, batch.dead_letters.get(truck)
+        self._look_again()  # what did not fit may fit by now
+        targets = [target for target in batch.targets if target.truck == truck and _due(target, plan)]
+        parts = {target: _parts(target, receipts) for target in targets}
+        emptied = [target for target in targets if parts[target] and parts[target][0][1].truncates]
+        if emptied:
+            with blaming(emptied[0]):
+                session.run(f"truncate {', '.join(target.table.quoted for target in emptied)}")
+        rounds: dict[tuple[int, int], list[Pile]] = defaultdict(list)
+        for target in targets:
+            for number, part in parts[target]:
+                for place, chunk in enumerate(part.chunks):
+                    with blaming(target, chunk.contents.columns):
+                        rounds[number, place].append(self._pile(chunk, target))
+        stored = letter_table.load(session, self._project, [truck])
+        isolation = Isolation(session, truck, self._describe, stored, most)
+        try:
+            isolation.run([rounds[found] for found in sorted(rounds)], [target.source.table for target in emptied])
+        except psycopg.Error as error:
+            if passing(error):
+                raise
+            raise TruckFailed(truck, explain(error, f"truck {truck}")) from None
+        letter_table.store(session, self._project, isolation.pending, most)
+        self.letters[truck] = len(isolation.pending)
+
+    def _pile(self, chunk: Chunk, target: Target) -> Pile:
+        """A chunk's rows as text."""
+        table, contents = self._describe(self._session, target), chunk.contents
+        if chunk.table and chunk.plain:
+            name = stage_name(chunk.table)
+        else:
+            self._piles += 1
+            name = f"p_{self._piles}"
+            self._session.run(f"create temporary table {name} ({plain_columns(contents, target)}) on commit drop")
+            columns = copied_columns(contents, target)
+            if chunk.table:
+                texts = ", ".join(column if column in _OWN else f"{column}::text" for column in columns.split(", "))
+                self._session.run(f"insert into {name} ({columns}) select {texts} from {stage_name(chunk.table)}")
+            else:
+                copy_in(self._session, f"{name} ({columns})", [chunk.text])
+        if chunk.table and self._session.run(f"select count(*) from {name}").fetchone() != (contents.rows,):
+            raise gone(target.table)
+        return Pile(self._session, target, table, contents, name)
+
+    def _redrive_copied(self, plan: Plan, most: Mapping[str, int]) -> None:
+        """Rows that were copied before those they refer to."""
+        waiting = [
+            letter
+            for letter in letter_table.load(self._session, self._project, {truck for truck, _ in plan.apply})
+            if (letter.truck, letter.source) in plan.apply and letter.reason.sqlstate == _FOREIGN_KEY
+        ]
+        for truck in sorted({letter.truck for letter in waiting}):
+            own = [letter for letter in waiting if letter.truck == truck]
+            isolation = Isolation(self._session, truck, self._describe, own, most.get(truck))
+            isolation.redrive(own)
+            letter_table.store(self._session, self._project, isolation.pending, most.get(truck))
+            self.letters[truck] -= len(isolation.pending.gone)
 
     def _begin_copy(self, target: Target, ours: bool) -> None:
         into = target.table.quoted
@@ -128,21 +229,19 @@ class Commit:
                     SinkError(f"part {receipt.part} of the copy of {receipt.table} is not at the destination"),
                 )
 
-    def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> list[Step]:
+    def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then."""
         found: list[Step] = []
         emptied: dict[TableId, Target] = {}
         temporaries = Temporaries(self._session)
         for target in batch.targets:
-            if (target.truck, target.source.table) not in plan.apply:
+            if target.truck in apart or not _due(target, plan):
                 continue
             parts = _parts(target, receipts)
-            last = max((number for number, part in enumerate(parts) if part.truncates), default=None)
-            if last is not None:
+            if parts and parts[0][1].truncates:
                 emptied[target.table] = target
-                parts = parts[last:]  # what came before is void
-            with _of(target):
-                for part in parts:
+            with blaming(target):
+                for _, part in parts:
                     for chunk in part.chunks:
                         found += self._staged(chunk, target, temporaries)
         if emptied:
@@ -155,67 +254,39 @@ class Commit:
         table = self._describe(self._session, target)
         if chunk.table:
             staged = stage_name(chunk.table)
-            return [
-                still_staged(target, staged, chunk.contents.rows),
-                *steps(chunk.contents, target, table, staged),
-            ]
+            there = still_staged(target, staged, chunk.contents.rows)
+            if not chunk.plain:
+                return [there, *steps(chunk.contents, target, table, staged)]
+            typed = temporaries.take(staging_columns(chunk.contents, target, table))
+            brought = typed_from_plain(chunk.contents, target, table, staged, typed)
+            return [there, brought, *steps(chunk.contents, target, table, typed)]
         staged = temporaries.take(staging_columns(chunk.contents, target, table))
-        with _of(target, chunk.contents.columns):
+        with blaming(target, chunk.contents.columns):
             copy_in(self._session, staged, [chunk.text])
         return steps(chunk.contents, target, table, staged)
 
-    def _run(self, todo: Sequence[Step], plan: Plan, stages: Sequence[str]) -> None:
-        """All steps and the ledger in one round trip; then look what they did."""
+    def _run(self, todo: Sequence[Step], plan: Plan | None = None, stages: Sequence[str] = ()) -> None:
+        """All steps, and the ledger where a plan is given, in one round trip; then look what they did."""
         cursors: list[psycopg.Cursor[object]] = []
         try:
             with self._session.connection.pipeline():
                 cursors.extend(self._session.run(step.statement, *step.parameters) for step in todo)
-                own_tables.store(self._session, self._project, plan)
+                if plan is not None:
+                    own_tables.store(self._session, self._project, plan)
                 drop_stages(self._session, stages)
         except psycopg.Error as error:
             failed = next((step for step, cursor in zip(todo, cursors, strict=False) if not _done(cursor)), None)
             if failed is None or passing(error):
                 raise
             raise _failure(failed, error) from None
-        cancelled = before = 0
-        for step, cursor in zip(todo, cursors, strict=True):
-            if step.cancels:
-                cancelled = cursor.rowcount // 2
-            elif step.expected is not None:
-                less = cancelled if step.after_cancel else before if step.rest else 0
-                _verify(step, cursor.rowcount, step.expected - less)
-            before = cursor.rowcount + (before if step.rest else 0)
-
-
-def _verify(step: Step, touched: int, expected: int) -> None:
-    if touched == expected:
-        return
-    table = step.target.table
-    if step.lost:
-        raise _gone(table)
-    raise TruckFailed(
-        step.target.truck,
-        SinkError(
-            f"table {table}: to {step.purpose}, {expected} rows were expected at the destination, {touched} found",
-            remedy=f"someone else has changed {table}, or a trigger keeps rows away; "
-            f"run `trucker reset` for the truck to have the table copied again",
-            code="TRK411",
-        ),
-    )
+        check_touched([(step, cursor.rowcount) for step, cursor in zip(todo, cursors, strict=True)])
 
 
 def _failure(step: Step, error: psycopg.Error) -> TruckerError:
     if step.lost and error.sqlstate == "42P01":
-        return _gone(step.target.table)
+        return gone(step.target.table)
     where = f"table {step.target.table}"
     return TruckFailed(step.target.truck, explain(error, where, table=step.target.table, columns=step.columns))
-
-
-def _gone(table: TableId) -> SinkUnavailable:
-    return SinkUnavailable(
-        f"rows staged for table {table} are gone, as after a crash of the destination",
-        remedy="they are staged again",
-    )
 
 
 def _done(cursor: psycopg.Cursor[object]) -> bool:
@@ -224,29 +295,20 @@ def _done(cursor: psycopg.Cursor[object]) -> bool:
     return result is not None and result.status in (ok.COMMAND_OK, ok.TUPLES_OK)
 
 
-@contextmanager
-def _of(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
-    """What fails in here is the truck's."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if passing(error):
-            raise
-        reason = explain(error, f"table {target.table}", table=target.table, columns=columns)
-        raise TruckFailed(target.truck, reason) from None
-    except SinkUnavailable:
-        raise
-    except SinkError as error:
-        raise TruckFailed(target.truck, error) from None
+def _due(target: Target, plan: Plan) -> bool:
+    return (target.truck, target.source.table) in plan.apply
 
 
 def _trucks(batch: Batch) -> set[str]:
     return {*batch.positions, *batch.forget, *(t for t, _ in batch.tables), *(t.truck for t in batch.targets)}
 
 
-def _parts(target: Target, receipts: Sequence[Receipt]) -> list[Part]:
+def _parts(target: Target, receipts: Sequence[Receipt]) -> list[tuple[int, Part]]:
+    """A target's parts by number, in order, from the last one that empties the table on: what came before is void."""
     mine = [r for r in receipts if (r.truck, r.table) == (target.truck, target.source.table)]
-    return [receipt.staged for receipt in sorted(mine, key=lambda receipt: receipt.part)]
+    parts = [(receipt.part, receipt.staged) for receipt in sorted(mine, key=lambda receipt: receipt.part)]
+    last = max((place for place, (_, part) in enumerate(parts) if part.truncates), default=0)
+    return parts[last:]
 
 
 def _stages(receipts: Sequence[Receipt]) -> list[str]:

@@ -1,19 +1,24 @@
 """Snapshot rows: COPY's bytes from the source straight into the destination's table.
 
-A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing.
+A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Rows
+that are refused are found by halves, and set aside in the same transaction where the truck says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import psycopg
 import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows, quote_identifier
-from trucker.errors import SinkError
+from trucker.change import Changes, CopiedRows, Lsn, quote_identifier
+from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Receipt, Target, Work
 from trucker.sinks.copy_text import copy_text
-from trucker.sinks.postgres import own_tables
+from trucker.sinks.letters import Letter, Reason, name_row, too_many
+from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.table import DestinationTable
 
@@ -24,37 +29,108 @@ def copy_part(
     """Copy one part, unless it has been."""
     target, snapshot = work.target, work.batch.snapshot
     slot = (target.truck, target.source.table)
+    most = work.batch.dead_letters.get(target.truck)
     with session.connection.transaction():
         rows = own_tables.enter_part(session, project, slot, snapshot, work.part)
         if rows is None:
-            rows = sum(_copy(session, target, table, piece) for piece in pieces)
+            copy = _Copy(session, target, table, most)
+            rows = sum(copy.take(piece) for piece in pieces)
+            letter_table.add(session, project, copy.letters, most or 0)
             own_tables.finish_part(session, project, slot, snapshot, work.part, rows)
     return Receipt(target.truck, target.source.table, work.part, rows)
 
 
-def _copy(session: Session, target: Target, table: DestinationTable, piece: Changes | CopiedRows) -> int:
-    names = [name for name in piece.schema.names if name in target.source.names and table.writable(name)]
-    if isinstance(piece, CopiedRows) and tuple(names) == piece.schema.names:
-        return _send(session, target, names, " (format csv)", [piece.csv], piece.rows)
-    rows = piece.to_changes().new if isinstance(piece, CopiedRows) else piece.new
-    text = copy_text([rows.column(name) for name in names], rows.num_rows)
-    return _send(session, target, names, "", text, rows.num_rows)
+class _Copy:
+    """Copies pieces inside the caller's transaction. `letters` are the rows that were refused."""
+
+    def __init__(self, session: Session, target: Target, table: DestinationTable, most: int | None) -> None:
+        self.letters: list[Letter] = []
+        self._session = session
+        self._target = target
+        self._table = table
+        self._most = most
+
+    def take(self, piece: Changes | CopiedRows) -> int:
+        """Copy a piece; how many rows it has."""
+        names = [
+            name for name in piece.schema.names if name in self._target.source.names and self._table.writable(name)
+        ]
+        if isinstance(piece, CopiedRows):
+            straight = tuple(names) == piece.schema.names
+            if straight and self._try(names, " (format csv)", [piece.csv], piece.rows) is None:
+                return piece.rows
+            piece = piece.to_changes()
+        self._rows(piece, names)
+        return len(piece)
+
+    def _rows(self, changes: Changes, names: list[str]) -> None:
+        rows = changes.new
+        error = self._try(names, "", copy_text([rows.column(name) for name in names], len(changes)), len(changes))
+        if error is None:
+            return
+        if len(changes) == 1:
+            self._refused(changes, error)
+            return
+        half = len(changes) // 2
+        for first, last in ((0, half), (half, len(changes))):
+            self._rows(_slice(changes, first, last), names)
+
+    def _try(
+        self, names: list[str], options: str, data: Iterable[bytes | pa.Buffer], rows: int
+    ) -> psycopg.Error | None:
+        """Copy these rows, or leave everything as it was and say why they are refused."""
+        if not rows:
+            return None
+        try:
+            with self._session.connection.transaction():
+                self._send(names, options, data, rows)
+                if self._most is not None:
+                    # A deferred constraint would tell at the end that some row is refused, but not which.
+                    self._session.run("set constraints all immediate")
+        except psycopg.Error as error:
+            if not of_data(error):
+                raise
+            return error
+        return None
+
+    def _send(self, names: list[str], options: str, data: Iterable[bytes | pa.Buffer], rows: int) -> None:
+        table = self._target.table
+        columns = ", ".join(map(quote_identifier, names))
+        with self._session.connection.cursor() as cursor:
+            with cursor.copy(f"copy {table.quoted} ({columns}) from stdin{options}".encode()) as copy:
+                for piece in data:
+                    copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
+            if cursor.rowcount != rows:
+                raise SinkError(
+                    f"table {table} took {cursor.rowcount} of {rows} copied rows",
+                    remedy="look for triggers or rules on the destination's table that keep rows away",
+                )
+
+    def _refused(self, changes: Changes, error: psycopg.Error) -> None:
+        """A single row that the table does not take."""
+        target = self._target
+        reason = explain(error, f"table {target.table}", table=target.table, columns=target.source.names)
+        assert isinstance(reason, DataError)
+        (data,) = changes.new.select(list(target.source.names)).to_pylist()
+        key = target.source.key
+        named = name_row(reason, target, {name: data[name] for name in key})
+        if self._most is None:
+            raise named
+        letter = Letter(
+            target.truck,
+            target.source.table,
+            target.table,
+            key,
+            "insert",
+            data,
+            Lsn(int(changes.commit_lsn[0])),
+            0,
+            Reason.of(reason),
+        )
+        self.letters.append(letter)
+        if len(self.letters) > self._most:
+            raise too_many(target.truck, self._most, letter.reason)
 
 
-def _send(
-    session: Session, target: Target, names: list[str], options: str, data: Iterable[bytes | pa.Buffer], rows: int
-) -> int:
-    if not rows:
-        return 0
-    columns = ", ".join(map(quote_identifier, names))
-    statement = f"copy {target.table.quoted} ({columns}) from stdin{options}"
-    with session.connection.cursor() as cursor:
-        with cursor.copy(statement.encode()) as copy:
-            for piece in data:
-                copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
-        if cursor.rowcount != rows:
-            raise SinkError(
-                f"table {target.table} took {cursor.rowcount} of {rows} copied rows",
-                remedy="look for triggers or rules on the destination's table that keep rows away",
-            )
-    return rows
+def _slice(changes: Changes, first: int, last: int) -> Changes:
+    return changes.take(np.arange(first, last, dtype=np.int64))

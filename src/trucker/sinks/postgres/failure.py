@@ -7,21 +7,25 @@ it is called, and the names of table, column and constraint are. For the same re
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import psycopg
 
 from trucker.change import TableId, quote_identifier
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError, SinkUnavailable
+from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
 from trucker.listening import Silent
+from trucker.sinks.base import Target
 
 # Connection lost, out of resources, shutting down, serialisation, deadlock, lock or statement timeout, and
 # "read-only": a server that has just become, or not yet ceased to be, a standby.
 _PASSING: Final = re.compile(r"08|53|57P|40001|40P01|55P03|57014|25006")
 _STAGED_COLUMN: Final = re.compile(r"column c(\d+)\b")
 _COPIED_COLUMN: Final = re.compile(r"COPY .*?, line \d+, column (.*)", re.DOTALL)
+# Cardinality violation, data exception, integrity constraint violation.
+_OF_DATA: Final = ("21", "22", "23")
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 # What libpq says, in English at least, when trying again will not help. Anything else may pass.
@@ -42,6 +46,11 @@ def passing(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return _PASSING.match(error.sqlstate) is not None
+
+
+def of_data(error: psycopg.Error) -> bool:
+    """Whether it is what is in a row that is refused."""
+    return (error.sqlstate or "")[:2] in _OF_DATA
 
 
 def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkError:
@@ -78,7 +87,27 @@ def explain(
     column = column or _copied_column(diag.context or "", copied)
     named = (("column", column), ("constraint", diag.constraint_name), ("table", _other(diag.table_name, table)))
     parts = [where, f": {_called(error)}", *(f", {kind} {name}" for kind, name in named if name)]
-    return SinkError("".join(parts), remedy=_remedy(error, table, column), code=_code(error))
+    message, remedy, code = "".join(parts), _remedy(error, table, column), _code(error)
+    if not of_data(error):
+        return SinkError(message, remedy=remedy, code=code)
+    state, constraint = error.sqlstate or "", diag.constraint_name
+    return DataError(message, remedy=remedy, code=code, sqlstate=state, constraint=constraint, column=column)
+
+
+@contextmanager
+def blaming(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
+    """What fails in here is the truck's."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if passing(error):
+            raise
+        reason = explain(error, f"table {target.table}", table=target.table, columns=columns)
+        raise TruckFailed(target.truck, reason) from None
+    except SinkUnavailable:
+        raise
+    except SinkError as error:
+        raise TruckFailed(target.truck, error) from None
 
 
 def _copied_column(context: str, names: Sequence[str]) -> str | None:

@@ -1,9 +1,10 @@
 """Trucker's own tables at a destination, in schema `trucker`; anybody may look at them.
 
-positions   how far each truck is; one row per truck, locked by whoever commits for it
-tables      the phase of each source table of a truck, and where its rows go
-chunks      the parts of unfinished snapshots that have been copied
-format      the version of these tables
+positions     how far each truck is; one row per truck, locked by whoever commits for it
+tables        the phase of each source table of a truck, and where its rows go
+chunks        the parts of unfinished snapshots that have been copied
+dead_letters  changes that could not be applied, see `sinks.letters`
+format        the version of these tables
 """
 
 from __future__ import annotations
@@ -37,6 +38,18 @@ _TABLES: Final = (
         project text, truck text, source_schema text, source_table text, snapshot text, part int,
         rows bigint not null, primary key (project, truck, source_schema, source_table, snapshot, part))""",
 )
+# Made where it is missing: what an older trucker made has no such table yet, and need not know of it.
+_LETTERS: Final = (
+    """create table trucker.dead_letters (
+        id bigint generated always as identity primary key,
+        project text not null, truck text not null, source_schema text not null, source_table text not null,
+        target_schema text not null, target_table text not null, operation text not null,
+        lsn pg_lsn not null, ordinal bigint not null, key json not null, data json not null,
+        sqlstate text not null, reason text not null, constraint_name text, column_name text,
+        tries int not null default 1,
+        created_at timestamptz not null default now(), updated_at timestamptz not null default now())""",
+    "create index on trucker.dead_letters (project, truck)",
+)
 # Whoever makes something that may be there already takes this lock first: "if not exists" does not prevent a race.
 LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('trucker ' || $1, 0))"
 
@@ -56,7 +69,9 @@ def refuse_unusable(session: Session, name: str) -> None:
 
 def create(session: Session) -> None:
     """Make schema and tables where they are missing."""
-    found = session.run("select to_regclass('trucker.format') is not null").fetchone()
+    found = session.run(
+        "select to_regclass('trucker.format') is not null and to_regclass('trucker.dead_letters') is not null"
+    ).fetchone()
     if found == (False,):
         _create(session)
     version = session.run("select max(version) from trucker.format").fetchone()
@@ -74,12 +89,12 @@ def _create(session: Session) -> None:
         with session.connection.transaction():
             session.run(LOCK, SCHEMA)
             # Not by to_regclass(): that may remember from before the lock that there was none.
-            found = "select exists (select from pg_tables where schemaname = 'trucker' and tablename = 'format')"
-            if session.run(found).fetchone() == (True,):
-                return
+            found = {name for (name,) in session.run("select tablename from pg_tables where schemaname = 'trucker'")}
             if session.run("select exists (select from pg_namespace where nspname = 'trucker')").fetchone() == (False,):
                 session.run("create schema trucker")
-            for statement in _TABLES:
+            for statement in () if "format" in found else _TABLES:
+                session.run(statement)
+            for statement in () if "dead_letters" in found else _LETTERS:
                 session.run(statement)
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
@@ -101,6 +116,8 @@ def add_trucks(session: Session, project: str, trucks: Collection[str]) -> None:
 _POSITIONS: Final = "select truck, lsn::text from trucker.positions where project = $1"
 _ENTRIES: Final = """select truck, source_schema, source_table, phase, lsn::text, target_schema, target_table, snapshot
     from trucker.tables where project = $1"""
+LETTER_COUNT: Final = """select truck, count(*) from trucker.dead_letters
+    where project = $1 and truck = any($2::text[]) group by truck"""
 _OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
 
 
@@ -115,15 +132,19 @@ def load(session: Session, project: str) -> Ledger:
         return _ledger(positions, session.run(_ENTRIES, project))
 
 
-def lock(session: Session, project: str, trucks: Collection[str]) -> Ledger:
-    """What is stored of these trucks; begins a transaction, and nobody else commits for them until it ends."""
+def lock(session: Session, project: str, trucks: Collection[str]) -> tuple[Ledger, dict[str, int]]:
+    """What is stored of these trucks, and how many letters they have (those that have any).
+
+    Begins a transaction, and nobody else commits for them, or redrives their letters, until it ends.
+    """
     with session.connection.pipeline():
         session.run("begin")
         positions = session.run(f"{_POSITIONS}{_OF_TRUCKS} for update", project, sorted(trucks))
         entries = session.run(
             f"{_ENTRIES}{_OF_TRUCKS}, source_schema, source_table for update", project, sorted(trucks)
         )
-    return _ledger(positions, entries)
+        letters = session.run(LETTER_COUNT, project, sorted(trucks))
+    return _ledger(positions, entries), dict(letters)
 
 
 def _ledger(positions: Iterable[tuple[Any, ...]], entries: Iterable[tuple[Any, ...]]) -> Ledger:

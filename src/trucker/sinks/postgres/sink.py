@@ -10,13 +10,15 @@ import psycopg
 
 from trucker.change import Changes, CopiedRows, as_changes
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError, TruckFailed
+from trucker.errors import SinkError
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
-from trucker.sinks.postgres import check, own_tables, table
+from trucker.sinks.letters import Choice, Redriven
+from trucker.sinks.postgres import check, letter_table, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
 from trucker.sinks.postgres.failure import explain
+from trucker.sinks.postgres.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
 from trucker.sinks.postgres.table import DestinationTable
@@ -42,6 +44,7 @@ class PostgresSink(Sink):
         self._tables: dict[Target, DestinationTable] = {}
         self._trucks: set[str] = set()
         self._swept = False
+        self.letters: dict[str, int] = {}
         self._used = False
 
     def open(self) -> Mapping[str, TruckState]:
@@ -54,11 +57,14 @@ class PostgresSink(Sink):
                 # Only what an earlier process left: later, other lanes of this one may be staging.
                 drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
                 self._swept = True
+            self.letters = letter_table.count(lent, self._project)
             return own_tables.load(lent, self._project).states()
 
     def prepare(self, target: Target) -> None:
         with self._session(f"preparing table {target.table}") as lent:
             self._tables[target] = table.prepare(lent, target)
+            if self.letters.get(target.truck):
+                letter_table.reshape(lent, self._project, target)
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
@@ -79,15 +85,13 @@ class PostgresSink(Sink):
             if not trucks <= self._trucks:
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
-            commit = Commit(lent, self._project, self._describe)
-            try:
-                commit.run(batch, receipts)
-            except TruckFailed as failed:
-                if failed.code != "TRK406" or not self._tables:
-                    raise
-                # A constraint, perhaps one that was added since the tables were looked at.
-                self._tables.clear()
-                commit.run(batch, receipts)
+            commit = Commit(lent, self._project, self._describe, self._tables.clear)
+            commit.run(batch, receipts)
+            self.letters = {
+                truck: count
+                for truck, count in {**self.letters, **dict.fromkeys(trucks, 0), **commit.letters}.items()
+                if count
+            }
 
     def close(self) -> None:
         # Sinks of one destination share the process's connections; one that had none has none to give back.
@@ -96,6 +100,15 @@ class PostgresSink(Sink):
 
     def check(self) -> list[Finding]:
         return check.check(self._connection)
+
+    def count_letters(self) -> Mapping[str, int]:
+        with self._session("counting letters") as lent:
+            return letter_table.count(lent, self._project)
+
+    def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
+        self._tables.clear()
+        with self._session("redriving letters") as lent:
+            return redrive(lent, self._project, choice, self._describe, dry_run=dry_run)
 
     def _describe(self, lent: Session, target: Target) -> DestinationTable:
         """The target's table as it was when last prepared; executors look once per shape of the target."""

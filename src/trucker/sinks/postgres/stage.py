@@ -9,6 +9,9 @@ columns by number, so that no name of a user's collides with ours, and type them
     2  REPLACE       write the whole row, which was there      all
     3… a patch       update the cells that were sent           key and those sent
     n… a move        the row at the old key goes to a new one  key and those sent; the others are taken from the row
+
+For a truck that sets failing rows aside two more columns say where a change stands: `l`, its commit's LSN as a number,
+and `n`, its ordinal.
 """
 
 from __future__ import annotations
@@ -46,7 +49,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a staged value holds, by kind. `rows` counts staged rows, which may be more than there were changes."""
+    """What a staged value holds, by kind. `rows` counts staged rows, which may be more than there were changes.
+
+    `placed` says that every row has its position.
+    """
 
     columns: tuple[str, ...]
     rows: int
@@ -55,6 +61,7 @@ class Contents:
     replaces: int = 0
     patches: tuple[Group, ...] = ()
     moves: tuple[Group, ...] = ()
+    placed: bool = False
 
     @property
     def written(self) -> int:
@@ -64,11 +71,15 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One value of a part, staged: its text is carried along, or it is in a table of its own."""
+    """One value of a part, staged: its text is carried along, or it is in a table of its own.
+
+    In a `plain` one every cell is text: it holds rows whatever is in them.
+    """
 
     contents: Contents
     text: bytes = b""
     table: str = ""
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +90,14 @@ class Part:
     chunks: tuple[Chunk, ...]
 
 
-def sort_out(changes: Changes, target: Target) -> tuple[Contents, Iterator[pa.Buffer]]:
+def sort_out(changes: Changes, target: Target, *, placed: bool = False) -> tuple[Contents, Iterator[pa.Buffer]]:
     """One value's rows sorted by kind, and their COPY text. Truncates are the caller's."""
     if target.source.key:
-        return _keyed(changes, target.source.key)
-    return _bag(changes, target)
+        return _keyed(changes, target.source.key, placed)
+    return _bag(changes, target, placed)
 
 
-def _keyed(changes: Changes, key: Sequence[str]) -> tuple[Contents, Iterator[pa.Buffer]]:
+def _keyed(changes: Changes, key: Sequence[str], placed: bool) -> tuple[Contents, Iterator[pa.Buffer]]:
     written = (changes.op == INSERT) | (changes.op == UPDATE)
     moved = _moved(changes, key)
     partial = np.zeros(len(changes), np.bool_)
@@ -107,6 +118,7 @@ def _keyed(changes: Changes, key: Sequence[str]) -> tuple[Contents, Iterator[pa.
         int(np.count_nonzero(replaced)),
         patches,
         moves,
+        placed,
     )
     columns: list[Cells] = [_code_cells(codes[rows], len(gone))]
     for name in changes.schema.names:
@@ -114,10 +126,17 @@ def _keyed(changes: Changes, key: Sequence[str]) -> tuple[Contents, Iterator[pa.
         columns.append(_joined(changes.new.column(name), rows, after, gone))
     if moves:
         columns += [_joined(changes.old.column(name), rows, None, gone) for name in key]
+    columns += _places(changes, rows, gone) if placed else ()
     return contents, copy_text(columns, contents.rows)
 
 
-def _bag(changes: Changes, target: Target) -> tuple[Contents, Iterator[pa.Buffer]]:
+def _places(changes: Changes, rows: Indices, gone: Indices) -> list[Cells]:
+    """The position of every staged row."""
+    staged = np.concatenate([rows, gone])
+    return [pc.cast(pa.array(numbers[staged]), pa.string()) for numbers in (changes.commit_lsn, changes.ordinal)]
+
+
+def _bag(changes: Changes, target: Target, placed: bool) -> tuple[Contents, Iterator[pa.Buffer]]:
     """In a table without key an update is a delete of the old row and an insert of the new one."""
     added = (changes.op == INSERT) | (changes.op == UPDATE)
     removed = (changes.op == DELETE) | (changes.op == UPDATE)
@@ -127,13 +146,14 @@ def _bag(changes: Changes, target: Target) -> tuple[Contents, Iterator[pa.Buffer
             remedy=f"run at the source: ALTER TABLE {target.source.table.quoted} REPLICA IDENTITY FULL",
         )
     rows, gone = np.flatnonzero(added), np.flatnonzero(removed)
-    contents = Contents(changes.schema.names, len(rows) + len(gone), len(rows), len(gone))
+    contents = Contents(changes.schema.names, len(rows) + len(gone), len(rows), len(gone), placed=placed)
     columns: list[Cells] = [_code_cells(np.full(len(rows), UPSERT_ROW, np.int16), len(gone))]
     for name in changes.schema.names:
         new, old = changes.new.column(name), changes.old.column(name)
         if name in changes.unchanged:
             new = pc.if_else(pa.array(changes.unchanged[name]), old, new)
         columns.append(_joined(new, rows, old, gone))
+    columns += _places(changes, rows, gone) if placed else ()
     return contents, copy_text(columns, contents.rows)
 
 

@@ -17,9 +17,11 @@ from typing import Final
 import pyarrow as pa
 
 from trucker.change import INSERT, Changes, quote_identifier
+from trucker.errors import DataError
 from trucker.sinks.base import Batch, Target, Work
 from trucker.sinks.postgres.apply import staging_columns
 from trucker.sinks.postgres.own_tables import SCHEMA
+from trucker.sinks.postgres.pile import copied_columns, copy_in, plain_columns
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
 from trucker.sinks.postgres.table import DestinationTable
@@ -39,6 +41,7 @@ class _Run:
     inserts: bool
     text: list[pa.Buffer]
     table: str = ""
+    plain: bool = False
 
     @property
     def size(self) -> int:
@@ -59,6 +62,7 @@ class PartWriter:
 
     def __init__(self, project: str, work: Work, lend: Lend, describe: Describe) -> None:
         self._target = work.target
+        self._letters = work.target.truck in work.batch.dead_letters
         self._prefix = f"{stage_prefix(project, work.batch)}{_digest(str(work.target))}_{work.part}_"
         self._lend = lend
         self._describe = describe
@@ -72,7 +76,7 @@ class PartWriter:
         if truncated(value):
             self._forget()
         self.rows += len(value)
-        contents, text = sort_out(value, self._target)
+        contents, text = sort_out(value, self._target, placed=self._letters)
         if not contents.rows:
             return
         inserts = contents.rows == int((value.op == INSERT).sum())
@@ -80,7 +84,7 @@ class PartWriter:
             self._run.grow(contents, text)
         else:
             self._finish()
-            self._run = _Run(contents, inserts, list(text))
+            self._run = _Run(contents, inserts, list(text), plain=self._letters)
         if self._run.table or self._run.size > self._room:
             self._spill(self._run)
 
@@ -94,7 +98,7 @@ class PartWriter:
             return
         self._room -= run.size
         carried = b"".join(memoryview(piece) for piece in run.text)
-        self._chunks.append(Chunk(run.contents, carried, run.table))
+        self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain))
 
     def _forget(self) -> None:
         """What came before a truncate is void."""
@@ -108,21 +112,48 @@ class PartWriter:
         self._truncates = True
 
     def _spill(self, run: _Run) -> None:
-        """Too much to carry: into a table."""
-        name = run.table or f"{self._prefix}{secrets.token_hex(6)}"
-        with self._lend() as session, session.connection.transaction():
-            if not run.table:
-                columns = staging_columns(run.contents, self._target, self._describe(session, self._target))
-                session.run(f"create unlogged table {stage_name(name)} ({columns}) with (autovacuum_enabled = off)")
-            copy_in(session, stage_name(name), run.text)
-        run.table = name
+        """Too much to carry: into a table. What its columns cannot take is staged as text, to be found out by whoever
+        commits; a truck that sets such rows aside stages text from the start, as it was written."""
+        try:
+            self._copy(run)
+        except DataError:
+            if run.plain:
+                raise
+            self._make_plain(run)
+            self._copy(run)
         run.text.clear()
 
+    def _copy(self, run: _Run) -> None:
+        name = run.table or self._new_name()
+        with self._lend() as session, session.connection.transaction():
+            if not run.table:
+                columns = self._columns(session, run)
+                session.run(f"create unlogged table {stage_name(name)} ({columns}) with (autovacuum_enabled = off)")
+            into = f"{stage_name(name)} ({copied_columns(run.contents, self._target)})"
+            copy_in(session, into, run.text)
+        run.table = name
 
-def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes]) -> None:
-    with session.connection.cursor() as cursor, cursor.copy(f"copy {table} from stdin".encode()) as copy:
-        for piece in text:
-            copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
+    def _columns(self, session: Session, run: _Run) -> str:
+        if run.plain:
+            return plain_columns(run.contents, self._target)
+        return staging_columns(run.contents, self._target, self._describe(session, self._target))
+
+    def _make_plain(self, run: _Run) -> None:
+        """What is in the run's table already goes into one of text."""
+        run.plain, before = True, run.table
+        if not before:
+            return
+        run.table = self._new_name()
+        names = copied_columns(run.contents, self._target)
+        with self._lend() as session, session.connection.transaction():
+            columns = plain_columns(run.contents, self._target)
+            session.run(f"create unlogged table {stage_name(run.table)} ({columns}) with (autovacuum_enabled = off)")
+            texts = ", ".join(name if name in ("k", "l", "n") else f"{name}::text" for name in names.split(", "))
+            session.run(f"insert into {stage_name(run.table)} ({names}) select {texts} from {stage_name(before)}")
+            drop_stages(session, [before])
+
+    def _new_name(self) -> str:
+        return f"{self._prefix}{secrets.token_hex(6)}"
 
 
 def stage_prefix(project: str, batch: Batch | None = None) -> str:

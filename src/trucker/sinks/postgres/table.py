@@ -25,7 +25,11 @@ _MOST_COLUMNS: Final = 1_600
 
 @dataclass(frozen=True, slots=True)
 class DestinationColumn:
-    """`type` is SQL for the column's type, a domain resolved to its base, with the collation where it is its own."""
+    """`type` is SQL for the column's type, a domain resolved to its base, with the collation where it is its own.
+
+    `base` is the same without a length or precision. A cast to a type with one cuts what is too long; a value of the
+    base type is checked when it is assigned, as it should be.
+    """
 
     name: str
     type: str
@@ -34,6 +38,7 @@ class DestinationColumn:
     has_default: bool
     identity: str
     generated: bool
+    base: str
 
     @property
     def is_text(self) -> bool:
@@ -60,13 +65,19 @@ class DestinationTable:
     referred: bool
 
     def type_of(self, name: str) -> str:
+        return self._column(name).type
+
+    def base_of(self, name: str) -> str:
+        return self._column(name).base
+
+    def _column(self, name: str) -> DestinationColumn:
         if name not in self.columns:
             raise SinkError(
                 f"table {self.table} has no column {name}",
                 remedy="start trucker again: it adds the column",
                 code="TRK408",
             )
-        return self.columns[name].type
+        return self.columns[name]
 
     def key(self, columns: Iterable[str]) -> Mapping[str, str] | None:
         """The operators that compare the columns of the unique key on exactly these, None where there is no such key.
@@ -97,15 +108,16 @@ with recursive base as (
     select b.attnum, t.typbasetype, case when t.typtypmod >= 0 then t.typtypmod else b.typmod end
     from base b join pg_type t on t.oid = b.oid where t.typtype = 'd'
 )
-select a.attname, format_type(b.oid, b.typmod)
-        || case when a.attcollation not in (0, t.typcollation)
-            then format(' collate %I.%I', n.nspname, c.collname) else '' end,
-    b.oid::bigint, a.attnotnull, a.atthasdef, a.attidentity::text, a.attgenerated <> ''
+select a.attname, format_type(b.oid, b.typmod) || own.collation,
+    b.oid::bigint, a.attnotnull, a.atthasdef, a.attidentity::text, a.attgenerated <> '',
+    format_type(b.oid, -1) || own.collation
 from pg_attribute a
 join base b on b.attnum = a.attnum
 join pg_type t on t.oid = b.oid and t.typtype <> 'd'
 left join pg_collation c on c.oid = a.attcollation
 left join pg_namespace n on n.oid = c.collnamespace
+cross join lateral (select case when a.attcollation not in (0, t.typcollation)
+    then format(' collate %I.%I', n.nspname, c.collname) else '' end as collation) own
 where a.attrelid = $1::oid
 order by a.attnum"""
 

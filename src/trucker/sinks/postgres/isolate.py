@@ -1,0 +1,327 @@
+"""Finding the rows that a destination refuses among those it takes, in one transaction.
+
+All of a truck's rows are tried at once; where that fails they are halved, and each half tried inside a savepoint, down
+to the single row: some two dozen statements for one bad row among a million. What is refused is tried again at the end,
+as long as that helps: a row may only have come before the one it refers to, or before another gave up a value that
+must be unique. For the same reason deletes come before everything else, those of referring tables first, and rows are
+written to tables that are referred to first. What could heal within the batch has healed then, and what is left is
+refused for good: letters, or, for a truck that sets nothing aside, the reason that it stops.
+
+Deferred constraints are looked at when all is done. Only where they do not hold is it all done again, looking at them
+after every step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import psycopg
+
+from trucker.change import TableId
+from trucker.errors import DataError, TruckFailed
+from trucker.sinks.base import Target
+from trucker.sinks.letters import Letter, Pending, Reason, fold, name_row, too_many
+from trucker.sinks.postgres.apply import check_touched
+from trucker.sinks.postgres.failure import blaming, explain, of_data, passing
+from trucker.sinks.postgres.pile import Pile, PileRow, letters_pile
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.stage import DELETE_ROW
+from trucker.sinks.postgres.table import DestinationTable
+
+Describe = Callable[[Session, Target], DestinationTable]
+Refused = Callable[[int, psycopg.Error], None]
+
+# Rows that are refused at first but not in the end are no letters: some more than there may be are looked at.
+_SLACK: Final = 200
+
+
+class Isolation:
+    """Applies the rows of one truck inside the caller's transaction; `pending` has what became of its letters then.
+
+    `most` is how many letters the truck may have; None where the first refused row is an error.
+    """
+
+    def __init__(
+        self, session: Session, truck: str, describe: Describe, stored: Sequence[Letter], most: int | None
+    ) -> None:
+        self.pending = Pending(stored)
+        self._session = session
+        self._truck = truck
+        self._describe = describe
+        self._stored = stored
+        self._most = most
+        self._strict = False
+        self._errors: dict[int, DataError] = {}
+        self._tables = 0
+        self._order: dict[TableId, int] = {}
+
+    def run(self, rounds: Sequence[Sequence[Pile]], emptied: Sequence[TableId] = ()) -> None:
+        """Apply the piles of every round, one round after the other. `emptied` are source tables truncated before."""
+        self._order = self._references([pile.target.table for piles in rounds for pile in piles])
+        held = self._violated() is None
+        self._session.run("savepoint trucker_truck")
+        self._attempt(rounds, emptied)
+        if held and self._violated() is not None:
+            self._session.run("rollback to savepoint trucker_truck")
+            self.pending = Pending(self._stored)
+            self._strict = True
+            self._attempt(rounds, emptied)
+        self._session.run("release savepoint trucker_truck")
+        self._refuse()
+
+    def redrive(self, letters: Sequence[Letter]) -> None:
+        """Try stored letters again, in order."""
+        self._order = self._references([letter.target for letter in letters])
+        self._strict = True
+        self._drive(letters)
+
+    def _attempt(self, rounds: Sequence[Sequence[Pile]], emptied: Sequence[TableId]) -> None:
+        for table in emptied:
+            self.pending.clear(table)
+        for piles in rounds:
+            ordered = sorted(piles, key=lambda pile: self._order[pile.target.table])
+            contents = [pile.contents for pile in piles]
+            for pile in piles:
+                self._take_up(pile)
+            for pile in reversed(ordered):
+                self._bisect(pile, self._refusing(pile), deletes=True)
+            for pile in ordered:
+                self._bisect(pile, self._refusing(pile), deletes=False)
+            for pile, before in zip(piles, contents, strict=True):
+                pile.contents = before  # an attempt that is taken back leaves the rows as they were staged
+        self._drive(self.pending.changed)
+
+    def _refuse(self) -> None:
+        """Raise where a truck that sets nothing aside has a row that is refused."""
+        changed = self.pending.changed
+        if changed and self._most is None:
+            raise TruckFailed(self._truck, self._errors[id(changed[0])])
+
+    # -- by halves --------------------------------------------------------------------------------------------------
+
+    def _bisect(self, pile: Pile, refused: Refused, *, deletes: bool) -> None:
+        span = pile.span(deletes=deletes)
+        waiting = [span] if span else []
+        while waiting:
+            first, last = waiting.pop()
+            error = self._try(lambda first=first, last=last: pile.apply(first, last, deletes=deletes))  # type: ignore[misc]
+            if error is None:
+                continue
+            if first == last:
+                refused(first, error)
+                continue
+            middle = (first + last) // 2
+            waiting += [(middle + 1, last), (first, middle)]
+
+    def _try(self, work: Callable[[], object]) -> psycopg.Error | None:
+        """Do it, or leave everything as it was and say why it cannot be done; raises what is not about data."""
+        self._session.run("savepoint trucker_try")
+        try:
+            done = work()
+            if self._strict:
+                self._session.run("savepoint trucker_look")
+                self._session.run("set constraints all immediate")
+                self._session.run("rollback to savepoint trucker_look")
+        except psycopg.Error as error:
+            if passing(error) or not of_data(error):
+                raise
+            self._session.run("rollback to savepoint trucker_try")
+            self._session.run("release savepoint trucker_try")
+            return error
+        if isinstance(done, list):
+            check_touched(done)
+        self._session.run("release savepoint trucker_try")
+        return None
+
+    def _violated(self) -> psycopg.Error | None:
+        """Which deferred constraint does not hold as things stand, if one does not."""
+        self._session.run("savepoint trucker_look")
+        try:
+            self._session.run("set constraints all immediate")
+        except psycopg.Error as error:
+            if passing(error):
+                raise
+            return error
+        finally:
+            if not self._session.connection.closed:
+                self._session.run("rollback to savepoint trucker_look")
+        return None
+
+    def _refusing(self, pile: Pile) -> Refused:
+        def refused(number: int, error: psycopg.Error) -> None:
+            (row,) = pile.rows(f"i = {number}")
+            reason = self._explained(pile, row, error)
+            letter = replace(pile.letter(row, Reason.of(reason)), data=pile.whole(row))
+            self._set_aside(letter, name_row(reason, pile.target, letter.key_row))
+
+        return refused
+
+    def _set_aside(self, letter: Letter, error: DataError) -> None:
+        self.pending.add(letter)
+        self._errors[id(letter)] = error
+        # What another row may heal is a constraint; a value that does not fit never will.
+        if self._most is None and not error.sqlstate.startswith("23"):
+            raise TruckFailed(self._truck, error)
+        if len(self.pending.changed) > (self._most or 0) + _SLACK:
+            first = self.pending.changed[0]
+            raise TruckFailed(
+                self._truck,
+                self._errors[id(first)] if self._most is None else too_many(self._truck, self._most, first.reason),
+            )
+
+    def _explained(self, pile: Pile, row: PileRow, error: psycopg.Error) -> DataError:
+        """Why a row is refused, the column included where that can be found out."""
+        columns: tuple[str, ...] = ()
+        if (error.sqlstate or "").startswith("22") and row.kind != DELETE_ROW:
+            said = self._try(lambda: pile.column_of(row))
+            self._session.run("drop table if exists pg_temp.t_unfit")
+            error, columns = said or error, tuple(row.cells)
+        reason = explain(error, f"table {pile.target.table}", table=pile.target.table, columns=columns)
+        assert isinstance(reason, DataError)
+        return reason
+
+    # -- letters ----------------------------------------------------------------------------------------------------
+
+    def _take_up(self, pile: Pile) -> None:
+        """Fold what has come for rows with letters into those; make of moves what can be told apart."""
+        with blaming(pile.target):
+            letters = self.pending.of(pile.target)
+            if not pile.target.source.key:
+                pile.cancel()
+                self._cancel(pile, letters)
+                return
+            if pile.contents.moves:
+                pile.settle_moves(self._lent(pile, letters))
+            pile.once_per_key()
+            self._fold(pile, letters)
+
+    def _matching(self, pile: Pile, letters: Sequence[Letter], *, old_key: bool = False) -> list[PileRow]:
+        if not letters:
+            return []
+        names = letters[0].key or sorted(letters[0].data)
+        wanted = [_as_json([letter.data[name] for name in names]) for letter in letters]
+        same = f"{pile.identity(names, 'o' if old_key else '')} = any($1::text[]::jsonb[])"
+        return pile.rows(same, wanted, old_key=old_key)
+
+    def _lent(self, pile: Pile, letters: Sequence[Letter]) -> dict[int, dict[str, str | None]]:
+        """The cells that moved rows keep of those that are letters."""
+        found = {}
+        moves = {move.code: move for move in pile.contents.moves}
+        for row in self._matching(pile, letters, old_key=True):
+            letter = self.pending.find((pile.target.source.table, tuple(row.cells[n] for n in pile.target.source.key)))
+            if row.kind in moves and letter is not None and not letter.deletes:
+                found[row.number] = {name: letter.data[name] for name in moves[row.kind].columns}
+        return found
+
+    def _fold(self, pile: Pile, letters: Sequence[Letter]) -> None:
+        rows = self._matching(pile, letters)
+        for row in rows:
+            after = pile.letter(row)
+            before = self.pending.find(after.identity)
+            assert before is not None
+            patch = pile.patch(row.kind)
+            self.pending.change(before, fold(before, after, patch.columns if patch else None))
+        if rows:
+            pile.drop(row.number for row in rows)
+
+    def _cancel(self, pile: Pile, letters: Sequence[Letter]) -> None:
+        dropped = []
+        for row in self._matching(pile, letters):
+            after = pile.letter(row)
+            before = self.pending.find(after.identity)
+            if before is not None and before.deletes != after.deletes:
+                self.pending.remove(before)
+                dropped.append(row.number)
+        if dropped:
+            pile.drop(dropped)
+
+    def _drive(self, letters: Sequence[Letter]) -> None:
+        """Apply what can be of these letters, those that are refused again and again as long as that helps."""
+        left = list(letters)
+        while left:
+            before, left = len(left), self._drive_once(left)
+            if len(left) == before:
+                break
+        if len(left) > 1 and self._together(left):
+            for letter in left:
+                self.pending.remove(letter)
+
+    def _drive_once(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Those that are refused, with the new reason."""
+        failures: dict[int, DataError] = {}
+        piles = self._piles(letters)
+        for deletes in (True, False):
+            for pile, own in reversed(piles) if deletes else piles:
+
+                def refused(number: int, error: psycopg.Error, pile: Pile = pile, own: list[Letter] = own) -> None:
+                    (row,) = pile.rows(f"i = {number}")
+                    failures[id(own[number])] = self._explained(pile, row, error)
+
+                self._bisect(pile, refused, deletes=deletes)
+        left = []
+        for letter in letters:
+            error = failures.get(id(letter))
+            if error is None:
+                self.pending.remove(letter)
+                continue
+            again = replace(letter, reason=Reason.of(error))
+            self.pending.change(letter, again)
+            self._errors[id(again)] = name_row(error, again.as_target(), again.key_row)
+            left.append(again)
+        return left
+
+    def _together(self, letters: Sequence[Letter]) -> bool:
+        """Whether letters that are refused one by one are not when all of them are applied: they refer to each other
+        in a circle, by constraints that are deferred."""
+        piles = self._piles(letters)
+
+        def work() -> None:
+            for deletes in (True, False):
+                for pile, _ in reversed(piles) if deletes else piles:
+                    span = pile.span(deletes=deletes)
+                    if span:
+                        check_touched(pile.apply(*span, deletes=deletes))
+
+        return self._try(work) is None
+
+    def _piles(self, letters: Sequence[Letter]) -> list[tuple[Pile, list[Letter]]]:
+        """Letters by target and columns, tables that are referred to first."""
+        groups: dict[tuple[TableId, tuple[str, ...]], list[Letter]] = defaultdict(list)
+        for letter in letters:
+            groups[letter.target, tuple(letter.data)].append(letter)
+        found = []
+        for _, own in sorted(groups.items(), key=lambda item: self._order[item[0][0]]):
+            self._tables += 1
+            with blaming(own[0].as_target()):
+                table = self._describe(self._session, own[0].as_target())
+                found.append((letters_pile(self._session, own, table, f"p_letters_{self._tables}"), own))
+        return found
+
+    def _references(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """A number for each table, less than those of tables that refer to it (circles are cut somewhere)."""
+        names = sorted(set(tables))
+        rows = self._session.run(
+            """select w.n, v.n from unnest($1::text[]) with ordinality w(name, n)
+            join pg_constraint c on c.conrelid = to_regclass(w.name) and c.contype = 'f'
+            join unnest($1::text[]) with ordinality v(name, n) on c.confrelid = to_regclass(v.name)
+            where w.n <> v.n""",
+            [table.quoted for table in names],
+        )
+        parents: dict[int, set[int]] = defaultdict(set)
+        for child, parent in rows:
+            parents[child - 1].add(parent - 1)
+        order: list[int] = []
+        left = set(range(len(names)))
+        while left:
+            free = sorted(n for n in left if not parents[n] & left) or [min(left)]
+            order += free
+            left.difference_update(free)
+        return {names[number]: place for place, number in enumerate(order)}
+
+
+def _as_json(cells: Sequence[str | None]) -> str:
+    return json.dumps(list(cells), ensure_ascii=False)

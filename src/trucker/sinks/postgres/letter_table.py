@@ -1,0 +1,166 @@
+"""`trucker.dead_letters` at a PostgreSQL destination: letters as rows (see `sinks.letters`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from trucker.change import Lsn, TableId
+from trucker.errors import TruckFailed
+from trucker.sinks.base import Target
+from trucker.sinks.ledger import Slot
+from trucker.sinks.letters import Choice, Letter, Pending, Reason, to_json, too_many
+from trucker.sinks.postgres.own_tables import LETTER_COUNT, LOCK
+from trucker.sinks.postgres.session import Session
+
+_COLUMNS: Final = """id, truck, source_schema, source_table, target_schema, target_table, operation, lsn::text, ordinal,
+    key::text, data::text, sqlstate, reason, constraint_name, column_name, tries"""
+_TAKEN: Final = """truck, source_schema, source_table, target_schema, target_table, operation, lsn, ordinal, key, data,
+    sqlstate, reason, constraint_name, column_name, tries"""
+
+
+def count(session: Session, project: str) -> dict[str, int]:
+    """How many letters each truck of the project has; none where the table has never been made."""
+    if session.run("select to_regclass('trucker.dead_letters') is null").fetchone() == (True,):
+        return {}
+    return dict(session.run("select truck, count(*) from trucker.dead_letters where project = $1 group by 1", project))
+
+
+def load(session: Session, project: str, trucks: Collection[str]) -> list[Letter]:
+    """The letters of these trucks, in the order of their positions."""
+    rows = session.run(
+        f"select {_COLUMNS} from trucker.dead_letters where project = $1 and truck = any($2::text[])"
+        " order by lsn, ordinal, id",
+        project,
+        sorted(trucks),
+    )
+    return [_letter(row) for row in rows]
+
+
+def choose(session: Session, project: str, choice: Choice) -> list[Letter]:
+    return [letter for letter in load(session, project, choice.trucks) if choice.takes(letter)]
+
+
+def _letter(row: Sequence[Any]) -> Letter:
+    number, truck, schema, table, to_schema, to_table, operation, lsn, ordinal, key, data, *reason, tries = row
+    return Letter(
+        truck,
+        TableId(schema, table),
+        TableId(to_schema, to_table),
+        tuple(json.loads(key)),
+        operation,
+        json.loads(data),
+        Lsn.parse(lsn),
+        ordinal,
+        Reason(*reason),
+        tries,
+        number,
+    )
+
+
+def _values(letter: Letter) -> list[object]:
+    reason = letter.reason
+    return [
+        letter.truck,
+        letter.source.schema,
+        letter.source.name,
+        letter.target.schema,
+        letter.target.name,
+        letter.operation,
+        str(letter.lsn),
+        letter.ordinal,
+        to_json(letter.key_row),
+        to_json(letter.data),
+        reason.sqlstate,
+        reason.message,
+        reason.constraint,
+        reason.column,
+        letter.tries,
+    ]
+
+
+def store(session: Session, project: str, pending: Pending, most: int | None) -> None:
+    """Inside the caller's transaction: what has become of a truck's letters. Raises for more than it may have."""
+    if pending.gone:
+        drop(session, pending.gone)
+    changed = pending.changed
+    if not changed:
+        return
+    known = [letter.number for letter in changed if letter.number]
+    if known:
+        drop(session, known)
+    if most is not None:
+        refuse_more(session, project, changed[-1], len(changed), most)
+    for letter in changed:
+        _insert(session, project, letter)
+
+
+def add(session: Session, project: str, letters: Sequence[Letter], most: int) -> None:
+    """Inside the caller's transaction: new letters. Raises for more than the truck may have."""
+    if letters:
+        refuse_more(session, project, letters[-1], len(letters), most)
+        for letter in letters:
+            _insert(session, project, letter)
+
+
+def refuse_more(session: Session, project: str, last: Letter, more: int, most: int) -> None:
+    # Parts of a copy add letters at the same time; whoever counts is alone until it has committed.
+    session.run(LOCK, f"letters {project} {last.truck}")
+    row = session.run(LETTER_COUNT, project, [last.truck]).fetchone()
+    if (row[1] if row else 0) + more > most:
+        raise TruckFailed(last.truck, too_many(last.truck, most, last.reason))
+
+
+def _insert(session: Session, project: str, letter: Letter) -> None:
+    """A letter that was stored before keeps its number, so that whoever has read it finds it again."""
+    values = _values(letter)
+    places = ", ".join(f"${number}" for number in range(3, 3 + len(values)))
+    session.run(
+        f"insert into trucker.dead_letters (project, id, {_TAKEN}) overriding system value values ($1,"
+        " coalesce($2::bigint, nextval(pg_get_serial_sequence('trucker.dead_letters', 'id'))),"
+        f" {places})",
+        project,
+        letter.number or None,
+        *values,
+    )
+
+
+def drop(session: Session, numbers: Iterable[int]) -> None:
+    session.run("delete from trucker.dead_letters where id = any($1::bigint[])", sorted(numbers))
+
+
+def forget(session: Session, project: str, slots: Iterable[Slot]) -> None:
+    """A copy of these tables begins: it will have the rows as they are."""
+    for truck, table in slots:
+        session.run(
+            """delete from trucker.dead_letters
+            where project = $1 and truck = $2 and source_schema = $3 and source_table = $4""",
+            project,
+            truck,
+            table.schema,
+            table.name,
+        )
+
+
+def reshape(session: Session, project: str, target: Target) -> None:
+    """Columns have been added to the table: a row that was there then holds what the source gave all older rows.
+
+    In a table without key the columns are what a row is known by, so those it no longer has go, too.
+    """
+    source = target.source
+    for letter in load(session, project, [target.truck]):
+        if letter.source != source.table or (letter.deletes and source.key):
+            continue
+        data = dict(letter.data)
+        for column in source.columns:
+            data.setdefault(column.name, column.missing_value)
+        if not source.key:
+            data = {name: data[name] for name in source.names}
+        if data != letter.data:
+            session.run(
+                "update trucker.dead_letters set data = $2::json where id = $1",
+                letter.number,
+                to_json(replace(letter, data=data).data),
+            )

@@ -1,0 +1,64 @@
+"""Letters applied again, truck by truck, each in a transaction of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+
+from trucker.errors import TruckerError, TruckFailed
+from trucker.sinks.letters import Choice, Letter, Redriven
+from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres.failure import explain
+from trucker.sinks.postgres.isolate import Describe, Isolation
+from trucker.sinks.postgres.session import Session
+
+
+def redrive(session: Session, project: str, choice: Choice, describe: Describe, *, dry_run: bool) -> list[Redriven]:
+    """What became of the chosen letters, in the order of their positions.
+
+    Waits for a commit of the truck under way, and is waited for: while it lasts the truck's position is locked.
+    """
+    if not letter_table.count(session, project):
+        return []
+    found: list[Redriven] = []
+    for truck in choice.trucks:
+        try:
+            own_tables.lock(session, project, [truck])
+            found += _redrive(session, project, replace(choice, trucks=(truck,)), describe)
+            session.run("rollback" if dry_run else "commit")
+        except psycopg.Error as error:
+            _roll_back(session)
+            raise explain(error, f"redriving letters of truck {truck}") from None
+        except TruckFailed as error:
+            _roll_back(session)
+            raise _reason(error) from None
+        except BaseException:
+            _roll_back(session)
+            raise
+    return found
+
+
+def _redrive(session: Session, project: str, choice: Choice, describe: Describe) -> list[Redriven]:
+    chosen = [_again(letter) for letter in letter_table.choose(session, project, choice)]
+    if not chosen:
+        return []
+    isolation = Isolation(session, choice.trucks[0], describe, chosen, None)
+    isolation.redrive(chosen)
+    letter_table.store(session, project, isolation.pending, None)
+    left = {letter.number: letter for letter in isolation.pending.changed}
+    return [Redriven(left.get(letter.number, letter), letter.number not in left) for letter in chosen]
+
+
+def _again(letter: Letter) -> Letter:
+    return replace(letter, tries=letter.tries + 1)
+
+
+def _reason(error: TruckFailed) -> TruckerError:
+    return error.reason
+
+
+def _roll_back(session: Session) -> None:
+    session.staging.clear()
+    if not session.connection.closed:
+        session.run("rollback")

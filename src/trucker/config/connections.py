@@ -265,5 +265,5 @@ CONNECTIONS: dict[str, type[Model]] = {
 SOURCES = ("postgres",)
 """The adapters a truck can read from."""
 
-WITHOUT_LETTERS = ("duckdb", "jsonl", "stdout")
-"""The adapters whose destinations set no failing rows aside."""
+WITHOUT_LETTERS = ("jsonl", "stdout")
+"""The adapters whose destinations take every row as it is: none can be refused, or set aside."""

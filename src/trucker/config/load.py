@@ -279,7 +279,7 @@ class _Loading:
         item = document.entries.get("on_error")
         if item is not None and item.value == "dead_letter":
             self._error(
-                f"a {adapter} destination sets no rows aside",
+                f"a {adapter} destination takes every row as it is: none can be refused and set aside",
                 item.place,
                 "remove on_error: dead_letter",
                 "TRK115",

@@ -21,7 +21,7 @@ Letters are written, changed and removed in the transaction that moves the posit
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -85,6 +85,14 @@ class Letter:
     def key_row(self) -> dict[str, str | None]:
         return {name: self.data[name] for name in self.key}
 
+    def reshaped(self, source: TableSchema) -> Row:
+        """Its data once the table has these columns: a row that was there when one was added holds what the source
+        gave all older rows. Without a key the columns are what a row is known by: those that are gone go, too."""
+        if self.source != source.table or (self.deletes and source.key):
+            return self.data
+        data = {**{column.name: column.missing_value for column in source.columns}, **self.data}
+        return data if source.key else {name: data[name] for name in source.names}
+
     def as_target(self) -> Target:
         """Where it goes, as far as a letter knows: the columns' types are the destination's."""
         columns = tuple(Column(name, 0) for name in self.data)
@@ -137,6 +145,10 @@ class Pending:
             if set(letter.key) != set(target.source.key):
                 raise key_changed(target)
         return found
+
+    def numbered(self, numbers: Container[int]) -> list[Letter]:
+        """The stored letters with these numbers."""
+        return [x for letters in self._letters.values() for x in letters if x.number in numbers]
 
     def find(self, identity: Identity) -> Letter | None:
         letters = self._letters.get(identity)

@@ -76,6 +76,7 @@ def test_what_is_refused_is_set_aside_and_nothing_else(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=SLOW)
 @given(batches=BATCHES)
 def test_what_is_refused_is_set_aside_for_long(strict: StrictPostgres, batches: list[list[list[Action]]]) -> None:

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from trucker.change import DELETE, UPDATE, TableSchema, quote_identifier
-from trucker.errors import SinkError
+from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import MOVE, StagedPart
@@ -35,6 +36,8 @@ from trucker.sinks.duckdb.types import from_text
 from trucker.types import Unfit
 
 LARGE: Final = 200_000
+# Rows that do not fit are looked for until there are so many.
+_UNFIT: Final = 2_000
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
 """Reads a target's staged rows from the beginning."""
@@ -280,19 +283,33 @@ class Applier:
         """Run a statement that reads the staged rows as `incoming`."""
         scan(self._connection, self._load.batches, statement)
 
-    def explain(self) -> SinkError | None:
-        """After a value could not be read, outside the transaction: which column it is in and what kind it is."""
-        tests = ", ".join(
+    def unfit(self) -> list[tuple[int, DataError]]:
+        """Rows with a value that cannot be read as its column's type: the place of each, and which value it is.
+
+        Outside the transaction that failed of them; of very many, the first.
+        """
+        tests = [
             "NULL"
             if unfit is Unfit.NULL
-            else f"first(n{i}) FILTER (n{i} IS NOT NULL AND TRY({self._typed('n', i, i)}) IS NULL)"
+            else f"CASE WHEN n{i} IS NOT NULL AND TRY({self._typed('n', i, i)}) IS NULL THEN n{i} END"
             for i, unfit in enumerate(self._unfit)
-        )
-        (found,) = scan(self._connection, self._load.batches, f"SELECT {tests} FROM incoming")
-        for name, kind, text in zip(self._load.target.source.names, self._types, found, strict=True):
+        ]
+        found = f"SELECT place, [{', '.join(tests)}] AS cells FROM incoming"
+        statement = f"SELECT * FROM ({found}) WHERE list_any_value(cells) IS NOT NULL"
+        rows = scan(self._connection, self._numbered, f"{statement} ORDER BY place LIMIT {_UNFIT}")
+        target = self._load.target
+        return [(place, unfit_value(target, *next(self._columns(cells)))) for place, cells in rows]
+
+    def _columns(self, cells: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
+        for name, kind, text in zip(self._load.target.source.names, self._types, cells, strict=True):
             if text is not None:
-                return unfit_value(self._load.target, name, kind, text)
-        return None
+                yield name, kind, text
+
+    def _numbered(self) -> Iterator[pa.RecordBatch]:
+        before = 0
+        for batch in self._load.batches():
+            yield batch.append_column("place", pa.array(np.arange(before, before + len(batch))))
+            before += len(batch)
 
 
 def scan(connection: duckdb.DuckDBPyConnection, batches: Batches, statement: str) -> list[tuple[Any, ...]]:

@@ -11,22 +11,20 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 import duckdb
-import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows, TableId
+from trucker.change import Changes, CopiedRows
 from trucker.config.models import DuckDBConnection
-from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
-from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
-from trucker.sinks.duckdb.session import Session, connect, run
-from trucker.sinks.duckdb.staging import StagedPart, later_rounds, stage
-from trucker.sinks.duckdb.table import Table, is_empty, prepare_table, table_of
-from trucker.sinks.ledger import Copy, Plan, foreign_rows
+from trucker.sinks.duckdb.commit import Commit, Stores, redrive
+from trucker.sinks.duckdb.letter_table import LetterTable
+from trucker.sinks.duckdb.session import Session, connect
+from trucker.sinks.duckdb.staging import stage
+from trucker.sinks.duckdb.table import prepare_table
+from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
-
-_VALUES: tuple[type[duckdb.Error], ...] = (duckdb.DataError, duckdb.InvalidInputException)
 
 
 class DuckDBSink(Sink):
@@ -43,7 +41,10 @@ class DuckDBSink(Sink):
         self._spool = Spool(workspace.folder)
         self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
+        self._letters = LetterTable(workspace.project)
+        self._stores = Stores(self._session, self._spool, self._books, self._letters)
         self._opened = False
+        self.letters: Mapping[str, int] = {}
 
     def check(self) -> list[Finding]:
         """Whether the file can be written, or made. Creates nothing."""
@@ -71,6 +72,7 @@ class DuckDBSink(Sink):
             with self._session.transaction() as connection:
                 self._books.make(connection)
                 ledger = self._books.load(connection)
+                self.letters = self._letters.count(connection)
         self._opened = True
         return ledger.states()
 
@@ -78,18 +80,35 @@ class DuckDBSink(Sink):
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
             prepare_table(connection, target)
+            if self.letters.get(target.truck):
+                self._letters.reshape(connection, target)
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         return stage(self._spool, work, changes)
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         self._spool.keep_only(batch, [receipt.staged.rows for receipt in receipts])
-        with self._explaining(f"writing to {self._path}"), self._session.transaction() as connection:
-            plan = self._books.load(connection).plan(batch)
-            if not plan.empty:
-                _Commit(connection, self._session.tables, self._spool, batch, receipts).run(plan)
-                self._books.store(connection, plan)
+        with self._explaining(f"writing to {self._path}"):
+            commit = Commit(self._stores, batch, receipts)
+            commit.run()
+            self.letters = commit.counts
         self._spool.discard(batch)
+
+    def count_letters(self) -> Mapping[str, int]:
+        if not self._path.exists():
+            return {}
+        with self._explaining(f"reading {self._path}"):
+            if self._session.is_open:
+                with self._session.use() as connection:
+                    return self._letters.count(connection)
+            with connect(self._path, read_only=True) as connection:
+                return self._letters.count(connection)
+
+    def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
+        if not self._path.exists():
+            return []
+        with self._explaining(f"redriving letters of {self._path}"):
+            return redrive(self._stores, choice, dry_run=dry_run)
 
     def close(self) -> None:
         self._session.close()
@@ -115,98 +134,3 @@ class DuckDBSink(Sink):
             ) from error
         except duckdb.Error as error:
             raise SinkError(f"{doing} failed: {type(error).__name__}", code="TRK446") from None
-
-
-class _Commit:
-    """One batch inside its transaction."""
-
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        tables: dict[TableId, Table],
-        spool: Spool,
-        batch: Batch,
-        receipts: Sequence[Receipt],
-    ) -> None:
-        self._connection = connection
-        self._tables = tables
-        self._spool = spool
-        self._batch = batch
-        self._receipts = receipts
-
-    def run(self, plan: Plan) -> None:
-        for copy in plan.copies:
-            with _blaming(copy.target):
-                self._begin_copy(copy)
-        for target in self._batch.targets:
-            if (target.truck, target.source.table) in plan.apply:
-                with _blaming(target):
-                    self._apply(target)
-
-    def _table(self, target: Target) -> Table:
-        known = self._tables.get(target.table)
-        if known is None or not known.types.keys() >= set(target.source.names):
-            known = self._tables[target.table] = table_of(self._connection, target)
-        return known
-
-    def _begin_copy(self, copy: Copy) -> None:
-        table = self._table(copy.target)
-        if copy.ours:
-            run(self._connection, f"DELETE FROM {table.sql}")
-        elif not is_empty(self._connection, table):
-            raise foreign_rows(copy.target)
-
-    def _apply(self, target: Target) -> None:
-        slot = (target.truck, target.source.table)
-        receipts = _that_count([receipt for receipt in self._receipts if (receipt.truck, receipt.table) == slot])
-        if not receipts:
-            return
-        load = Load(target, [receipt.staged for receipt in receipts], lambda: _rows(self._spool, receipts))
-        applier = Applier(self._connection, self._table(target), load)
-        try:
-            applier.copy() if self._batch.snapshot else applier.run()
-        except _VALUES as error:
-            # The transaction is lost; what is staged is not, and tells which value it was.
-            run(self._connection, "ROLLBACK")
-            reason = applier.explain() if load.rounds else None
-            raise reason or SinkError(
-                f"table {target.table} refuses what the source holds: {type(error).__name__}", code="TRK447"
-            ) from None
-        except duckdb.ConstraintException:
-            raise SinkError(
-                f"table {target.table} has a constraint that the source's rows do not keep",
-                remedy="drop the constraint; trucker's own tables have none",
-                code="TRK448",
-            ) from None
-
-
-def _that_count(receipts: Sequence[Receipt]) -> list[Receipt]:
-    """A target's receipts in order, from the last one with a truncate on."""
-    ordered = sorted(receipts, key=lambda receipt: receipt.part)
-    truncated = [number for number, receipt in enumerate(ordered) if receipt.staged.truncated]
-    return ordered[truncated[-1] if truncated else 0 :]
-
-
-def _rows(spool: Spool, receipts: Sequence[Receipt]) -> Iterator[pa.RecordBatch]:
-    """All rows that no truncate has voided; each part's rounds come after those of the part before."""
-    before = 0
-    for receipt in receipts:
-        part: StagedPart = receipt.staged
-        if part.rows is not None:
-            for number, batch in enumerate(spool.read(part.rows)):
-                if number >= part.skip:
-                    yield later_rounds(batch, before)
-        before += part.rounds
-
-
-@contextmanager
-def _blaming(target: Target) -> Iterator[None]:
-    """A permanent failure is the target's truck's alone."""
-    try:
-        yield
-    except TruckFailed:
-        raise
-    except SinkError as error:
-        if error.transient:
-            raise
-        raise TruckFailed(target.truck, error) from error

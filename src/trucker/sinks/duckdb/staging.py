@@ -9,6 +9,7 @@ A table with a key:    action, kept, round, k0…   n0…
 A table without one:   delta, n…
     delta        +1 a row n… comes, -1 one goes; what a batch does to a bag of rows is the sum of these
 
+For a truck that sets failing rows aside, op, lsn and ordinal say what a change was and where it stands.
 n0… are the columns of the target's source, k0… those of its key. A truncate is no row: it voids what the part had
 before it, and the receipt says so.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,7 +51,7 @@ class StagedPart:
 def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
     """Stage one part, one value at a time."""
     target = work.target
-    tally = _Tally()
+    tally = _Tally(placed=target.truck in work.batch.dead_letters)
     rows = spool.stage(work, tally.batches(target.source, changes))
     staged = StagedPart(rows, tally.skip, tally.truncated, tally.rounds, dict(tally.actions), dict(tally.kept))
     return Receipt(target.truck, target.source.table, work.part, tally.rows, staged)
@@ -58,7 +60,8 @@ def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> 
 class _Tally:
     """Counts what goes by."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, placed: bool) -> None:
+        self._placed = placed
         self.rows = 0
         self.skip = 0
         self.truncated = False
@@ -110,8 +113,16 @@ class _Tally:
                 "round": pa.array(np.full(len(changes), self.rounds, np.int32)),
                 **{f"k{number}": cells for number, cells in enumerate(from_key)},
                 **{f"n{number}": cells for number, cells in enumerate(new)},
+                **self._places(changes, np.arange(len(changes))),
             }
         )
+
+    def _places(self, changes: Changes, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Where each staged row stands."""
+        if not self._placed:
+            return {}
+        named: dict[str, npt.NDArray[Any]] = {"op": changes.op, "lsn": changes.commit_lsn, "ordinal": changes.ordinal}
+        return {name: pa.array(values[rows]) for name, values in named.items()}
 
     def _bag(self, changes: Changes) -> pa.RecordBatch:
         goes = np.flatnonzero(changes.op != INSERT)
@@ -124,7 +135,8 @@ class _Tally:
             if name in changes.unchanged:
                 new = _where(changes.unchanged[name], old, new)
             columns[f"n{number}"] = pa.concat_arrays([old.take(pa.array(goes)), new.take(pa.array(comes))])
-        return _batch({"delta": pa.array(delta), **columns})
+        places = self._places(changes, np.concatenate([goes, comes]))
+        return _batch({"delta": pa.array(delta), **columns, **places})
 
 
 def kept_text(changes: Changes) -> pa.Array:

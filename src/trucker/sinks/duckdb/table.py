@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import duckdb
 
 from trucker.change import Column, TableId, quote_identifier
-from trucker.errors import SinkError
+from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
@@ -192,11 +192,13 @@ def is_empty(connection: duckdb.DuckDBPyConnection, table: Table) -> bool:
     return not run(connection, f"SELECT 1 FROM {table.sql} LIMIT 1")
 
 
-def unfit_value(target: Target, column: str, kind: str, text: str) -> SinkError:
+def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
     """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
-    return SinkError(
+    return DataError(
         f"column {column!r} of table {target.table} is {kind}, which cannot hold {describe(text, kind)}",
         remedy=f"in truck {target.truck} say what becomes of it: output.columns.{column}.unfit: text makes the column "
         "VARCHAR and loses nothing, null writes NULL; or leave the column out with except_columns",
         code="TRK442",
+        sqlstate="22000",
+        column=column,
     )

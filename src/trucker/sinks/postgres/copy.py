@@ -109,7 +109,7 @@ class _Copy:
     def _refused(self, changes: Changes, error: psycopg.Error) -> None:
         """A single row that the table does not take."""
         target = self._target
-        reason = explain(error, f"table {target.table}", table=target.table, columns=target.source.names)
+        reason = explain(error, f"table {target.table}", table=target.table, copied=target.source.names)
         assert isinstance(reason, DataError)
         (data,) = changes.new.select(list(target.source.names)).to_pylist()
         key = target.source.key

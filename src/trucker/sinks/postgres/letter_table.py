@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from trucker.change import Lsn, TableId
@@ -84,17 +83,12 @@ def _values(letter: Letter) -> list[object]:
 def store(session: Session, project: str, pending: Pending, most: int | None) -> None:
     """Inside the caller's transaction: what has become of a truck's letters. Raises for more than it may have."""
     if pending.gone:
-        drop(session, pending.gone)
-    changed = pending.changed
-    if not changed:
-        return
-    known = [letter.number for letter in changed if letter.number]
-    if known:
-        drop(session, known)
-    if most is not None:
-        refuse_more(session, project, changed[-1], len(changed), most)
-    for letter in changed:
-        _insert(session, project, letter)
+        session.run("delete from trucker.dead_letters where id = any($1::bigint[])", sorted(pending.gone))
+    new = [letter for letter in pending.changed if not letter.number]
+    if new and most is not None:
+        refuse_more(session, project, new[-1], len(new), most)
+    for letter in pending.changed:
+        _put(session, project, letter)
 
 
 def add(session: Session, project: str, letters: Sequence[Letter], most: int) -> None:
@@ -102,7 +96,7 @@ def add(session: Session, project: str, letters: Sequence[Letter], most: int) ->
     if letters:
         refuse_more(session, project, letters[-1], len(letters), most)
         for letter in letters:
-            _insert(session, project, letter)
+            _put(session, project, letter)
 
 
 def refuse_more(session: Session, project: str, last: Letter, more: int, most: int) -> None:
@@ -113,22 +107,15 @@ def refuse_more(session: Session, project: str, last: Letter, more: int, most: i
         raise TruckFailed(last.truck, too_many(last.truck, most, last.reason))
 
 
-def _insert(session: Session, project: str, letter: Letter) -> None:
-    """A letter that was stored before keeps its number, so that whoever has read it finds it again."""
+def _put(session: Session, project: str, letter: Letter) -> None:
     values = _values(letter)
-    places = ", ".join(f"${number}" for number in range(3, 3 + len(values)))
-    session.run(
-        f"insert into trucker.dead_letters (project, id, {_TAKEN}) overriding system value values ($1,"
-        " coalesce($2::bigint, nextval(pg_get_serial_sequence('trucker.dead_letters', 'id'))),"
-        f" {places})",
-        project,
-        letter.number or None,
-        *values,
-    )
-
-
-def drop(session: Session, numbers: Iterable[int]) -> None:
-    session.run("delete from trucker.dead_letters where id = any($1::bigint[])", sorted(numbers))
+    if letter.number:
+        places = ", ".join(f"${place}" for place in range(2, 2 + len(values)))
+        statement = f"update trucker.dead_letters set ({_TAKEN}, updated_at) = ({places}, now()) where id = $1"
+        session.run(statement, letter.number, *values)
+        return
+    places = ", ".join(f"${place}" for place in range(2, 2 + len(values)))
+    session.run(f"insert into trucker.dead_letters (project, {_TAKEN}) values ($1, {places})", project, *values)
 
 
 def forget(session: Session, project: str, slots: Iterable[Slot]) -> None:
@@ -145,22 +132,9 @@ def forget(session: Session, project: str, slots: Iterable[Slot]) -> None:
 
 
 def reshape(session: Session, project: str, target: Target) -> None:
-    """Columns have been added to the table: a row that was there then holds what the source gave all older rows.
-
-    In a table without key the columns are what a row is known by, so those it no longer has go, too.
-    """
-    source = target.source
+    """Columns have been added to the table, which its letters must have, too."""
     for letter in load(session, project, [target.truck]):
-        if letter.source != source.table or (letter.deletes and source.key):
-            continue
-        data = dict(letter.data)
-        for column in source.columns:
-            data.setdefault(column.name, column.missing_value)
-        if not source.key:
-            data = {name: data[name] for name in source.names}
+        data = letter.reshaped(target.source)
         if data != letter.data:
-            session.run(
-                "update trucker.dead_letters set data = $2::json where id = $1",
-                letter.number,
-                to_json(replace(letter, data=data).data),
-            )
+            statement = "update trucker.dead_letters set data = $2::json where id = $1"
+            session.run(statement, letter.number, to_json(data))

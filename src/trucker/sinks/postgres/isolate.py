@@ -13,6 +13,7 @@ after every step.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ Refused = Callable[[int, psycopg.Error], None]
 # Rows that are refused at first but not in the end are no letters: some more than there may be are looked at.
 _SLACK: Final = 200
 
+# Trucks that are committed together share a transaction, and the names of temporary tables in it.
+_numbers: Final = itertools.count()
+
 
 class Isolation:
     """Applies the rows of one truck inside the caller's transaction; `pending` has what became of its letters then.
@@ -56,7 +60,6 @@ class Isolation:
         self._most = most
         self._strict = False
         self._errors: dict[int, DataError] = {}
-        self._tables = 0
         self._order: dict[TableId, int] = {}
 
     def run(self, rounds: Sequence[Sequence[Pile]], emptied: Sequence[TableId] = ()) -> None:
@@ -295,10 +298,9 @@ class Isolation:
             groups[letter.target, tuple(letter.data)].append(letter)
         found = []
         for _, own in sorted(groups.items(), key=lambda item: self._order[item[0][0]]):
-            self._tables += 1
             with blaming(own[0].as_target()):
                 table = self._describe(self._session, own[0].as_target())
-                found.append((letters_pile(self._session, own, table, f"p_letters_{self._tables}"), own))
+                found.append((letters_pile(self._session, own, table, f"p_letters_{next(_numbers)}"), own))
         return found
 
     def _references(self, tables: Sequence[TableId]) -> dict[TableId, int]:

@@ -99,7 +99,7 @@ def test_what_is_refused_in_the_copy_and_in_the_stream(
         wait_until(lambda: [status_of(run, name).dead_letters for name in ("aside", "duck")] == [4, 1])
         loaded = Project.load(project.folder)
         shown = [f for f in loaded.check() if f.code == "TRK473"]
-        assert [(f.level, f.subject) for f in shown] == [(Level.WARNING, "truck aside")]  # the file is in use
+        assert (Level.WARNING, "truck aside") in [(f.level, f.subject) for f in shown]
 
         # Redriven while the project runs: refused again, then mended and applied.
         again = loaded.redrive("aside")

@@ -23,7 +23,7 @@ TIGHT = (
     "drop table if exists orders, parents, heap",
     "create table parents (id int primary key, name text)",
     """create table orders (id int primary key, name text constraint named check (name is not null),
-        qty smallint check (qty >= 0), note varchar(4), code text unique, parent int references parents)""",
+        qty smallint check (qty >= 0), note varchar(4), code text unique, parent int)""",
     "create table heap (a smallint check (a >= 0), b varchar(4))",
 )
 LOOSE = (
@@ -43,6 +43,12 @@ class StrictPostgres(StrictDestination):
     def tighten(self) -> None:
         close_idle(self.database.connection)
         self.database.execute(*TIGHT)
+
+    def tighten_more(self) -> None:
+        """Between tables that are copied there can be no foreign key; what does not keep it now is not looked at."""
+        self.database.execute(
+            "alter table orders add constraint orders_parent_fkey foreign key (parent) references parents not valid"
+        )
 
     def mend(self) -> None:
         self.database.execute(*LOOSE)

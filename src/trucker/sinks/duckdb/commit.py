@@ -179,7 +179,10 @@ class Commit:
                 raise TruckFailed(target.truck, name_row(error, target, key))
             self.bad[target.truck, _identity(target, row.data)] = error
             if not refused.letters:
-                self._sieve(target, refused.sieve).aside.add(cells)
+                kept = self._sieve(target, refused.sieve)
+                kept.aside.add(cells)
+                if row.action == DELETE:
+                    kept.stuck.add(cells)
         if most is not None and len(self.bad) > most + _AGAIN:
             raise TruckFailed(target.truck, too_many(target.truck, most, Reason.of(refused.error)))
 

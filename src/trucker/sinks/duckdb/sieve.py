@@ -8,6 +8,7 @@ changes of a row that is set aside are, the earlier ones of the batch too: they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -48,11 +49,16 @@ class StagedRow:
 
 
 class Sieve:
-    """Keeps out the rows whose identity is in `aside`; gives at most `limit` of the others."""
+    """Keeps out the rows whose identity is in `aside`; gives at most `limit` of the others.
+
+    A delete by key is done in its turn, unless it is itself refused (`stuck`): a row with an equal key, of another text
+    perhaps, may come after it.
+    """
 
     def __init__(self, target: Target, batches: Batches, *, moves: bool) -> None:
         self.target = target
         self.aside: set[Cells] = set()
+        self.stuck: set[Cells] = set()
         self.limit: int | None = None
         self._batches = batches
         self._moves = moves
@@ -65,7 +71,7 @@ class Sieve:
         """The rows that are not set aside, in batches that may be empty."""
         left = self.limit
         for batch in self._batches():
-            kept = batch.filter(pa.array(~self._marked(batch))) if self.aside else batch
+            kept = batch.filter(pa.array(~self._kept_out(batch))) if self.aside else batch
             if left is not None:
                 kept = kept.slice(0, left)
                 left -= len(kept)
@@ -93,18 +99,26 @@ class Sieve:
 
     def _marked(self, batch: pa.RecordBatch) -> Any:
         """Which rows are those of `aside`, by the key they have or had."""
-        marked = self._among(batch, [f"n{position}" for position in self.key])
+        names = [f"n{position}" for position in self.key]
+        marked = self._among(batch, names, self.aside)
         if self._moves:
-            marked |= self._among(batch, [f"k{number}" for number in range(len(self.key))])
+            marked |= self._among(batch, [f"k{number}" for number in range(len(self.key))], self.aside)
         return marked
 
-    def _among(self, batch: pa.RecordBatch, names: Sequence[str]) -> Any:
-        first = pa.array(list({cells[0] for cells in self.aside}), pa.string())
+    def _kept_out(self, batch: pa.RecordBatch) -> Any:
+        marked = self._marked(batch)
+        if self.target.source.key:
+            deletes = np.asarray(batch.column("action")) == DELETE
+            marked &= ~deletes | self._among(batch, [f"n{position}" for position in self.key], self.stuck)
+        return marked
+
+    def _among(self, batch: pa.RecordBatch, names: Sequence[str], rows: AbstractSet[Cells]) -> Any:
+        first = pa.array(list({cells[0] for cells in rows}), pa.string())
         likely = np.flatnonzero(pc.is_in(batch.column(names[0]), value_set=first).to_numpy(zero_copy_only=False))
         marked = np.zeros(len(batch), np.bool_)
         if len(likely):
             cells = [batch.column(name).take(pa.array(likely)).to_pylist() for name in names]
-            marked[likely] = [row in self.aside for row in zip(*cells, strict=True)]
+            marked[likely] = [row in rows for row in zip(*cells, strict=True)]
         return marked
 
     def _parse(self, batch: pa.RecordBatch) -> Iterator[StagedRow]:
@@ -176,7 +190,7 @@ class _Folding:
         moves = [(row, self._state(row.old)) for row in rows if row.action == MOVE]
         for row in rows:
             if row.action == DELETE:
-                self._put(row, row.data)
+                self._delete(row)
         for row, _ in moves:
             gone = dict(zip((self._target.source.names[p] for p in self._sieve.key), row.old, strict=True))
             self._put(row, gone, "delete")
@@ -186,6 +200,14 @@ class _Folding:
         for row in rows:
             if row.action == UPDATE:
                 self._update(row)
+
+    def _delete(self, row: StagedRow) -> None:
+        if self._sieve.identity(row) in self._sieve.stuck:
+            self._put(row, row.data)
+            return
+        known = self._pending.find(self._letter(row, row.data).identity)
+        if known is not None:
+            self._pending.remove(known)
 
     def _update(self, row: StagedRow) -> None:
         if row.sent is None:

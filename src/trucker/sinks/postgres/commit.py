@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +29,6 @@ from trucker.sinks.postgres.table import DestinationTable
 Describe = Callable[[Session, Target], DestinationTable]
 
 _OWN: Final = ("k", "l", "n")
-_FOREIGN_KEY: Final = "23503"
 
 
 class Commit:
@@ -137,8 +136,6 @@ class Commit:
             letter_table.forget(session, self._project, begun)
         if batch.snapshot:
             self._settle_copies(batch, plan, receipts)
-            if self.letters:
-                self._redrive_copied(plan, batch.dead_letters)
             self._run([], plan, _stages(receipts))
             return
         apart = frozenset({truck for truck, _ in plan.apply} & (apart | self.letters.keys()))
@@ -195,20 +192,6 @@ class Commit:
         if chunk.table and self._session.run(f"select count(*) from {name}").fetchone() != (contents.rows,):
             raise gone(target.table)
         return Pile(self._session, target, table, contents, name)
-
-    def _redrive_copied(self, plan: Plan, most: Mapping[str, int]) -> None:
-        """Rows that were copied before those they refer to."""
-        waiting = [
-            letter
-            for letter in letter_table.load(self._session, self._project, {truck for truck, _ in plan.apply})
-            if (letter.truck, letter.source) in plan.apply and letter.reason.sqlstate == _FOREIGN_KEY
-        ]
-        for truck in sorted({letter.truck for letter in waiting}):
-            own = [letter for letter in waiting if letter.truck == truck]
-            isolation = Isolation(self._session, truck, self._describe, own, most.get(truck))
-            isolation.redrive(own)
-            letter_table.store(self._session, self._project, isolation.pending, most.get(truck))
-            self.letters[truck] -= len(isolation.pending.gone)
 
     def _begin_copy(self, target: Target, ours: bool) -> None:
         into = target.table.quoted

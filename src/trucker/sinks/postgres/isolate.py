@@ -39,6 +39,9 @@ Refused = Callable[[int, psycopg.Error], None]
 # Rows that are refused at first but not in the end are no letters: some more than there may be are looked at.
 _SLACK: Final = 200
 
+# What rows that are refused alone may be taken with others: a foreign key, a unique key, an exclusion.
+_TOGETHER: Final = ("23503", "23505", "23P01")
+
 # Trucks that are committed together share a transaction, and the names of temporary tables in it.
 _numbers: Final = itertools.count()
 
@@ -221,15 +224,21 @@ class Isolation:
         return found
 
     def _fold(self, pile: Pile, letters: Sequence[Letter]) -> None:
-        rows = self._matching(pile, letters)
-        for row in rows:
+        """What is written is tried at the end, in its letter's place. A delete is done in its turn, letter or not: a
+        row with an equal key, of another text perhaps, may come after it."""
+        folded = []
+        for row in self._matching(pile, letters):
             after = pile.letter(row)
             before = self.pending.find(after.identity)
             assert before is not None
+            if after.deletes:
+                self.pending.remove(before)
+                continue
             patch = pile.patch(row.kind)
             self.pending.change(before, fold(before, after, patch.columns if patch else None))
-        if rows:
-            pile.drop(row.number for row in rows)
+            folded.append(row.number)
+        if folded:
+            pile.drop(folded)
 
     def _cancel(self, pile: Pile, letters: Sequence[Letter]) -> None:
         dropped = []
@@ -249,8 +258,9 @@ class Isolation:
             before, left = len(left), self._drive_once(left)
             if len(left) == before:
                 break
-        if len(left) > 1 and self._together(left):
-            for letter in left:
+        waiting = [letter for letter in left if letter.reason.sqlstate in _TOGETHER]
+        if len(waiting) > 1 and self._together(waiting):
+            for letter in waiting:
                 self.pending.remove(letter)
 
     def _drive_once(self, letters: Sequence[Letter]) -> list[Letter]:
@@ -278,8 +288,8 @@ class Isolation:
         return left
 
     def _together(self, letters: Sequence[Letter]) -> bool:
-        """Whether letters that are refused one by one are not when all of them are applied: they refer to each other
-        in a circle, by constraints that are deferred."""
+        """Whether letters that are refused one by one are not when all of them are applied: they take values from each
+        other, or refer to each other in a circle, by constraints that are deferred."""
         piles = self._piles(letters)
 
         def work() -> None:

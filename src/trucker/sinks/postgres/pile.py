@@ -1,12 +1,14 @@
 """Staged rows as plain text, so that any choice of them can be tried, and looked at when refused.
 
-A pile's table has a number `i` for each row and every cell as text: whatever is in a row, it can be staged. Steps
-run on a subquery that types the chosen rows; what does not fit fails there, or where it is assigned.
+A pile's table has a number `i` for each row and every cell as text: whatever is in a row, it can be staged. Rows to be
+tried are brought into a typed table beside it, on which the steps run as on any other stage; what does not fit fails
+on the way there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,12 +21,16 @@ from trucker.sinks.copy_text import Cells, copy_text
 from trucker.sinks.letters import Letter, Operation, Reason
 from trucker.sinks.postgres.apply import Step, staging_columns, steps
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import DELETE_ROW, FIRST_PATCH, UPSERT_ROW, Contents, Group
+from trucker.sinks.postgres.stage import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.table import DestinationTable
 
 # Below this a look at all rows is as quick as one through an index.
 _INDEXED: Final = 500
 _UNKNOWN: Final = Reason("", "")
+_KINDS: Final[dict[Operation, int]] = {"insert": UPSERT_ROW, "update": REPLACE_ROW, "delete": DELETE_ROW}
+
+# Piles of one transaction share the names of temporary tables in it.
+_numbers: Final = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,11 @@ def copied_columns(contents: Contents, target: Target) -> str:
     return ", ".join([*names, *(["l", "n"] if contents.placed else [])])
 
 
-def typed_from_plain(contents: Contents, target: Target, table: DestinationTable, plain: str, typed: str) -> Step:
+def typed_from_plain(
+    contents: Contents, target: Target, table: DestinationTable, plain: str, typed: str, where: str = "true"
+) -> Step:
     """Bring a plain stage's rows into a typed one: there everything that the staged text could do can be done."""
+    # Cast to the type without length: a longer text would be cut, where assigning it fails.
     cells = [f"c{number}::{table.base_of(name)}" for number, name in enumerate(contents.columns)]
     if contents.moves:
         cells += [f"o{number}::{table.base_of(name)}" for number, name in enumerate(target.source.key)]
@@ -64,7 +73,7 @@ def typed_from_plain(contents: Contents, target: Target, table: DestinationTable
     places = ", l, n" if contents.placed else ""
     return Step(
         target,
-        f"insert into {typed} ({names}) select k, {', '.join(cells)}{places} from {plain}",
+        f"insert into {typed} ({names}) select k, {', '.join(cells)}{places} from {plain} where {where}",
         expected=contents.rows,
         purpose="find staged rows",
         columns=contents.columns,
@@ -84,6 +93,10 @@ class Pile:
         self._session = session
         self._key = target.source.key
         self._place = {column: number for number, column in enumerate(contents.columns)}
+        self._equals = table.key(target.source.key) or {}
+        self._typed = f"p_typed_{next(_numbers)}"
+        columns = staging_columns(replace(contents, moves=(), placed=False), target, table)
+        self._run(f"create temporary table {self._typed} ({columns}) on commit drop")
         if contents.rows >= _INDEXED:
             self._run(f"create index on {name} (i)")
             self._run(f"analyze {name} (i, k)")
@@ -113,18 +126,15 @@ class Pile:
             rows=sum(counts.values()),
             upserts=counts.get(UPSERT_ROW, 0),
             deletes=counts.get(DELETE_ROW, 0),
-            replaces=counts.get(2, 0),
+            replaces=counts.get(REPLACE_ROW, 0),
             patches=tuple(replace(g, rows=counts[g.code]) for g in self.contents.patches if g.code in counts),
             moves=(),
+            placed=False,
         )
-        todo = steps(contents, self.target, self.table, self._typed(where, deletes=deletes))
+        self._run(f"truncate {self._typed}")
+        brought = typed_from_plain(contents, self.target, self.table, self.name, self._typed, where)
+        todo = [brought, *steps(contents, self.target, self.table, self._typed)]
         return [(step, self._run(step.statement, *step.parameters).rowcount) for step in todo]
-
-    def _typed(self, where: str, *, deletes: bool) -> str:
-        # What is to be removed was rounded when it came; what is to be written must not be cut on the way.
-        known = self.table.type_of if deletes and not self._key else self.table.base_of
-        cells = ", ".join(f"c{number}::{known(name)} as c{number}" for name, number in self._place.items())
-        return f"(select k, {cells} from {self.name} where {where})"
 
     def column_of(self, row: PileRow) -> str | None:
         """Which of a row's cells does not fit its column: COPY says it, a cast does not. Fails as COPY does."""
@@ -184,16 +194,21 @@ class Pile:
         if row.kind < FIRST_PATCH or not missing:
             return row.cells
         cells = ", ".join(f"t.{quote_identifier(name)}::text" for name in missing)
+        at = self._at({name: self.cell(name) for name in self._key})
         found = self._run(
-            f"select {cells} from {self.target.table.quoted} t, {self._typed(f'i = {row.number}', deletes=False)} s"
-            f" where {self._at()}"
+            f"select {cells} from {self.target.table.quoted} t, {self.name} p where p.i = $1::bigint and {at}",
+            row.number,
         ).fetchone()
         if found is None:
             raise TruckFailed(self.target.truck, lost_row(self.target))
         return {**row.cells, **dict(zip(missing, found, strict=True))}
 
-    def _at(self) -> str:
-        return " and ".join(f"t.{quote_identifier(name)} = s.{self.cell(name)}" for name in self._key)
+    def _at(self, places: Mapping[str, str]) -> str:
+        """The target's row `t` is the one whose key the pile's row `p` has in these columns."""
+        return " and ".join(
+            f"t.{quote_identifier(name)} {self._equals.get(name, '=')} p.{place}::{self.table.base_of(name)}"
+            for name, place in places.items()
+        )
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -220,10 +235,7 @@ class Pile:
         for number, cells in lent.items():
             taken = ", ".join(f"{self.cell(name)} = ${place}" for place, name in enumerate(cells, 2))
             self._run(f"update {self.name} set k = {UPSERT_ROW}, {taken} where i = $1::bigint", number, *cells.values())
-        at = " and ".join(
-            f"t.{quote_identifier(name)} = p.o{number}::{self.table.base_of(name)}"
-            for number, name in enumerate(self._key)
-        )
+        at = self._at({name: f"o{number}" for number, name in enumerate(self._key)})
         for move in self.contents.moves:
             taken = ", ".join(f"{self.cell(name)} = t.{quote_identifier(name)}::text" for name in move.columns)
             self._run(
@@ -260,7 +272,7 @@ def letters_pile(session: Session, letters: Sequence[Letter], table: Destination
     session.run(f"create temporary table {name} ({plain_columns(contents, target)}) on commit drop")
     columns: list[Cells] = [
         pa.array([str(number) for number in range(len(letters))]),
-        pa.array([str(DELETE_ROW if letter.deletes else UPSERT_ROW) for letter in letters]),
+        pa.array([str(_KINDS[letter.operation]) for letter in letters]),
         *(pa.array([letter.data[column] for letter in letters], pa.string()) for column in names),
     ]
     copied = f"{name} (i, {copied_columns(contents, target)})"

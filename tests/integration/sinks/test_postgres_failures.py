@@ -18,7 +18,7 @@ from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink, session
-from trucker.testing.handmade import Change, copied_rows_of, insert, schema_of, truncate, update
+from trucker.testing.handmade import Change, copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.server import Server
 from trucker.testing.sink_suite import BAG, ITEMS, START, Load, Work, target_of
 from trucker.testing.table_suite import item
@@ -112,7 +112,8 @@ def test_a_copy_is_not_begun_under_a_foreign_key(place: PostgresDestination) -> 
     place.holds(children, {"id": "1", "parent": "1"})
 
 
-def test_a_foreign_key_that_is_not_deferred_comes_with_the_statement(place: PostgresDestination) -> None:
+def test_a_foreign_key_that_is_not_deferred_is_kept_by_order(place: PostgresDestination) -> None:
+    """The child's table comes first in the batch; what is refused for good is named, with the statement to run."""
     parents, children = target_of(PARENTS), target_of(CHILDREN)
     sink = place.started(parents, children)
     place.database.execute("alter table children add foreign key (parent) references parents")
@@ -120,12 +121,19 @@ def test_a_foreign_key_that_is_not_deferred_comes_with_the_statement(place: Post
         children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
         parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
     }
-    with pytest.raises(TruckFailed) as refused:
-        place.apply(sink, rows)
-    (statement,) = re.findall(r"ALTER TABLE .*?(?=  )", refused.value.remedy)
-    place.database.execute(statement)
     place.apply(sink, rows)
     place.holds(children, {"id": "1", "parent": "1"})
+    gone: Load = {
+        children: [[place.values(CHILDREN, delete({"id": "1"}), step=2)]],
+        parents: [[place.values(PARENTS, delete({"id": "1"}), step=2)]],
+    }
+    place.apply(sink, gone, step=2)
+    place.holds(parents)
+    orphan: Load = {children: [[place.values(CHILDREN, insert({"id": "2", "parent": "404"}), step=3)]]}
+    with pytest.raises(TruckFailed, match=r"row \(id = 2\) of table public.children.*23503") as refused:
+        place.apply(sink, orphan, step=3)
+    (statement,) = re.findall(r"ALTER TABLE .*?(?=  )", refused.value.remedy)
+    place.database.execute(statement)
 
 
 def test_messages_name_the_constraint_and_not_the_data(place: PostgresDestination) -> None:

@@ -14,6 +14,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -27,7 +28,7 @@ from trucker.cli.main import COMMANDS, main
 from trucker.config import models
 from trucker.config.problems import key_of
 from trucker.config.schema import project_schema, truck_schema
-from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, Unfit, duckdb_form
+from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, duckdb_form
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTICE = "<!-- Made by tools/gen_docs.py from the code. Change it there. -->\n"
@@ -112,7 +113,8 @@ is not PostgreSQL's own is looked for under its full name, schema included: crea
 and the column has it. Where the destination has no such type the column is `text`, and the log says so, with the
 statements that would make it. Where it has one of that name that would read the text as something else (other fields
 of a composite type, another subtype of a range) the truck is refused with the statements that make the right one
-(`TRK409`). An enum that lacks a label stops the truck when the first value with it comes (`TRK405`).
+(`TRK409`). An enum that lacks a label gets it when the first value with it comes, or stops the truck where
+`schema_changes` is not `apply`.
 
 `regclass`, `regtype`, `regrole` and their kin name objects of the source, which the destination need not have: their
 columns are `text`, names qualified with their schema.
@@ -247,7 +249,7 @@ def _names(kind: Any) -> Iterator[str]:
         yield "list of connections"
     elif typing.get_origin(base) is dict:
         yield "mapping" if typing.get_args(base)[1] is models.ColumnConfig else "mapping of texts"
-    elif isinstance(base, type) and issubclass(base, Unfit):
+    elif isinstance(base, type) and issubclass(base, StrEnum):
         yield from (f"`{word.value}`" for word in base)
     else:
         yield {str: "text", SecretStr: "text", int: "whole number", float: "number", Path: "path"}[base]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +41,14 @@ def quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+class SchemaChanges(StrEnum):
+    """What a truck does when a table of its changes its shape at the source."""
+
+    APPLY = "apply"
+    STOP = "stop"
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableId:
     """A table's schema and name, unquoted."""
@@ -61,7 +70,9 @@ class Column:
 
     `type_name` is `format_type()`'s text with domains resolved to their base type, or "" where only the
     stream has described the column. `missing_value` is what rows older than an ADD COLUMN hold for it.
-    `definition` has the statements that make the type, where it is a user's (`type_definition`).
+    `definition` has the statements that make the type, where it is a user's (`type_definition`). `labels` are an
+    enum's values. `was_name` and `was_type` say what the column was when rows of it were last written, where that
+    is another name or type.
     """
 
     name: str
@@ -71,6 +82,9 @@ class Column:
     not_null: bool = False
     missing_value: str | None = None
     definition: str = ""
+    labels: tuple[str, ...] = ()
+    was_name: str = ""
+    was_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,8 @@ class TableSchema:
     @classmethod
     def from_json(cls, text: str) -> TableSchema:
         raw = json.loads(text)
-        return cls(TableId(**raw["table"]), tuple(Column(**c) for c in raw["columns"]), tuple(raw["key"]))
+        columns = tuple(Column(**{**c, "labels": tuple(c["labels"])}) for c in raw["columns"])
+        return cls(TableId(**raw["table"]), columns, tuple(raw["key"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,40 @@ class LogReader:
         )
 
     @_alone
+    def shape_bounds(self, start: Lsn, end: Lsn) -> list[Lsn]:
+        """Where to cut `(start, end]` so that a relation is described anew only in the first transaction of a piece.
+
+        Each is a commit's end inside the range, in order; none where no relation has two descriptions in it.
+        """
+        durable = self.durable()
+        newest: dict[int, bytes] = {}
+        found: list[Lsn] = []
+        done = start
+        for index, at in self._blocks(start, min(end, durable.commit_lsn), durable):
+            for entry in index.relations[at]:
+                message = self._relation(index.id, entry)
+                if newest.setdefault(entry.oid, message) != message:
+                    newest[entry.oid] = message
+                    if start < done < end and done not in found:
+                        found.append(done)
+            done = max(done, Lsn(index.end[at]))
+        return found
+
+    @_alone
+    def first_transaction(self, refs: Sequence[BlockRef], start: Lsn) -> int | None:
+        """The xid of the first transaction that commits at `start` or after, in these blocks."""
+        for ref in refs:
+            frames = self.read(ref)
+            if frames.transaction is not None and frames.transaction.commit_lsn >= start:
+                return frames.transaction.xid
+            begins = np.flatnonzero(frames.payload[frames.starts[:-1]] == BEGIN)
+            for place in frames.starts[begins]:
+                head = frames.payload[place : place + 21].tobytes()
+                if int.from_bytes(head[1:9], "big") >= start:
+                    return int.from_bytes(head[17:21], "big")
+        return None
+
+    @_alone
     def relations(self, refs: Sequence[BlockRef]) -> list[bytes]:
         """The Relation messages by which the rows of these blocks are to be read, in log order.
 

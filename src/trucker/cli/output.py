@@ -139,12 +139,14 @@ def rows(count: int, rate: float | None = None) -> str:
 
 
 def note(truck: TruckStatus) -> str:
-    """What a truck's line ends with: its error's first line, or how far its copies are."""
+    """What a truck's line ends with: its error's first line, or how far its copies are, or what is left out."""
     if truck.error:
         return truck.error.splitlines()[0]
     notes = [copy_progress(progress) for progress in truck.copying[:3]]
     if truck.dead_letters:
         notes.append(_count(truck.dead_letters, "dead letter"))
+    if truck.left_out:
+        notes.append(f"left out: {', '.join(truck.left_out[:3])}{' …' if truck.left_out[3:] else ''}")
     return "; ".join(notes)
 
 

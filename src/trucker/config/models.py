@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from trucker.change import SchemaChanges
 from trucker.config.connections import (
     CONNECTIONS,
     MIB,
@@ -227,6 +228,12 @@ class TruckFile(Model):
         default=1000,
         ge=1,
         description="With `on_error: dead_letter`: the truck stops rather than have more letters than this.",
+    )
+    schema_changes: SchemaChanges = Field(
+        default=SchemaChanges.APPLY,
+        description="When a table changes its shape: `apply` adds and widens columns at the destination and stops the"
+        " truck, with the statement to run, for the rest; `stop` stops it for any change; `ignore` leaves the"
+        " destination as it is.",
     )
 
     @model_validator(mode="after")

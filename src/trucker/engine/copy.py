@@ -27,14 +27,17 @@ from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
+from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, room
+from trucker.engine.schemas import copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
+from trucker.postgres.shape import Look, look
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
@@ -66,6 +69,7 @@ class Copier:
         connection: PostgresConnection,
         temporary_slot: str,
         destinations: Mapping[str, Destination],
+        known: KnownTables,
         *,
         backoff: Backoff,
         tries: int | None,
@@ -77,6 +81,7 @@ class Copier:
         self.reads = connection.replica or connection
         self._temporary_slot = temporary_slot
         self.destinations = destinations
+        self.known = known
         self._backoff = backoff
         self._tries = tries
         self.spawn = spawn
@@ -149,6 +154,7 @@ class _Attempt:
         self._name = f"copy-{uuid.uuid4().hex[:12]}"
         self._failures: dict[str, TruckerError] = {}
         self._left: dict[tuple[str, TableId], TruckerError] = {}
+        self._looks: dict[TableId, Look] = {}
 
     def run(self) -> list[tuple[Need, TruckerError]]:
         """Copy; what is left to be copied, and why."""
@@ -189,13 +195,17 @@ class _Attempt:
             enter_snapshot(connection, self._exported.snapshot)
             made = self._copier.connection.publication
             tables = {table: load_table(connection, table, publication=made) for table in wanted}
+            for table in wanted:
+                seen = look(connection, table, self._exported.lsn)
+                assert seen is not None
+                self._looks[table] = seen
             size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
             chunks = {}
-            for name, table in tables.items():
+            for name, source in tables.items():
                 readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
-                columns = [c for c in table.schema.names if any(reader.takes(c) for reader in readers)]
+                columns = [c for c in source.schema.names if any(reader.takes(c) for reader in readers)]
                 try:
-                    chunks[name] = plan_chunks(connection, table, size, columns=columns, where=readers[0].where)
+                    chunks[name] = plan_chunks(connection, source, size, columns=columns, where=readers[0].where)
                 except SourceUnavailable as error:
                     self._leave(name, error)
         return tables, chunks
@@ -214,14 +224,21 @@ class _Attempt:
         targets: dict[str, list[Target]] = defaultdict(list)
         for need in self._needs.values():
             truck = need.run.truck
-            made = [truck.tables[table].target(truck.name, tables[table].schema) for table in sorted(need.tables)]
+            destination = self._copier.destinations[truck.destination]
             try:
-                for target in made:
-                    self._copier.destinations[truck.destination].prepare(target)
+                made = {
+                    table: fit(
+                        copied(truck.name, truck.tables[table], tables[table].schema, self._looks[table]),
+                        destination.prepare,
+                    )
+                    for table in sorted(need.tables)
+                }
             except TruckerError as error:
                 self._failures[truck.name] = error
                 continue
-            targets[truck.destination] += made
+            # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
+            self._copier.known.put(truck.name, {table: reading.known for table, reading in made.items()})
+            targets[truck.destination] += [reading.target for reading in made.values()]
         return targets
 
     def _commit(

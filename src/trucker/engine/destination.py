@@ -27,7 +27,7 @@ class Destination:
         self.sink = make_sink(spec.connection, spec.workspace)
         self.committed_at = 0.0
         self._lock = threading.RLock()
-        self._prepared: dict[tuple[str, str], Target] = {}
+        self._prepared: dict[tuple[str, str], tuple[Target, frozenset[str]]] = {}
 
     def open(self) -> Mapping[str, TruckState]:
         """Connect, or connect again after a failure whose outcome is not known; what is stored there now."""
@@ -35,15 +35,30 @@ class Destination:
             self._prepared.clear()
             return self.sink.open()
 
-    def prepare(self, target: Target) -> None:
-        """Have the table ready for the target's shape; does nothing, and waits for nobody, if it is."""
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether it takes every change as it is, so that no row of it can be out of date."""
+        return self.sink.capabilities.keeps_changes
+
+    def prepare(self, target: Target) -> frozenset[str]:
+        """Have the table ready for the target's shape, if it is not; the columns it has no place for.
+
+        Waits for nobody where it is ready.
+        """
         found = (target.truck, str(target.source.table))
-        if self._prepared.get(found) == target:
-            return
+        known = self._prepared.get(found)
+        if known is not None and known[0] == target:
+            return known[1]
         with self._lock:
-            if self._prepared.get(found) != target:
-                self.sink.prepare(target)
-                self._prepared[found] = target
+            known = self._prepared.get(found)
+            if known is None or known[0] != target:
+                known = self._prepared[found] = (target, self.sink.prepare(target) or frozenset())
+            return known[1]
+
+    def forget_tables(self, truck: str) -> None:
+        """Look at the truck's tables anew when they are next prepared."""
+        with self._lock:
+            self._prepared = {found: known for found, known in self._prepared.items() if found[0] != truck}
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:
         """Commit for as many trucks as it can; the errors of the others. Trucks without one are committed.

@@ -135,7 +135,7 @@ class LaneRunner:
                 self._note([run], _forgotten(run))
             else:
                 places[place].append(run)
-        if not places:
+        if not places or self._lane.over:
             return False
         self._regroup(places)
         self._unsure = False
@@ -157,6 +157,10 @@ class LaneRunner:
         tables = self._lane.tables
         if state is None or not (tables or frozenset(run.floors)) <= state.tables.keys():
             return None
+        again = [table for table in tables or run.floors if state.tables[table].phase is Phase.COPYING]
+        if again:  # said by a commit whose answer was lost
+            whole = dict.fromkeys(tables or again, "the destination says so")
+            self._query.copy_again(run, whole, self._lane)
         if tables:
             return min(state.tables[table].lsn for table in tables)
         run.reconcile(state)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from trucker.change import Lsn, TableId, TableSchema
+from trucker.change import Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
@@ -22,12 +22,16 @@ from trucker.types import Unfit
 RECEIPTS: Final = 32 << 20
 """The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
 
+Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""The columns' names in a shape of the stream, and the names to read them by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """One input table of a truck: what is taken of it and where it goes.
 
-    `only` empty means all columns but `excepted`; the key's columns are always taken.
+    `only` empty means all columns but `excepted`; the key's columns are always taken. `named` says that the truck names
+    the table; otherwise a pattern chose it.
     """
 
     source: TableId
@@ -37,6 +41,8 @@ class Table:
     excepted: frozenset[str] = frozenset()
     where: str | None = None
     unfit: tuple[tuple[str, Unfit], ...] = ()
+    schema_changes: SchemaChanges = SchemaChanges.APPLY
+    named: bool = True
 
     def takes(self, column: str) -> bool:
         if column in self.key:
@@ -48,7 +54,8 @@ class Table:
         columns = tuple(column for column in schema.columns if self.takes(column.name))
         names = {column.name for column in columns}
         unfit = tuple(each for each in self.unfit if each[0] in names)
-        return Target(truck, TableSchema(schema.table, columns, self.key), self.output, unfit)
+        source = TableSchema(schema.table, columns, self.key)
+        return Target(truck, source, self.output, unfit, self.schema_changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,15 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One target's share of a batch: its changes whose commit is not below `after`."""
+    """One target's share of a batch: its changes whose commit is not below `after`.
+
+    `renames` has the names to read a shape's columns by, where the target's are not the stream's.
+    """
 
     destination: str
     target: Target
     after: Lsn
+    renames: Renames = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,18 +23,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trucker.change import Lsn, TableId, TableSchema
+from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
-from trucker.engine.schemas import Schemas
+from trucker.engine.schemas import Schemas, stale
+from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import stream_part
 from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.observe.status import TruckPhase
+from trucker.postgres.shape import Look
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ log = logging.getLogger("trucker.query")
 QUIET_COMMIT_SECONDS = 10.0
 
 Failures = Mapping[str, TruckerError]
+
+BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
+
+UNTOLD = frozenset({"TRK405", "TRK406"})
+"""What fails so may be let in by a change that the stream does not tell: NOT NULL dropped, a value added to an enum."""
 
 
 class SourceQuery:
@@ -63,6 +70,7 @@ class SourceQuery:
         patience: float,
         part_bytes: int,
         leave: Callable[[Lane], None],
+        copy_again: Callable[[TruckRun, frozenset[TableId]], None],
     ) -> None:
         self.name = name
         self.turn = threading.Lock()
@@ -77,6 +85,7 @@ class SourceQuery:
         self._destinations = destinations
         self._schemas = schemas
         self._leave = leave
+        self._copy_again = copy_again
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._starts = 0
@@ -208,12 +217,74 @@ class SourceQuery:
             return False
         return not lane.tables or all(run.name in self._members and run.position <= lane.position for run in lane.runs)
 
+    # -- what the stream does not tell ---------------------------------------------------------------------------
+
+    def examine(self, table: TableId, now: Look | None, lsn: Lsn) -> bool:
+        """Hold a look at a table, not older than `lsn`, against what its trucks know; False while one lags."""
+        durable = self.reader.durable()
+        with self.turn:
+            settled = True
+            for run in self._alive():
+                caught_up = durable.seen_lsn >= lsn and run.position >= min(lsn, durable.commit_lsn)
+                if table in run.floors:
+                    settled = settled and caught_up and self._examine(run, table, now)
+            return settled
+
+    def _examine(self, run: TruckRun, table: TableId, now: Look | None) -> bool:
+        destination = self._destinations[run.truck.destination]
+        try:
+            why = self._schemas.examine(run.name, run.truck.tables[table], now)
+            if not why or destination.keeps_changes:
+                return True
+            if run.truck.tables[table].schema_changes is SchemaChanges.STOP:
+                raise stale(run.name, table, why)
+            batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY})
+            failures = destination.commit(batch, ())
+        except TruckerError as error:
+            failures = {run.name: error}
+        trouble = failures.get(run.name)
+        if trouble is None:
+            self.copy_again(run, {table: why}, None)
+        elif not trouble.transient:
+            run.phase, run.error = TruckPhase.FAILED, trouble
+            log.warning("truck failed", extra={"truck": run.name, "code": trouble.code, "reason": trouble.message})
+        return trouble is None or not trouble.transient
+
     # -- one range, for whoever is at its start -----------------------------------------------------------------
 
     def apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None = None) -> Failures:
-        """Apply (start, end] for these trucks; what failed, by truck. The others have advanced to `end`."""
-        if not runs:
-            return {}
+        """Apply (start, end] for these trucks; what failed, by truck. The others have advanced to `end`.
+
+        It is cut where a table changes its shape, so that a truck which cannot take a shape has all before it.
+        """
+        failures: dict[str, TruckerError] = {}
+        try:
+            bounds = [*self.reader.shape_bounds(start, end), end] if runs else []
+        except TruckerError as error:
+            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+        for bound in bounds:
+            left = [run for run in runs if run.name not in failures]
+            if not left or (lane is not None and (failures or lane.over)):
+                break
+            failures |= self._apply_piece(left, start, bound, lane)
+            start = bound
+        return failures
+
+    def _apply_piece(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
+        """As `apply`, for a piece; what may be due to a change that the stream does not tell is tried once more."""
+        phases = {run.name: run.phase for run in runs}
+        failures = dict(self._apply_guarded(runs, start, end, lane))
+        again = [run for run in runs if run.name in failures and failures[run.name].code in UNTOLD]
+        for run in again:
+            self._schemas.forget(run.name)
+            self._destinations[run.truck.destination].forget_tables(run.name)
+            run.phase, run.error = phases[run.name], None
+            del failures[run.name]
+        if again:
+            failures |= self._apply_guarded(again, start, end, lane)
+        return failures
+
+    def _apply_guarded(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
         try:
             return self._apply(runs, start, end, lane)
         except TruckerError as error:
@@ -230,27 +301,57 @@ class SourceQuery:
 
     def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
         blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
-        wanted = frozenset(table for run in runs for table in _tables(run, lane))
-        touched = self._schemas.follow(self.reader.relations(blocks), wanted)
         failures: dict[str, TruckerError] = {}
-        assignments = [a for a in self._assign(runs, touched, lane, failures) if a.after < end]
-        if not assignments and not failures and not lane and not self._persist_due(runs):
+        shares = divide(runs, lane, blocks, start, self.reader, self._schemas, self._destinations, failures)
+        again = to_copy_again(shares, lane)
+        assignments = assigned(shares, again, lane, end)
+        if not assignments and not failures and not again and not lane and not self._persist_due(runs):
             return self._settle(runs, {}, {}, end, lane, persisted=False)
         batches = {
-            name: self._batch(name, runs, assignments, start, end, lane) for name in {r.truck.destination for r in runs}
+            name: self._batch(name, runs, assignments, start, end, lane, again)
+            for name in {r.truck.destination for r in runs}
         }
         outcomes = self._run(blocks, assignments, batches) if assignments else []
         receipts, failed = _collect(outcomes)
         failures |= failed
-        shares = [
+        commits = [
             Share(self._destinations[name], *without(batch, receipts.get(name, ()), failures.keys()))
             for name, batch in batches.items()
         ]
-        failures |= commit_all(shares, self._patience)
+        failures |= commit_all(commits, self._patience)
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
-        return self._settle(runs, failures, rows, end, lane)
+        for share in shares:
+            if share.run.name not in failures:
+                self._written(share)
+        done = self._settle(runs, failures, rows, end, lane)
+        for run in runs:
+            if run.name in again and run.name not in failures:
+                self.copy_again(run, again[run.name], lane)
+        return done
+
+    def _written(self, share: TableShare) -> None:
+        """The destination has the shape now, with rows of it."""
+        run, reading = share.run, share.reading
+        table = reading.target.source.table
+        left = sorted(reading.known.look.by_number[n].column.name for n in reading.known.left_out)
+        if share.news and left:
+            log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
+        run.left_out[table] = tuple(left)
+        if share.news and not reading.again:
+            self._schemas.settle(run.name, table, share.message, reading)
+
+    def copy_again(self, run: TruckRun, tables: Mapping[TableId, str], lane: Lane | None) -> None:
+        """Have tables copied that the destination says are to be copied; a lane of them is over."""
+        for table, why in sorted(tables.items()):
+            log.warning("table is copied again", extra={"truck": run.name, "table": str(table), "reason": why})
+            run.floors.pop(table, None)
+            run.arriving.pop(table, None)
+        self._schemas.forget(run.name)
+        if lane is not None and lane.tables:
+            lane.runs, lane.over = [], True
+        self._copy_again(run, frozenset(tables))
 
     def _settle(
         self,
@@ -287,27 +388,6 @@ class SourceQuery:
             lane.position = max(lane.position, end)
         return failures
 
-    def _assign(
-        self,
-        runs: Sequence[TruckRun],
-        touched: Mapping[TableId, TableSchema],
-        lane: Lane | None,
-        failures: dict[str, TruckerError],
-    ) -> list[Assignment]:
-        assignments = []
-        for run in runs:
-            destination = self._destinations[run.truck.destination]
-            try:
-                for table in sorted(touched.keys() & _tables(run, lane)):
-                    target = run.truck.tables[table].target(run.name, touched[table])
-                    destination.prepare(target)
-                    after = lane.position if lane and lane.tables else run.after(table)
-                    assignments.append(Assignment(destination.name, target, after))
-            except TruckerError as error:
-                failures[run.name] = error
-                assignments = [a for a in assignments if a.target.truck != run.name]
-        return assignments
-
     def _batch(
         self,
         destination: str,
@@ -316,20 +396,19 @@ class SourceQuery:
         start: Lsn,
         end: Lsn,
         lane: Lane | None,
+        again: Mapping[str, Mapping[TableId, str]],
     ) -> Batch:
         own = [run for run in runs if run.truck.destination == destination]
+        copied = {(run.name, table): BEFORE_COPY for run in own for table in again.get(run.name, ())}
         targets: tuple[Target, ...] = tuple(a.target for a in assignments if a.destination == destination)
         if lane and lane.tables:
             state = TableState(Phase.CATCHING_UP, end)
             tables = {(run.name, table): state for run in own for table in lane.tables}
-            return Batch(
-                start,
-                end,
-                tables=tables,
-                targets=targets,
-                builds_on=dict.fromkeys(tables, lane.position),
-                dead_letters=letters_of(own),
-            )
+            builds_on: dict[tuple[str, TableId | None], Lsn] = {**dict.fromkeys(tables, lane.position)}
+            if copied:
+                return Batch(start, end, tables=dict.fromkeys(tables, BEFORE_COPY), builds_on=builds_on)
+            letters = letters_of(own)
+            return Batch(start, end, tables=tables, targets=targets, builds_on=builds_on, dead_letters=letters)
         behind = [run for run in own if run.position < end]
         arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
         believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
@@ -338,7 +417,7 @@ class SourceQuery:
             start,
             end,
             {run.name: end for run in behind},
-            {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()},
+            {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()} | copied,
             targets,
             builds_on=believed,
             dead_letters=letters_of(own),
@@ -356,11 +435,6 @@ class SourceQuery:
         sinks = {name: self._destinations[name].spec for name in batches}
         batch = StreamBatch(self._folder, batches, sinks, assignments, room(len(parts), len(assignments)))
         return run_job(self._spark, partial(stream_part, batch), parts)
-
-
-def _tables(run: TruckRun, lane: Lane | None) -> frozenset[TableId]:
-    """The tables of a truck that a batch is for."""
-    return lane.tables if lane and lane.tables else frozenset(run.floors)
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

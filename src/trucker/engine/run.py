@@ -240,4 +240,5 @@ def _status(source: SourceRun, run: TruckRun, letters: int, *, running: bool) ->
         tuple(run.copying.values()),
         error,
         letters,
+        tuple(f"{table}.{name}" for table, names in sorted(run.left_out.items()) for name in names),
     )

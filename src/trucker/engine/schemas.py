@@ -1,53 +1,371 @@
-"""The tables' shapes as the stream tells them.
+"""The tables' shapes as the stream tells them, and what each means for a truck.
 
 A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one
-that the batch's blocks use; the catalog only adds what the stream does not say (type names, NOT NULL, defaults of
-added columns). What a batch's shapes are is told to the one who asks and not kept as "the current one": a lane that
-catches up reads older shapes than the main lane, at the same time.
+that the batch's blocks use. What it means is told by comparison (`engine.shapes`) with how the table was when rows of
+it were last written (`engine.known`), so it is judged for each truck: a lane that catches up reads older shapes than
+the main lane, at the same time. The catalogue is asked once for each new shape, not for each batch.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from trucker.change import Column, TableId, TableSchema
-from trucker.postgres.pgoutput import parse_relation
+from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.engine.known import Known, KnownTables
+from trucker.engine.plan import Renames, Table
+from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten, shape_of
+from trucker.errors import SinkError, SourceError
+from trucker.postgres.catalog import SourceType
+from trucker.postgres.pgoutput import Relation, parse_relation
+from trucker.postgres.shape import Look, SeenColumn
+from trucker.sinks.base import Target
 
-Describe = Callable[[TableId, tuple[Column, ...]], TableSchema]
+log = logging.getLogger("trucker.shapes")
 
-KNOWN = 10_000
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the catalogue says now: of the table, and of the types a shape uses."""
+
+    look: Look | None
+    types: Mapping[tuple[int, int], SourceType]
+
+
+Shapes = tuple[tuple[tuple[Column, ...], Numbers], ...]
+"""The shapes of a batch in log order, each with its columns' numbers."""
+
+Describe = Callable[[TableId, tuple[Column, ...]], Described]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
+
+    `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
+    nothing of the batch is written to it.
+    """
+
+    target: Target
+    numbers: Numbers
+    known: Known
+    shapes: Shapes = ()
+    again: str = ""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether nothing is sure but that the table must be copied again."""
+        return bool(self.again) and not self.shapes
+
+    @property
+    def renames(self) -> Renames:
+        """The names to read each shape's columns by, where they are not its own."""
+        wanted = dict(zip(self.numbers, self.target.source.names, strict=True))
+        made = ((tuple(c.name for c in shape), renaming(shape, numbers, wanted)) for shape, numbers in self.shapes)
+        return tuple((names, others) for names, others in made if names != others)
+
+    def called_as_before(self, names: frozenset[str]) -> Reading:
+        """Columns of these names under those the destination has them by."""
+        others = {c.name: c.was_name for c in self.target.source.columns if c.name in names and c.was_name}
+        if not others:
+            return self
+        source = self.target.source
+        columns = tuple(replace(c, name=others.get(c.name, c.name), was_name="") for c in source.columns)
+        key = tuple(others.get(name, name) for name in source.key)
+        kept = {n: c.name for n, c in zip(self.numbers, columns, strict=True) if c.name in others.values()}
+        return replace(
+            self,
+            target=replace(self.target, source=TableSchema(source.table, columns, key)),
+            known=replace(self.known, names={**self.known.names, **kept}),
+        )
+
+    def without(self, names: frozenset[str]) -> Reading:
+        """The columns of these names left out: the destination has no place for them."""
+        if not names:
+            return self
+        pairs = list(zip(self.numbers, self.target.source.columns, strict=True))
+        source = self.target.source.only([name for name in self.target.source.names if name not in names])
+        return replace(
+            self,
+            target=replace(self.target, source=source),
+            numbers=tuple(number for number, column in pairs if column.name not in names),
+            known=replace(self.known, left_out=frozenset(n for n, column in pairs if column.name in names)),
+        )
 
 
 class Schemas:
-    """Shapes by Relation message. `describe` asks the source's catalog; it is called once per new shape."""
+    """Judges shapes for trucks. `describe` asks the source's catalogue."""
 
-    def __init__(self, describe: Describe) -> None:
+    def __init__(self, describe: Describe, known: KnownTables) -> None:
         self._describe = describe
-        self._known: OrderedDict[bytes, TableSchema] = OrderedDict()
+        self._known = known
+        self._read: dict[tuple[str, TableId], tuple[bytes, Reading]] = {}
         self._lock = threading.Lock()
 
-    def follow(self, relations: Iterable[bytes], wanted: AbstractSet[TableId]) -> Mapping[TableId, TableSchema]:
-        """The shapes of the wanted tables, from the relations of a batch in log order: of each the newest.
+    def read(
+        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None]
+    ) -> tuple[Reading, bool]:
+        """What the table's Relation messages of a batch mean, in log order; and whether that is news.
 
-        A table that has more than one in the batch is looked at anew: its older rows get what the catalog now says of
-        an added column, which may have been dropped and added with another default since it was looked at last.
+        Raises `SourceError` where the rows are of another table than the one that was copied.
         """
-        found: dict[TableId, list[bytes]] = {}
-        for message in relations:
-            relation = parse_relation(message)
-            if relation.table in wanted:
-                found.setdefault(relation.table, []).append(message)
         with self._lock:
-            return {table: self._schema(messages[-1], anew=len(messages) > 1) for table, messages in found.items()}
+            cached = self._read.get((truck, table.source))
+            if cached is not None and [cached[0]] == list(messages):
+                return cached[1], False
+            relations = [parse_relation(message) for message in messages]
+            described = self._describe(table.source, tuple(c for r in relations for c in r.columns))
+            before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
+            return _Judge(truck, table, before, described, xid).read(relations), True
 
-    def _schema(self, message: bytes, *, anew: bool) -> TableSchema:
-        known = self._known.get(message)
-        if known is None or anew:
-            relation = parse_relation(message)
-            known = self._known[message] = self._describe(relation.table, relation.columns)
-            if len(self._known) > KNOWN:
-                self._known.popitem(last=False)
-        return known
+    def settle(self, truck: str, table: TableId, message: bytes, reading: Reading) -> None:
+        """Rows have been committed in this shape."""
+        with self._lock:
+            self._known.put(truck, {table: reading.known})
+            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:]))
+
+    def examine(self, truck: str, table: Table, now: Look | None) -> str:
+        """Why the table must be copied again, by a look at it when all before has been applied; "" where it need not.
+
+        Raises `SourceError` where it is not the table any more that was copied.
+        """
+        with self._lock:
+            known = self._known.get(truck, table.source)
+            if known is None:
+                return ""
+            before = known.look
+            if now is None or now.oid != before.oid:
+                _lost(truck, table, now)
+                return ""
+            names = [before.by_number[number].column.name for number in known.taken if number in before.by_number]
+            other = replaced(before, now, names)
+            if other:
+                return f"column {other} is another one than the destination has rows of"
+            anew = rewritten(before, now, [before.numbers[name] for name in names])
+            shapes = [shape_of([seen.column for seen in each.columns]) for each in (before, now)]
+            if anew is None and shapes[0] == shapes[1]:
+                # What was done in between (VACUUM FULL, say) changed no value: it must not count later on.
+                self._known.put(truck, {table.source: replace(known, look=now)})
+            return anew.why if anew else ""
+
+    def forget(self, truck: str) -> None:
+        """Ask the catalogue again, though the stream says nothing new."""
+        with self._lock:
+            self._read = {slot: found for slot, found in self._read.items() if slot[0] != truck}
+
+    def known(self, truck: str, table: TableId) -> Known | None:
+        return self._known.get(truck, table)
+
+    def oids(self, truck: str, tables: frozenset[TableId]) -> dict[int, TableId]:
+        """The tables by the oid they had when they were copied."""
+        return {found.look.oid: table for table in tables if (found := self._known.get(truck, table))}
+
+
+def fit(reading: Reading, prepare: Callable[[Target], frozenset[str]]) -> Reading:
+    """Prepare the destination for what has been read; the reading as far as it has a place there."""
+    left = prepare(reading.target)
+    called = reading.called_as_before(left)
+    if called is not reading:
+        left = prepare(called.target)
+    return called.without(left)
+
+
+def copied(truck: str, table: Table, schema: TableSchema, look: Look) -> Reading:
+    """The reading for a copy: the table as it is in the snapshot."""
+    target = table.target(truck, schema)
+    numbers = tuple(look.numbers[name] for name in target.source.names)
+    return Reading(target, numbers, Known(look, frozenset(numbers)))
+
+
+def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) -> Known:
+    """Where nothing is stored of a table (it was copied by an older version), it counts as it is found."""
+    if now is None:
+        columns = tuple(SeenColumn(at, column, False, 0) for at, column in enumerate(relation.columns, 1))
+        now = Look(table.source, relation.oid, Lsn(0), table.key, len(columns), columns, {})
+    return Known(now, frozenset(seen.number for seen in now.columns if table.takes(seen.column.name)))
+
+
+class _Judge:
+    """One table's shapes for one truck."""
+
+    def __init__(
+        self, truck: str, table: Table, before: Known, described: Described, xid: Callable[[], int | None]
+    ) -> None:
+        self._truck, self._table, self._before = truck, table, before
+        now = described.look
+        self._now = now if now is not None and now.oid == before.look.oid else None
+        self._types = described.types
+        self._xid = xid
+
+    def read(self, relations: Sequence[Relation]) -> Reading:
+        for relation in relations:
+            self._same_table(relation)
+        final = relations[-1].columns
+        try:
+            numbers = [self._numbers(relation.columns) for relation in relations]
+            self._check_names(final, numbers[-1])
+        except Doubt as doubt:
+            numbers = [tuple(-1 - i for i in range(len(relation.columns))) for relation in relations]
+            return self._reading(final, numbers[-1], (), str(doubt))
+        shapes = tuple((relation.columns, each) for relation, each in zip(relations, numbers, strict=True))
+        reading = self._reading(final, numbers[-1], shapes, "")
+        return replace(reading, again=self._why_again(reading, numbers))
+
+    def _check_names(self, shape: Sequence[Column], numbers: Numbers) -> None:
+        """A name that the destination has for another column leaves open whether it has been renamed there."""
+        there = {self._before.name_at_destination(number): number for number in self._before.taken}
+        for column, number in zip(shape, numbers, strict=True):
+            known = number in self._before.look.by_number
+            if known and there.get(column.name, number) != number:
+                raise Doubt(f"column {column.name} has the name that another one had before")
+
+    def _numbers(self, shape: Sequence[Column]) -> Numbers:
+        look = self._before.look
+        first = [seen.column for seen in look.columns]
+        plain = [(c.name, c.type_oid, c.typmod) for c in first] == [(c.name, c.type_oid, c.typmod) for c in shape]
+        return numbers_of(shape, look, self._now, None if plain else self._xid())
+
+    def _reading(self, shape: Sequence[Column], numbers: Numbers, shapes: Shapes, again: str) -> Reading:
+        before = self._before
+        columns, taken = [], []
+        for column, number in zip(shape, numbers, strict=True):
+            if self._takes(column.name, number):
+                columns.append(self._column(column, number))
+                taken.append(number)
+        names = {number: column.name for number, column in zip(numbers, shape, strict=True)}
+        passing = {column.name for column, number in zip(columns, taken, strict=True) if number < 0}
+        dropped = before.dropped | self._dropped(numbers) | passing
+        source = TableSchema(self._table.source, tuple(columns), self._key(names))
+        here = sorted(dropped - {column.name for column in columns})
+        known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped)
+        target = replace(
+            self._table.target(self._truck, source),
+            source=source,
+            dropped=tuple(here),
+        )
+        return Reading(target, tuple(taken), known, shapes, again)
+
+    def _column(self, column: Column, number: int) -> Column:
+        """The column with what the catalogue knows of it, and what it was before."""
+        seen = self._now.by_number.get(number) if self._now else None
+        before = self._before.look.by_number.get(number)
+        kind = self._types.get((column.type_oid, column.typmod), SourceType())
+        named = replace(column, type_name=kind.name, definition=kind.definition)
+        if seen is not None and seen.column.type_oid == column.type_oid:
+            said = seen.column
+            named = replace(named, not_null=said.not_null, missing_value=said.missing_value, labels=said.labels)
+        if before is None:
+            return named
+        called = self._before.name_at_destination(number)
+        was_name = called if called and called != column.name else ""
+        other = (before.column.type_oid, before.column.typmod) != (column.type_oid, column.typmod)
+        return replace(named, was_name=was_name, was_type=before.column.type_name if other else "")
+
+    def _takes(self, name: str, number: int) -> bool:
+        """A column that is renamed must stay what it was to the truck: in, or out (I8, I10)."""
+        takes = self._table.takes(name)
+        seen = self._before.look.by_number.get(number)
+        if seen is not None and seen.column.name != name and takes != (number in self._before.taken):
+            raise SourceError(
+                f"truck {self._truck}: column {seen.column.name} of {self._table.source}, which it"
+                f" {'leaves out' if takes else 'takes'}, is called {name} now",
+                remedy="write the new name in only_columns or except_columns of its truck.yml, then trucker run",
+                code="TRK253",
+            )
+        return takes
+
+    def _dropped(self, numbers: Numbers) -> frozenset[str]:
+        """What the destination has of columns that are no more. Unpublished ones are not taken."""
+        gone = self._before.taken - frozenset(numbers)
+        return frozenset(name for number in gone if (name := self._before.name_at_destination(number)))
+
+    def _key(self, names: Mapping[int, str]) -> tuple[str, ...]:
+        """The key by the names of this shape: it was read from the catalogue at the start of the run."""
+        found = []
+        for name in self._table.key:
+            looks = [look for look in (self._now, self._before.look) if look is not None and name in look.numbers]
+            called = [names[look.numbers[name]] for look in looks if look.numbers[name] in names]
+            found.append(called[0] if called else name)
+        return tuple(found)
+
+    def _look(self, shape: Sequence[Column], numbers: Numbers) -> Look:
+        """The table with the columns of this shape, and all else as the catalogue has it."""
+        before, now = self._before.look, self._now or self._before.look
+        seen = {}
+        for column, number in zip(shape, numbers, strict=True):
+            found = now.by_number.get(number) or before.by_number.get(number)
+            if found is not None:
+                type_name = self._types.get((column.type_oid, column.typmod), SourceType()).name
+                same = found.column.type_oid == column.type_oid
+                described = found.column if same else column
+                described = replace(
+                    described, name=column.name, typmod=column.typmod, type_name=type_name or described.type_name
+                )
+                seen[number] = replace(found, column=described)
+        for number in before.by_number:
+            if number not in seen and number not in self._before.taken and number in now.by_number:
+                seen[number] = now.by_number[number]
+        columns = tuple(seen[number] for number in sorted(seen))
+        return replace(now, columns=columns, table=self._table.source)
+
+    def _why_again(self, reading: Reading, shapes: Sequence[Numbers]) -> str:
+        """Why the rows at the destination are not those of the source, if they are not."""
+        before = self._before
+        there = before.dropped | self._dropped(shapes[-1])
+        for number, column in zip(reading.numbers, reading.target.source.columns, strict=True):
+            if number > 0 and number not in before.look.by_number and column.name in there:
+                return f"column {column.name} is another one than the destination has rows of"
+        if self._now is None:
+            return ""
+        found = rewritten(before.look, self._now, reading.numbers)
+        if found is not None:
+            return found.why
+        retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
+        if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
+            return "a column's type was altered in the midst of a transaction"
+        return ""
+
+    def _same_table(self, relation: Relation) -> None:
+        known = self._before.look
+        if relation.table != self._table.source:
+            raise SourceError(
+                f"truck {self._truck}: table {self._table.source} is called {relation.table} now",
+                remedy=f"name {relation.table} in the truck's input (it is copied anew, and needs an output table that"
+                f" is empty), or rename it back and run: trucker reset --truck {self._truck}",
+                code="TRK252",
+            )
+        if relation.oid != known.oid:
+            raise SourceError(
+                f"truck {self._truck}: another table is called {self._table.source} now than the one that was copied",
+                remedy=f"trucker reset --truck {self._truck}, then trucker run: it is copied anew",
+                code="TRK252",
+            )
+
+
+def _lost(truck: str, table: Table, now: Look | None) -> None:
+    """Raise for a table that is gone or made again; one that a pattern chose and that is gone is just mentioned."""
+    if now is None and not table.named:
+        log.warning("table was dropped at the source", extra={"truck": truck, "table": str(table.source)})
+        return
+    if now is None:
+        raise SourceError(
+            f"truck {truck}: table {table.source} is no more at the source: dropped, or renamed",
+            remedy="make it again or rename it back, or take it out of the truck; then trucker run",
+            code="TRK254",
+        )
+    raise SourceError(
+        f"truck {truck}: table {table.source} was dropped at the source and made again: its changes are not captured",
+        remedy="trucker run: the new table is published and copied",
+        code="TRK254",
+    )
+
+
+def stale(truck: str, table: TableId, why: str) -> SinkError:
+    """Where a truck may not copy a table again by itself."""
+    return SinkError(
+        f"truck {truck}: the destination's rows of {table} are not the source's any more: {why}",
+        remedy=f"trucker reset --truck {truck}, then trucker run: the table is copied again",
+        code="TRK426",
+    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.change import Column, Lsn, TableId
 from trucker.changelog.durable import Durable
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
@@ -32,19 +32,22 @@ from trucker.engine.backoff import Backoff
 from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
+from trucker.engine.known import KnownTables
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.query import SourceQuery
 from trucker.engine.resolve import ResolvedSource
-from trucker.engine.schemas import Schemas
+from trucker.engine.schemas import Described, Schemas
+from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, SourceError, TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
-from trucker.postgres.catalog import Connection, describe
+from trucker.postgres.catalog import Connection, source_types
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import ensure_publication
+from trucker.postgres.shape import look
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, who_holds
 from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
@@ -88,7 +91,10 @@ class SourceRun:
         self._unpublished: frozenset[TableId] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
-        self._copier: Copier | None = None
+        self._copiers: list[Copier] = []
+        self._spark: SparkSession | None = None
+        self._known = KnownTables(config.state_folder / "shapes" / f"{self.name}.json")
+        self._schemas = Schemas(self._describe, self._known)
         self._query: SourceQuery | None = None
 
     # -- before Spark -------------------------------------------------------------------------------------------
@@ -226,16 +232,18 @@ class SourceRun:
             self._capture.wait_seen(self.source_lsn, self._stop)
         if self._stop.is_set():
             return
+        self._spark = spark
         query = self._query = SourceQuery(
             self.name,
             spark,
             self.folder,
             self._destinations,
-            Schemas(self._describe),
+            self._schemas,
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
             part_bytes=self._config.batch.part_bytes,
             leave=self._spawn,
+            copy_again=self._copy_again,
         )
         self._check_log(states)
         needs, lanes = self._divide(states)
@@ -254,17 +262,34 @@ class SourceRun:
             self._thread(f"once {self.name}", self._stream_once)
         else:
             query.start(self._checkpoint, once=False)
+            self._watch_shapes(query)
+
+    def _watch_shapes(self, query: SourceQuery) -> None:
+        """In a thread that nobody waits for: it holds nothing."""
+        watch = self._shape_watch(query)
+        threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
+
+    def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
+        tables = frozenset(table for run in self.runs.values() for table in run.truck.tables)
+        return ShapeWatch(lambda: connect(self.resolved.reads, application="trucker catalog"), tables, query)
 
     def _stream_once(self) -> None:
-        """What is there by now, when everybody who lagged has caught up."""
+        """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
         assert self._query is not None
+        assert self._capture is not None
         me = threading.current_thread()
         while not self._stop.is_set():
             others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
             if not others:
+                watch = self._shape_watch(self._query)
+                self._capture.wait_seen(watch.look(), self._stop)
                 # A query takes seconds to start: not for nothing.
                 if self._query.reader.durable().commit_lsn > self._query.main:
                     self._query.start(self._checkpoint, once=True)
+                while self._query.active and not self._stop.wait(SLOT_LOOK_SECONDS):
+                    pass
+                if not self._stop.is_set():
+                    watch.judge()
                 return
             others[0].join(0.1)
 
@@ -309,17 +334,24 @@ class SourceRun:
             if first is not None:
                 first.close()
             return
-        copier = self._copier = Copier(
+        copier = Copier(
             spark,
             self.resolved.connection,
             self.resolved.temporary_slot,
             self._destinations,
+            self._known,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
             durable=lambda: LogReader(self.folder).durable().commit_lsn,
         )
+        self._copiers.append(copier)
         self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))
+
+    def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
+        """Copy tables of a truck that streams; its other tables go on meanwhile."""
+        assert self._spark is not None
+        self._start_copy(self._spark, [Need(run, tables, whole=False)])
 
     def _spawn(self, lane: Lane) -> None:
         """Let a lane catch up in a thread of its own."""
@@ -335,7 +367,7 @@ class SourceRun:
 
         def work() -> None:
             # One that did not join still needs the log from where it is, as its tables do at the next start.
-            if runner.run(self._stop):
+            if runner.run(self._stop) or lane.over:
                 self._lanes.remove(lane)
 
         self._lanes.append(lane)
@@ -358,9 +390,10 @@ class SourceRun:
         retry = self._config.retry
         return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
 
-    def _describe(self, table: TableId, columns: tuple[Column, ...]) -> TableSchema:
+    def _describe(self, table: TableId, columns: tuple[Column, ...]) -> Described:
         with connect(self.resolved.reads, application="trucker catalog") as database:
-            return describe(database, table, columns)
+            types = source_types(database, ((column.type_oid, column.typmod) for column in columns))
+            return Described(look(database, table), types)
 
     # -- while it runs ------------------------------------------------------------------------------------------
 
@@ -397,9 +430,7 @@ class SourceRun:
         assert self._query is not None
         held = [run.stored for run in self.runs.values() if run.stored]
         held += [lane.position for lane in list(self._lanes)]
-        copying = self._copier.needs_from if self._copier is not None else None
-        if copying is not None:
-            held.append(copying)
+        held += [lsn for copier in self._copiers if (lsn := copier.needs_from) is not None]
         if held:
             kept = self._config.log
             prune(self.folder, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
@@ -444,9 +475,9 @@ class SourceRun:
             alive = [thread for thread in self._threads if thread.is_alive()]
             if not alive:
                 return
-            if self._copier is not None:
+            for copier in self._copiers:
                 with suppress(Exception):
-                    self._copier.cancel()
+                    copier.cancel()
             alive[0].join(0.5)
         log.warning("threads are left behind", extra={"source": self.name})
 

@@ -20,7 +20,8 @@ class TruckRun:
     quiet stretches that nobody had to write down yet). `floors` has the tables that follow it, each with the LSN it was
     copied at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
     `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
-    there takes it away, so that a table never counts as following a truck that has passed it by.
+    there takes it away, so that a table never counts as following a truck that has passed it by. `left_out` names
+    columns that the destination has no place for.
     """
 
     truck: Truck
@@ -34,6 +35,7 @@ class TruckRun:
     batches: int = 0
     applied_time: int = 0
     copying: dict[TableId, CopyProgress] = field(default_factory=dict)
+    left_out: dict[TableId, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -73,6 +75,8 @@ class Lane:
     runs: list[TruckRun]
     position: Lsn
     tables: frozenset[TableId] | None = None
+    over: bool = False
+    """Its tables are being copied again: nothing is left to do for it, nor held for it."""
 
     @property
     def name(self) -> str:

@@ -17,7 +17,17 @@ import numpy as np
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
 from trucker.engine.compact import compact
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Outcome, SinkSpec, StreamBatch, StreamPart
+from trucker.engine.plan import (
+    Assignment,
+    CopyBatch,
+    CopyPart,
+    Failure,
+    Outcome,
+    Renames,
+    SinkSpec,
+    StreamBatch,
+    StreamPart,
+)
 from trucker.engine.sealed import Held, unseal
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.postgres.connect import connect
@@ -50,21 +60,22 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     kept = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
-    try:
-        tables = _load(batch, part)
-    except Exception as error:
-        reason = _reason(error, "reading the change log")
-        return Outcome({}, [Failure(truck, reason) for truck in {a.target.truck for a in batch.assignments}])
-    shares = _Shares(tables)
-    for assignment in batch.assignments:
+    for assignments in _alike(batch.assignments):
         try:
-            changes = shares.of(assignment, compacted=assignment.destination not in kept)
+            shares = _Shares(_load(batch, part, assignments))
         except Exception as error:
-            reason = _reason(error, f"folding changes of {assignment.target.source.table}")
-            failures.append(Failure(assignment.target.truck, reason))
+            reason = _reason(error, "reading the change log")
+            failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
             continue
-        if changes:
-            _write(batch, part.index, assignment, changes, receipts, failures)
+        for assignment in assignments:
+            try:
+                changes = shares.of(assignment, compacted=assignment.destination not in kept)
+            except Exception as error:
+                reason = _reason(error, f"folding changes of {assignment.target.source.table}")
+                failures.append(Failure(assignment.target.truck, reason))
+                continue
+            if changes:
+                _write(batch, part.index, assignment, changes, receipts, failures)
     return Outcome(receipts, failures)
 
 
@@ -127,25 +138,36 @@ def _reason(error: Exception, doing: str) -> TruckerError:
 Tables = Mapping[TableId, Sequence[Changes]]
 
 
-def _load(batch: StreamBatch, part: StreamPart) -> Tables:
-    """Every change of the part's blocks that somebody wants, in order."""
+def _alike(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
+    """Assignments that read their tables' columns by the same names: nearly always all of them."""
+    groups: dict[Renames, list[Assignment]] = defaultdict(list)
+    for assignment in assignments:
+        groups[assignment.renames].append(assignment)
+    return list(groups.values())
+
+
+def _load(batch: StreamBatch, part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
+    """Every change of the part's blocks that these want, in order."""
     reader = LogReader(batch.log)
-    keys, after = _wanted(batch.assignments)
+    keys, after, renames = _wanted(assignments)
     tables: dict[TableId, list[Changes]] = defaultdict(list)
     for ref in part.blocks:
-        for changes in decode(reader.read(ref), keys, after=after):
+        for changes in decode(reader.read(ref), keys, after=after, renames=renames):
             tables[changes.schema.table].append(changes)
     return tables
 
 
-def _wanted(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn]]:
+def _wanted(
+    assignments: Sequence[Assignment],
+) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn], dict[TableId, Renames]]:
     keys: dict[TableId, tuple[str, ...]] = {}
     after: dict[TableId, Lsn] = {}
     for assignment in assignments:
         table = assignment.target.source.table
         keys[table] = assignment.target.source.key
         after[table] = min(after.get(table, assignment.after), assignment.after)
-    return keys, after
+    renames = {each.target.source.table: each.renames for each in assignments if each.renames}
+    return keys, after, renames
 
 
 class _Shares:

@@ -40,7 +40,8 @@ class CopyProgress:
 class TruckStatus:
     """One truck. Positions are LSN texts; `lag_seconds` is now less the commit time of what was applied last,
     0 when there is nothing left to apply; `rows` counts the rows written since the start;
-    `dead_letters` are those set aside and not applied yet."""
+    `dead_letters` are those set aside and not applied yet; `left_out` names columns (`schema.table.column`) that the
+    destination has no place for."""
 
     name: str
     source: str
@@ -55,6 +56,7 @@ class TruckStatus:
     copying: tuple[CopyProgress, ...] = ()
     error: str | None = None
     dead_letters: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class ProjectStatus:
 
 def _truck(raw: dict[str, Any]) -> TruckStatus:
     copying = tuple(CopyProgress(**entry) for entry in raw.pop("copying"))
-    return TruckStatus(**{**raw, "phase": TruckPhase(raw["phase"])}, copying=copying)
+    left_out = tuple(raw.pop("left_out", ()))
+    return TruckStatus(**{**raw, "phase": TruckPhase(raw["phase"])}, copying=copying, left_out=left_out)
 
 
 def write_status(path: Path, status: ProjectStatus) -> None:

@@ -43,7 +43,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
@@ -79,12 +79,17 @@ class Target:
     """One source table of one truck and the table it goes to. `source` is what the truck takes of it.
 
     `unfit` has the columns for which the truck says what becomes of a value that the destination cannot hold.
+    `schema_changes` says what may be done to the table. `dropped` names columns that the source has dropped. `stale`
+    says that the rows there are not the source's, and are copied again once the table fits.
     """
 
     truck: str
     source: TableSchema
     table: TableId
     unfit: tuple[tuple[str, Unfit], ...] = ()
+    schema_changes: SchemaChanges = SchemaChanges.APPLY
+    dropped: tuple[str, ...] = ()
+    stale: bool = False
 
     def unfit_of(self, column: str) -> Unfit | None:
         """The column's policy; None where the truck does not say (an error, unless a sink has a lossless form)."""
@@ -180,8 +185,14 @@ class Sink(ABC):
     def open(self) -> Mapping[str, TruckState]:
         """Connect, create trucker's own tables, undo what a crash left half done; the stored states by truck."""
 
-    def prepare(self, target: Target) -> None:  # noqa: B027  (optional: not every destination has tables)
-        """Make the destination table able to hold the target's rows. Adds, never removes."""
+    def prepare(self, target: Target) -> frozenset[str]:
+        """Make the destination table able to hold the target's rows, as far as `target.schema_changes` lets it.
+
+        APPLY adds columns and widens types, never removes; what else it would take raises `SinkError` with the
+        statement to run there. STOP changes nothing and raises so for any difference. IGNORE changes nothing: gives
+        the columns that the table has not, which are then left out of what is written. A new table is always made.
+        """
+        return frozenset()
 
     @abstractmethod
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:

@@ -88,8 +88,8 @@ class FaultySink(Sink):
     def open(self) -> Mapping[str, TruckState]:
         return self._call("open", self.inner.open)
 
-    def prepare(self, target: Target) -> None:
-        self._call("prepare", lambda: self.inner.prepare(target))
+    def prepare(self, target: Target) -> frozenset[str]:
+        return self._call("prepare", lambda: self.inner.prepare(target))
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         return self._call("write", lambda: self.inner.write(work, changes))

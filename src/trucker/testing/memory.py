@@ -187,12 +187,13 @@ class MemorySink(Sink):
         with self._store.lock:
             return self._store.ledgers.setdefault(self._project, Ledger()).states()
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> frozenset[str]:
         with self._store.lock:
             table = self._store.tables.setdefault(target.table, MemoryTable.like(target.source))
             if table.key != target.source.key:
                 raise SinkError(f"table {target.table} has the key {table.key}, not {target.source.key}")
             table.widen(target.source)
+        return frozenset()
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         values = [value.only(work.target.source.names) for value in as_changes(changes)]

@@ -19,6 +19,7 @@ from trucker.engine.plan import CopyPart, Failure, Outcome, SinkSpec, Table, Tru
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
+from trucker.postgres.shape import Look, SeenColumn
 from trucker.sinks.base import Phase, TableState, Work
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.memory import MemorySink, drop_store, store
@@ -29,6 +30,10 @@ STORE = "copier under test"
 
 def _schema(table: TableId) -> TableSchema:
     return TableSchema(table, (Column("id", 25),))
+
+
+def _look(table: TableId, lsn: Lsn) -> Look:
+    return Look(table, 1, lsn, (), 1, (SeenColumn(1, Column("id", 25), False, 1),), {})
 
 
 class World:
@@ -50,15 +55,19 @@ class World:
         monkeypatch.setattr(copy_module, "new_slot", self._new_slot)
         monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
         monkeypatch.setattr(copy_module, "enter_snapshot", lambda *_: None)
-        monkeypatch.setattr(copy_module, "load_table", lambda _, table: SimpleNamespace(schema=_schema(table), bytes=1))
+        monkeypatch.setattr(
+            copy_module, "load_table", lambda _, table, **__: SimpleNamespace(schema=_schema(table), bytes=1)
+        )
+        monkeypatch.setattr(copy_module, "look", lambda _, table, lsn: _look(table, lsn))
         monkeypatch.setattr(copy_module, "plan_chunks", self._plan)
         monkeypatch.setattr(copy_module, "run_job", self._run)
-        connection: Any = SimpleNamespace(replica=None)
+        connection: Any = SimpleNamespace(replica=None, publication=None)
         self.copier = Copier(
             SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
             connection,
             "temporary",
             {"store": self.destination},
+            SimpleNamespace(put=lambda *_: None),  # type: ignore[arg-type]
             backoff=Backoff(1e-9, 1e-9),
             tries=None,
             spawn=self.lanes.append,

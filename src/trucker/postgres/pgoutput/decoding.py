@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +19,26 @@ from trucker.postgres.pgoutput.wire import Places
 # Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
 _SPAN_BYTES = 1 << 30
 
+Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""The columns' names in a shape, and the names to give them."""
+
 
 def decode(
     frames: Frames,
     keys: Mapping[TableId, tuple[str, ...]],
     *,
     after: Mapping[TableId, Lsn] | None = None,
+    renames: Mapping[TableId, Renames] | None = None,
 ) -> list[Changes]:
     """The changes of the tables in `keys`, by table and shape, in the order of their first change.
 
     `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
     `commit_lsn` is below `after[table]` are left out.
+
+    `renames[table]` gives, for the columns' names in a shape, those to give them; `keys` are of the latter.
     """
     run = Run(frames)
-    decoding = _Decoding(run, keys, after or {})
+    decoding = _Decoding(run, keys, after or {}, renames or {})
     found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
     found.sort(key=lambda each: each[0])
     return [changes for _, changes in found]
@@ -45,8 +52,9 @@ class _Decoding:
         run: Run,
         keys: Mapping[TableId, tuple[str, ...]],
         after: Mapping[TableId, Lsn],
+        renames: Mapping[TableId, Renames],
     ) -> None:
-        self.run, self.keys, self.after = run, keys, after
+        self.run, self.keys, self.after, self.renames = run, keys, after, renames
         self.transactions, self.transaction_of, self.number_of = run.transactions()
 
     def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
@@ -54,6 +62,8 @@ class _Decoding:
         key = self.keys.get(relation.table)
         if key is None:
             return
+        if relation.table in self.renames:
+            relation = _renamed(relation, self.renames[relation.table])
         schema = _schema(relation, key)
         entries = self._later_than(self.after.get(relation.table), entries)
         for span in self._spans(entries):
@@ -99,6 +109,13 @@ class _Decoding:
             self.transactions.xid[transaction],
             self.number_of[messages] - self.transactions.first[transaction],
         )
+
+
+def _renamed(relation: Relation, renames: Renames) -> Relation:
+    names = tuple(column.name for column in relation.columns)
+    others = dict(zip(names, dict(renames).get(names, names), strict=True))
+    columns = tuple(replace(column, name=others[column.name]) for column in relation.columns)
+    return replace(relation, columns=columns, key_columns=tuple(others[name] for name in relation.key_columns))
 
 
 def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:

@@ -76,12 +76,13 @@ class DuckDBSink(Sink):
         self._opened = True
         return ledger.states()
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> frozenset[str]:
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
-            prepare_table(connection, target)
+            left = prepare_table(connection, target)
             if self.letters.get(target.truck):
                 self._letters.reshape(connection, target)
+        return left
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         return stage(self._spool, work, changes)

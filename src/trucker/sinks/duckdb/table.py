@@ -8,12 +8,12 @@ have to be released again for a column that the source drops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
 
-from trucker.change import Column, TableId, quote_identifier
+from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
@@ -66,34 +66,77 @@ def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
     return f"{catalog(connection)}.{table.quoted}"
 
 
-def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
-    """Create the table, or add and widen columns; the caller owns the transaction."""
+def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> frozenset[str]:
+    """Create the table, or bring it as near to the target as may be; the columns it has not. The caller owns the
+    transaction."""
     _check_names(target)
     table = find_table(connection, target.table)
     if table is None:
         _create(connection, target)
-        return
+        return frozenset()
+    if target.schema_changes is SchemaChanges.IGNORE:
+        return _left_out(target, table)
+    due = [*_changes(connection, target, table), *_releases(connection, target)]
+    manual = [
+        f"RENAME COLUMN {quote_identifier(column.was_name)} TO {quote_identifier(column.name)}"
+        for column in target.source.columns
+        if column.was_name in table.types and column.name not in table.types
+    ]
+    if target.schema_changes is SchemaChanges.STOP:
+        gone = [quote_identifier(name) for name in target.dropped if name in table.types]
+        manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
+    if manual:
+        raise _statements(target, manual)
+    for action in due:
+        run(connection, f"ALTER TABLE {table.sql} {action}")
+    return frozenset()
+
+
+def _left_out(target: Target, table: Table) -> frozenset[str]:
+    left = frozenset(name for name in target.source.names if name not in table.types)
+    if any(column.name in left and column.was_name in table.types for column in target.source.columns):
+        return left  # it is then asked for by that name
+    lost = sorted(left & frozenset(target.source.key))
+    if lost:
+        raise SinkError(
+            f"table {target.table} has no column {lost[0]!r}, which is of the key of {target.source.table}",
+            remedy=f"ALTER TABLE {target.table.quoted} ADD COLUMN {quote_identifier(lost[0])} …",
+            code="TRK438",
+        )
+    return left
+
+
+def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> Iterator[str]:
+    """What columns that are new or wider need."""
     for column in target.source.columns:
         wanted = _wanted(target, column)
-        name = quote_identifier(column.name)
         actual = table.types.get(column.name)
         if actual is None:
-            _check_capitals(target, column.name, table)
-            _add_column(connection, target, table, column)
+            if column.was_name not in table.types:
+                _check_capitals(target, column.name, table)
+                yield from _added(connection, target, column)
         elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
-            _make_text(connection, target, table, column.name)
+            yield _made_text(target, table, column.name)
         elif not holds(actual, wanted):
             if not widens(actual, wanted):
                 raise _unfit(target, column.name, actual, wanted)
-            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} SET DATA TYPE {wanted}")
-    _release(connection, target, table)
+            yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
+
+
+def _statements(target: Target, actions: Sequence[str]) -> SinkError:
+    statements = "; ".join(f"ALTER TABLE {target.table.quoted} {action}" for action in actions)
+    return SinkError(
+        f"table {target.source.table} has changed its shape at the source, and {target.table} has yet to follow",
+        remedy=f"run in the DuckDB file: {statements}; then trucker run",
+        code="TRK425",
+    )
 
 
 def _wanted(target: Target, column: Column) -> str:
     return duckdb_type(column, target.unfit_of(column.name))
 
 
-def _make_text(connection: duckdb.DuckDBPyConnection, target: Target, table: Table, column: str) -> None:
+def _made_text(target: Target, table: Table, column: str) -> str:
     """The truck's policy has become `text`: rows that are there get PostgreSQL's text of their values, too."""
     name, actual = quote_identifier(column), table.types[column]
     text = to_text(name, actual)
@@ -104,7 +147,7 @@ def _make_text(connection: duckdb.DuckDBPyConnection, target: Target, table: Tab
             "`trucker reset`: it is copied again as text",
             code="TRK438",
         )
-    run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} SET DATA TYPE VARCHAR USING {text}")
+    return f"ALTER COLUMN {name} SET DATA TYPE VARCHAR USING {text}"
 
 
 def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
@@ -113,21 +156,21 @@ def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
     run(connection, f"CREATE TABLE {_sql_name(connection, target.table)} ({columns})")
 
 
-def _add_column(connection: duckdb.DuckDBPyConnection, target: Target, table: Table, column: Column) -> None:
+def _added(connection: duckdb.DuckDBPyConnection, target: Target, column: Column) -> Iterator[str]:
     """Rows that are there hold what the source gave them; rows that come bring their own."""
     name, wanted = quote_identifier(column.name), _wanted(target, column)
     if column.missing_value is None:
-        run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted}")
+        yield f"ADD COLUMN {name} {wanted}"
         return
     unfit = target.unfit_of(column.name)
     value = literal(column.missing_value, wanted, unfit)
     if unfit is not Unfit.NULL and run(connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
         raise unfit_value(target, column.name, wanted, column.missing_value)
-    run(connection, f"ALTER TABLE {table.sql} ADD COLUMN {name} {wanted} DEFAULT {value}")
-    run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP DEFAULT")
+    yield f"ADD COLUMN {name} {wanted} DEFAULT {value}"
+    yield f"ALTER COLUMN {name} DROP DEFAULT"
 
 
-def _release(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> None:
+def _releases(connection: duckdb.DuckDBPyConnection, target: Target) -> Iterator[str]:
     """Columns that the source no longer has must not demand a value."""
     rows = run(
         connection,
@@ -135,9 +178,10 @@ def _release(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
         "AND schema_name = ? AND table_name = ? AND NOT is_nullable AND column_default IS NULL",
         [target.table.schema, target.table.name],
     )
+    former = {column.was_name for column in target.source.columns}
     for (name,) in rows:
-        if name not in target.source.names:
-            run(connection, f"ALTER TABLE {table.sql} ALTER COLUMN {quote_identifier(name)} DROP NOT NULL")
+        if name not in target.source.names and name not in former:
+            yield f"ALTER COLUMN {quote_identifier(name)} DROP NOT NULL"
 
 
 def _check_names(target: Target) -> None:
@@ -171,9 +215,11 @@ def _same_name(target: Target, name: str, other: str) -> SinkError:
 
 def _unfit(target: Target, name: str, actual: str, wanted: str) -> SinkError:
     column = quote_identifier(name)
+    using = " USING NULL" if target.stale else ""
     return SinkError(
         f"column {name!r} of table {target.table} is {actual}, which cannot hold every {wanted}",
-        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted} (or VARCHAR, which holds everything)",
+        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted}{using}"
+        " (or VARCHAR, which holds everything)",
         code="TRK438",
     )
 

@@ -14,8 +14,8 @@ from typing import Final
 from trucker.change import TableId, quote_identifier
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Target
+from trucker.sinks.postgres.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
-from trucker.sinks.postgres.table import DestinationTable, literal
 from trucker.sinks.postgres.unique import PARKED, UniqueIndex
 
 MANY: Final = 500

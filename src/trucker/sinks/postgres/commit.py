@@ -17,6 +17,7 @@ from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.ledger import Plan, foreign_rows
 from trucker.sinks.postgres import letter_table, own_tables
 from trucker.sinks.postgres.apply import Step, check_touched, gone, staging_columns, steps, still_staged
+from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, passing
 from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
 from trucker.sinks.postgres.isolate import Isolation
@@ -24,7 +25,6 @@ from trucker.sinks.postgres.pile import Pile, copied_columns, copy_in, plain_col
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
 from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
-from trucker.sinks.postgres.table import DestinationTable
 
 Describe = Callable[[Session, Target], DestinationTable]
 

@@ -18,9 +18,9 @@ from trucker.sinks.base import Receipt, Target, Work
 from trucker.sinks.copy_text import copy_text
 from trucker.sinks.letters import Letter, Reason, name_row, too_many
 from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.table import DestinationTable
 
 
 def copy_part(

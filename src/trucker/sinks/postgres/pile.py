@@ -20,9 +20,9 @@ from trucker.sinks.base import Target
 from trucker.sinks.copy_text import Cells, copy_text
 from trucker.sinks.letters import Letter, Operation, Reason
 from trucker.sinks.postgres.apply import Step, staging_columns, steps
+from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
-from trucker.sinks.postgres.table import DestinationTable
 
 # Below this a look at all rows is as quick as one through an index.
 _INDEXED: Final = 500

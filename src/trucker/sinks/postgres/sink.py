@@ -17,11 +17,11 @@ from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.postgres import check, letter_table, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
+from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
-from trucker.sinks.postgres.table import DestinationTable
 from trucker.sinks.postgres.unfit import fitting
 
 
@@ -60,11 +60,12 @@ class PostgresSink(Sink):
             self.letters = letter_table.count(lent, self._project)
             return own_tables.load(lent, self._project).states()
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> frozenset[str]:
         with self._session(f"preparing table {target.table}") as lent:
-            self._tables[target] = table.prepare(lent, target)
+            made = self._tables[target] = table.prepare(lent, target)
             if self.letters.get(target.truck):
                 letter_table.reshape(lent, self._project, target)
+        return frozenset(target.source.names) - made.columns.keys()
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target

@@ -20,11 +20,11 @@ from trucker.change import INSERT, Changes, quote_identifier
 from trucker.errors import DataError
 from trucker.sinks.base import Batch, Target, Work
 from trucker.sinks.postgres.apply import staging_columns
+from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.own_tables import SCHEMA
 from trucker.sinks.postgres.pile import copied_columns, copy_in, plain_columns
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
-from trucker.sinks.postgres.table import DestinationTable
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _KEPT: Final = 64

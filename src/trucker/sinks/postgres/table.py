@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import psycopg
 
-from trucker.change import Column, TableId, quote_identifier
+from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.base import Target
+from trucker.sinks.postgres.alter import alter
+from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
@@ -21,83 +23,6 @@ from trucker.types import Unfit, column_kind
 log = logging.getLogger("trucker.sink")
 
 _MOST_COLUMNS: Final = 1_600
-
-
-@dataclass(frozen=True, slots=True)
-class DestinationColumn:
-    """`type` is SQL for the column's type, a domain resolved to its base, with the collation where it is its own.
-
-    `base` is the same without a length or precision. A cast to a type with one cuts what is too long; a value of the
-    base type is checked when it is assigned, as it should be.
-    """
-
-    name: str
-    type: str
-    type_oid: int
-    not_null: bool
-    has_default: bool
-    identity: str
-    generated: bool
-    base: str
-
-    @property
-    def is_text(self) -> bool:
-        return self.type == "text" or self.type.startswith("text collate ")
-
-    @property
-    def bare_type(self) -> str:
-        """The type without its collation."""
-        return self.type.partition(" collate ")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class DestinationTable:
-    """A table as the destination's catalogue has it.
-
-    `unique` are its unique indexes that are checked at once, `referred` says that a foreign key would miss a row of
-    it that leaves and comes back.
-    """
-
-    table: TableId
-    kind: str
-    columns: Mapping[str, DestinationColumn]
-    unique: tuple[UniqueIndex, ...]
-    referred: bool
-
-    def type_of(self, name: str) -> str:
-        return self._column(name).type
-
-    def base_of(self, name: str) -> str:
-        return self._column(name).base
-
-    def _column(self, name: str) -> DestinationColumn:
-        if name not in self.columns:
-            raise SinkError(
-                f"table {self.table} has no column {name}",
-                remedy="start trucker again: it adds the column",
-                code="TRK408",
-            )
-        return self.columns[name]
-
-    def key(self, columns: Iterable[str]) -> Mapping[str, str] | None:
-        """The operators that compare the columns of the unique key on exactly these, None where there is no such key.
-
-        Those of a type that is not PostgreSQL's own are in a schema that need not be on the search path.
-        """
-        wanted = frozenset(columns)
-        for index in self.unique:
-            if index.columns == wanted and index.plain:
-                return dict(zip(index.names, index.operators, strict=True))
-        return None
-
-    def other_unique(self, key: Iterable[str]) -> tuple[UniqueIndex, ...]:
-        """The unique indexes beside that of the key."""
-        wanted = frozenset(key)
-        return tuple(index for index in self.unique if not (index.plain and index.columns == wanted))
-
-    def writable(self, name: str) -> bool:
-        """A generated column is computed there, whatever the source says."""
-        return not self.columns[name].generated
 
 
 _COLUMNS: Final = """
@@ -110,12 +35,16 @@ with recursive base as (
 )
 select a.attname, format_type(b.oid, b.typmod) || own.collation,
     b.oid::bigint, a.attnotnull, a.atthasdef, a.attidentity::text, a.attgenerated <> '',
-    format_type(b.oid, -1) || own.collation
+    format_type(b.oid, -1) || own.collation,
+    case when e.oid is not null then format('%I.%I', en.nspname, e.typname) else '' end,
+    array(select l.enumlabel::text from pg_enum l where l.enumtypid = e.oid)
 from pg_attribute a
 join base b on b.attnum = a.attnum
 join pg_type t on t.oid = b.oid and t.typtype <> 'd'
 left join pg_collation c on c.oid = a.attcollation
 left join pg_namespace n on n.oid = c.collnamespace
+left join pg_type e on e.typtype = 'e' and e.oid in (t.oid, t.typelem)
+left join pg_namespace en on en.oid = e.typnamespace
 cross join lateral (select case when a.attcollation not in (0, t.typcollation)
     then format(' collate %I.%I', n.nspname, c.collname) else '' end as collation) own
 where a.attrelid = $1::oid
@@ -140,7 +69,7 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
 
 
 def prepare(session: Session, target: Target) -> DestinationTable:
-    """Make or widen the target's table; the table as it is then."""
+    """Make the target's table, or bring it as near to the target as may be; the table as it is then."""
     try:
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
@@ -148,16 +77,45 @@ def prepare(session: Session, target: Target) -> DestinationTable:
             found = describe(session, target.table)
             if found is None:
                 _create(session, target)
+            elif found.kind not in ("r", "p"):
+                raise _no_table(target)
+            elif target.schema_changes is SchemaChanges.IGNORE:
+                if not _called_otherwise(target, found):
+                    _refuse(session, _left_in(target, found), found)
             else:
-                found = _made_text(session, target, found)
-                _refuse(session, target, found)
-                _widen(session, target, found)
+                _alter(session, target, _made_text(session, target, found))
     except psycopg.errors.InsufficientPrivilege:
         raise _not_allowed(session, target) from None
     made = describe(session, target.table)
     if made is None:
         raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
     return made
+
+
+def _alter(session: Session, target: Target, found: DestinationTable) -> None:
+    types = _types(session, target)
+    _refuse_other_shapes(session, target, types, found)
+    for column in target.source.columns:
+        if column.name not in found.columns and column.was_name not in found.columns:
+            _tell_text(target, column, types)
+    alter(session, target, found, types)
+    _refuse(session, target, describe(session, target.table) or found)
+
+
+def _no_table(target: Target) -> SinkError:
+    remedy = "name another table in the truck's output"
+    return SinkError(f"{target.table} is not a table", remedy=remedy, code="TRK409")
+
+
+def _called_otherwise(target: Target, found: DestinationTable) -> bool:
+    """Whether the table has a column by the name it had before; it is then asked for by that."""
+    return any(c.was_name in found.columns and c.name not in found.columns for c in target.source.columns)
+
+
+def _left_in(target: Target, found: DestinationTable) -> Target:
+    """The target with the columns that the table has; its key all the same, without which nothing can be written."""
+    kept = [name for name in target.source.names if name in found.columns or name in target.source.key]
+    return replace(target, source=target.source.only(kept))
 
 
 def _refuse_width(target: Target) -> None:
@@ -200,42 +158,9 @@ def _made_text(session: Session, target: Target, found: DestinationTable) -> Des
     return (describe(session, target.table) or found) if typed else found
 
 
-def _widen(session: Session, target: Target, found: DestinationTable) -> None:
-    types = _types(session, target)
-    _refuse_other_shapes(session, target, types, found)
-    alter = f"alter table {target.table.quoted}"
-    for column in target.source.columns:
-        name = quote_identifier(column.name)
-        if column.name not in found.columns:
-            type_name = types[column.name][0]
-            _tell_text(target, column, types)
-            if column.missing_value is None:
-                session.run(f"{alter} add column {name} {type_name}")
-                continue
-            required = " not null" if column.not_null else ""
-            value = literal(column.missing_value)
-            session.run(f"{alter} add column {name} {type_name}{required} default {value}")
-            session.run(f"{alter} alter column {name} drop default")
-        elif _released(column, target, found):
-            session.run(f"{alter} alter column {name} drop not null")
-    for name, own in found.columns.items():
-        left_out = name not in target.source.names and not (own.has_default or own.identity or own.generated)
-        if left_out and own.not_null:
-            session.run(f"{alter} alter column {quote_identifier(name)} drop not null")
-
-
-def _released(column: Column, target: Target, found: DestinationTable) -> bool:
-    """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
-    own = found.columns[column.name]
-    known = column.type_name != "" and column.name not in target.source.key
-    return own.not_null and not own.identity and not column.not_null and known
-
-
 def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
     """Raise for what cannot hold the target's rows, naming both sides."""
     source, table = target.source, target.table
-    if found.kind not in ("r", "p"):
-        raise SinkError(f"{table} is not a table", remedy="name another table in the truck's output", code="TRK409")
     differing = _differing(session, target, found)
     if differing:
         raise SinkError(
@@ -373,8 +298,3 @@ def _not_allowed(session: Session, target: Target) -> SinkError:
         f"or GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}, or make it the owner of an existing table",
         code="TRK404",
     )
-
-
-def literal(text: str) -> str:
-    """A value as SQL (`standard_conforming_strings` is on)."""
-    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,110 @@
+"""How tables were when rows of them were last written: what a new shape is held against.
+
+A file in the state folder, replaced as a whole. It is written before a copy is committed and after a batch is: after a
+crash it may be older than the destination, never newer, and what was done since is found done when it is judged again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trucker.change import TableId
+from trucker.postgres.shape import Look
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A source table as one truck's destination has it.
+
+    `look` has the columns that have been written, under the names the stream last had. `taken` are those the truck
+    takes, `left_out` those of them that the destination has no place for, `names` what the destination calls a column
+    where that is another name. `dropped` are columns there that the source has no more.
+    """
+
+    look: Look
+    taken: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
+    names: Mapping[int, str] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+
+    def name_at_destination(self, number: int) -> str | None:
+        """What the destination calls a column; None where it does not have it."""
+        seen = self.look.by_number.get(number)
+        if seen is None or number in self.left_out or number not in self.taken:
+            return None
+        return self.names.get(number, seen.column.name)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "look": self.look.to_json(),
+            "taken": sorted(self.taken),
+            "left_out": sorted(self.left_out),
+            "names": sorted(self.names.items()),
+            "dropped": sorted(self.dropped),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Known:
+        return cls(
+            Look.from_json(raw["look"]),
+            frozenset(raw["taken"]),
+            frozenset(raw["left_out"]),
+            dict(raw["names"]),
+            frozenset(raw["dropped"]),
+        )
+
+
+class KnownTables:
+    """All trucks' tables of one source. Safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._tables = _load(path)
+
+    def get(self, truck: str, table: TableId) -> Known | None:
+        return self._tables.get((truck, table))
+
+    def put(self, truck: str, tables: Mapping[TableId, Known]) -> None:
+        """Durable when this returns."""
+        with self._lock:
+            changed = {(truck, table): known for table, known in tables.items()}
+            if all(self._tables.get(slot) == known for slot, known in changed.items()):
+                return
+            self._tables = {**self._tables, **changed}
+            self._save()
+
+    def _save(self) -> None:
+        content = {
+            "format": FORMAT,
+            "tables": [
+                {"truck": truck, "table": [table.schema, table.name], **known.to_json()}
+                for (truck, table), known in sorted(self._tables.items(), key=lambda item: item[0])
+            ],
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".new")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+
+def _load(path: Path) -> dict[tuple[str, TableId], Known]:
+    """What is stored. A file of another version says nothing: shapes are then taken as they are found."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            return {}
+        return {(row["truck"], TableId(*row["table"])): Known.from_json(row) for row in content["tables"]}
+    except FileNotFoundError:
+        return {}

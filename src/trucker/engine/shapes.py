@@ -1,0 +1,162 @@
+"""What a shape that the stream describes means, given how the table was when its rows were last written and how it is.
+
+Columns are told apart by number, never by name. A shape's numbers are found from two looks at the catalogue: `known`,
+the table as the destination has it, and `now`, later than the shape. A column that is in both looks was there all the
+time between, so every shape in between has it; a number is never used twice; columns come in the order of numbers. What
+these leave open is a `Doubt`, and the table is copied again (I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+from trucker.change import Column
+from trucker.postgres.shape import Look
+
+MOST_READINGS = 256
+
+Numbers = tuple[int, ...]
+
+
+class Doubt(Exception):
+    """What a shape means cannot be told for sure; the text says why."""
+
+
+def numbers_of(shape: Sequence[Column], known: Look, now: Look | None, xid: int | None) -> Numbers:
+    """The number of every column of `shape`; negative ones for columns that have come and gone since `known`.
+
+    `xid` is the transaction that first used the shape, where that is known.
+    """
+    if shape_of(shape) == shape_of([seen.column for seen in known.columns]):
+        return tuple(known.numbers[column.name] for column in shape)
+    if now is None or now.oid != known.oid:
+        now = known
+    return _passing(shape, _read(shape, known, now), known, now, xid)
+
+
+def names_of(shape: Sequence[Column]) -> frozenset[str]:
+    return frozenset(column.name for column in shape)
+
+
+def shape_of(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+    """What the stream tells of columns."""
+    return [(column.name, column.type_oid, column.typmod) for column in columns]
+
+
+def _read(shape: Sequence[Column], known: Look, now: Look) -> list[int | None]:
+    """Numbers by name, where both looks leave only one reading, with those that stayed and are called otherwise."""
+    candidates: list[list[int | None]] = [
+        [*{number for look in (now, known) if (number := look.numbers.get(column.name)) is not None}] or [None]
+        for column in shape
+    ]
+    count = 1
+    for each in candidates:
+        count *= len(each)
+    if count > MOST_READINGS:
+        raise Doubt("too many columns have taken the names of others")
+    stayed = sorted(now.by_number.keys() & _published(shape, known, now))
+    readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed)) is not None]
+    if len(readings) != 1:
+        raise Doubt("its columns can be read in more than one way" if readings else "its columns cannot be told apart")
+    return readings[0]
+
+
+def _published(shape: Sequence[Column], known: Look, now: Look) -> set[int]:
+    """The columns that the stream carries: all, unless the publication has a list (then those that it is seen to)."""
+    named = names_of(shape)
+    missing = {number for name, number in known.numbers.items() if now.numbers.get(name) == number} - {
+        known.numbers[name] for name in named if name in known.numbers
+    }
+    return known.by_number.keys() - missing
+
+
+def _filled(reading: list[int | None], stayed: Sequence[int]) -> list[int | None] | None:
+    """The reading with the columns that stayed under another name in their places; None where it cannot be."""
+    found = [number for number in reading if number is not None]
+    if any(a >= b for a, b in pairwise(found)):
+        return None
+    lacking = [number for number in stayed if number not in found]
+    at, full = 0, list(reading)
+    while at < len(full):
+        if full[at] is not None:
+            at += 1
+            continue
+        end = next((i for i in range(at, len(full)) if full[i] is not None), len(full))
+        below = max((n for n in full[:at] if n is not None), default=0)
+        above = full[end] if end < len(full) else None
+        here = [n for n in lacking if n > below and (above is None or n < above)]
+        if here and len(here) != end - at:
+            return None
+        full[at : at + len(here)] = here
+        lacking = [n for n in lacking if n not in here]
+        at = end
+    return None if lacking else full
+
+
+def _passing(
+    shape: Sequence[Column], reading: Sequence[int | None], known: Look, now: Look, xid: int | None
+) -> Numbers:
+    """Decide of names that are in neither look, and of new columns that others may have been called like."""
+    dropped = known.by_number.keys() - now.by_number.keys()
+    added = now.by_number.keys() - known.by_number.keys()
+    passed = any(number not in now.by_number for number in range(known.width + 1, now.width + 1))
+    for number in reading:
+        if number in added and (dropped or passed) and not _before(now.by_number[number].altered, xid):
+            raise Doubt("a column was dropped and another added, and one may have been called like the other")
+    later = {now.by_number[number].column.type_oid for number in added if number not in reading}
+    numbers, gone = [], 0
+    for column, number in zip(shape, reading, strict=True):
+        if number is None and column.type_oid in later:
+            raise Doubt("a column that was added has another name by now")
+        gone -= number is None
+        numbers.append(gone if number is None else number)
+    return tuple(numbers)
+
+
+def _before(altered: int, xid: int | None) -> bool:
+    """Whether transaction `altered` began to write no later than `xid` did; both count modulo 2^32."""
+    return xid is not None and (xid - altered) % (1 << 32) < 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Whether rows may have been written anew between two looks, without a word in the stream."""
+
+    why: str
+
+
+def rewritten(known: Look, now: Look, numbers: Collection[int]) -> Rewrite | None:
+    """Whether the rows' values in these columns may be others than the stream told.
+
+    VACUUM FULL and TRUNCATE change files as well, but alter no column.
+    """
+    if all(now.files.get(leaf, file) == file for leaf, file in known.files.items()):
+        return None
+    for number in sorted(numbers):
+        seen, before = now.by_number.get(number), known.by_number.get(number)
+        if seen is None:
+            continue
+        if before is None and not seen.filled:
+            return Rewrite(f"column {seen.column.name} was added with values of its own for every row")
+        if before is not None and seen.altered != before.altered:
+            return Rewrite(f"column {seen.column.name} was altered, and all rows were written anew")
+    return None
+
+
+def replaced(known: Look, now: Look, names: Collection[str]) -> str | None:
+    """The name of a column that is another one by now."""
+    for name in sorted(names):
+        if now.numbers.get(name, known.numbers.get(name)) != known.numbers.get(name) and name in known.numbers:
+            return name
+    return None
+
+
+def renaming(shape: Sequence[Column], numbers: Numbers, wanted: Mapping[int, str]) -> tuple[str, ...]:
+    """The names under which a shape's columns are to be read: the wanted ones, and no wanted one for any other."""
+    taken = frozenset(wanted.values())
+    return tuple(
+        wanted.get(number) or (f"{column.name} (was {number})" if column.name in taken else column.name)
+        for column, number in zip(shape, numbers, strict=True)
+    )

@@ -1,0 +1,139 @@
+"""What each table of each truck has to do with a range of the log: written in a shape, or copied again."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trucker.change import Lsn, SchemaChanges, TableId
+from trucker.changelog.reader import BlockRef, LogReader
+from trucker.engine.destination import Destination
+from trucker.engine.plan import Assignment
+from trucker.engine.schemas import Reading, Schemas, fit, stale
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.errors import TruckerError
+from trucker.postgres.pgoutput import parse_relation
+
+
+@dataclass(frozen=True, slots=True)
+class TableShare:
+    """One table of one truck in a batch; `news` where its shape is another than in the batch before.
+
+    Without an assignment it is to be copied again.
+    """
+
+    run: TruckRun
+    message: bytes
+    reading: Reading
+    news: bool
+    assignment: Assignment | None = None
+
+
+def divide(
+    runs: Sequence[TruckRun],
+    lane: Lane | None,
+    blocks: Sequence[BlockRef],
+    start: Lsn,
+    reader: LogReader,
+    schemas: Schemas,
+    destinations: Mapping[str, Destination],
+    failures: dict[str, TruckerError],
+) -> list[TableShare]:
+    """The shares of these blocks, their destinations prepared; a truck that cannot take its own is in `failures`."""
+    relations = [(ref, reader.relations([ref])) for ref in blocks]
+    xid = functools.cache(lambda: reader.first_transaction(blocks, start))
+    shares: list[TableShare] = []
+    for run in runs:
+        destination = destinations[run.truck.destination]
+        try:
+            found = _messages(run, lane, relations, schemas)
+            own = [_share(run, table, found[table], xid, lane, schemas, destination) for table in sorted(found)]
+        except TruckerError as error:
+            failures[run.name] = error
+        else:
+            shares += own
+    return shares
+
+
+def to_copy_again(shares: Sequence[TableShare], lane: Lane | None) -> dict[str, dict[TableId, str]]:
+    """The tables that must be copied again, and why, by truck; those of a lane together."""
+    found: dict[str, dict[TableId, str]] = defaultdict(dict)
+    for share in shares:
+        if share.reading.again:
+            table = share.reading.target.source.table
+            for each in lane.tables if lane and lane.tables else (table,):
+                found[share.run.name].setdefault(each, share.reading.again)
+    return found
+
+
+def assigned(
+    shares: Sequence[TableShare], again: Mapping[str, Mapping[TableId, str]], lane: Lane | None, end: Lsn
+) -> list[Assignment]:
+    """What is to be written."""
+    if lane and lane.tables and again:
+        return []
+    return [share.assignment for share in shares if share.assignment and share.assignment.after < end]
+
+
+def _tables(run: TruckRun, lane: Lane | None) -> frozenset[TableId]:
+    """The tables of a truck that a batch is for."""
+    return lane.tables if lane and lane.tables else frozenset(run.floors)
+
+
+def _after(run: TruckRun, table: TableId, lane: Lane | None) -> Lsn:
+    """Changes of the table committed below this are at the destination already."""
+    return lane.position if lane and lane.tables else run.after(table)
+
+
+def _messages(
+    run: TruckRun, lane: Lane | None, relations: Sequence[tuple[BlockRef, Sequence[bytes]]], schemas: Schemas
+) -> dict[TableId, list[bytes]]:
+    """The Relation messages by which rows that are new to the truck are to be read, by table, in log order."""
+    tables = _tables(run, lane)
+    oids = schemas.oids(run.name, tables)
+    found: dict[TableId, list[bytes]] = {}
+    for ref, messages in relations:
+        for message in messages:
+            relation = parse_relation(message)
+            table = relation.table if relation.table in tables else oids.get(relation.oid)
+            if table is None or ref.last < _after(run, table, lane):
+                continue
+            known = found.setdefault(table, [])
+            if not known or known[-1] != message:
+                known.append(message)
+    return found
+
+
+def _share(
+    run: TruckRun,
+    table: TableId,
+    messages: Sequence[bytes],
+    xid: Callable[[], int | None],
+    lane: Lane | None,
+    schemas: Schemas,
+    destination: Destination,
+) -> TableShare:
+    reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid)
+    if destination.keeps_changes:
+        reading = replace(reading, again="")
+    if news and not reading.doubtful:
+        reading = replace(reading, target=replace(reading.target, stale=bool(reading.again)))
+        reading = fit(reading, destination.prepare)
+        if not reading.again and not destination.keeps_changes:
+            reading = replace(reading, again=_found_place(reading, schemas))
+    if not reading.again:
+        assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
+        return TableShare(run, messages[-1], reading, news, assignment)
+    if reading.target.schema_changes is SchemaChanges.STOP:
+        raise stale(run.name, table, reading.again)
+    return TableShare(run, messages[-1], reading, news)
+
+
+def _found_place(reading: Reading, schemas: Schemas) -> str:
+    """A column that was left out until now lacks the values it had meanwhile."""
+    before = schemas.known(reading.target.truck, reading.target.source.table)
+    if before is None or before.left_out.isdisjoint(reading.numbers):
+        return ""
+    return "the destination has a place for a column now that was left out before"

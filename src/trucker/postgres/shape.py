@@ -1,0 +1,170 @@
+"""A table's shape as the catalogue has it at one moment, with what tells one DDL from another.
+
+The stream names columns and types. It does not say which column a name means (a renamed one, or another that was added
+under the name of a dropped one), nor that the server wrote all rows anew (a volatile default, `TYPE … USING`). The
+catalogue does, by comparison of two looks: a column keeps its number for life, `xmin` of its row is the transaction
+that last altered it, and rows that were written anew are in another file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import psycopg
+
+from trucker.change import Column, Lsn, TableId
+from trucker.postgres.catalog import SourceType, source_types
+from trucker.postgres.connect import translated
+
+Connection = psycopg.Connection[Any]
+
+# Inserted, not flushed: a commit need not be flushed to be seen.
+_NOW = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text"""
+
+_TABLE = """
+    select c.oid::bigint, c.relnatts,
+           coalesce((select array_agg(a.attname::text order by k.place)
+                       from pg_index i
+                       cross join lateral unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality k(number, place)
+                       join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+                      where i.indrelid = c.oid and i.indisprimary), '{}')
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')"""
+
+# The text of attmissingval, an array of one, is read back as text[] to take the element as its type wrote it.
+_COLUMNS = """
+    select a.attnum::int, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnotnull and not exists (
+             select from pg_constraint k
+              where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey = array[a.attnum]),
+           case when a.atthasmissing then (a.attmissingval::text::text[])[1] end, a.atthasmissing, a.xmin::text::bigint,
+           array(select e.enumlabel::text from pg_type t
+                   join pg_enum e on e.enumtypid = case when t.typtype = 'e' then t.oid else t.typelem end
+                  where t.oid = a.atttypid order by e.enumsortorder)
+      from pg_attribute a
+     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
+     order by a.attnum"""
+
+_FILES = """
+    with recursive leaves as (
+        select %s::oid as oid
+        union all
+        select i.inhrelid from leaves l join pg_inherits i on i.inhparent = l.oid
+          join pg_class c on c.oid = i.inhrelid and c.relispartition)
+    select c.oid::bigint, c.relfilenode::bigint from leaves l join pg_class c on c.oid = l.oid where c.relkind <> 'p'"""
+
+# One row for each table, in one round trip: whether to look closer.
+_DIGESTS = """
+    select w.schema, w.name, c.oid::bigint, md5(concat(
+             (select string_agg(concat_ws(' ', a.attnum, a.attname, a.xmin), ',' order by a.attnum)
+                from pg_attribute a where a.attrelid = c.oid and a.attnum > 0),
+             c.relfilenode,
+             (select string_agg(concat_ws(' ', l.oid, l.relfilenode), ',' order by l.oid)
+                from pg_partition_tree(c.oid) p join pg_class l on l.oid = p.relid)))
+      from unnest(%s::text[], %s::text[]) w(schema, name)
+      join pg_namespace n on n.nspname = w.schema
+      join pg_class c on c.relnamespace = n.oid and c.relname = w.name and c.relkind in ('r', 'p')"""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumn:
+    """A column with its number. `altered` is the id of the transaction that last altered it; `filled` says that rows
+    older than the column have `column.missing_value` by the catalogue's word, NULL or not."""
+
+    number: int
+    column: Column
+    filled: bool
+    altered: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """A table at a moment not later than `lsn`. `width` counts every column it ever had; `files` has the file of every
+    leaf that holds rows, by the leaf's oid."""
+
+    table: TableId
+    oid: int
+    lsn: Lsn
+    key: tuple[str, ...]
+    width: int
+    columns: tuple[SeenColumn, ...]
+    files: Mapping[int, int]
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        return {seen.column.name: seen.number for seen in self.columns}
+
+    @cached_property
+    def by_number(self) -> Mapping[int, SeenColumn]:
+        return {seen.number: seen for seen in self.columns}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": [self.table.schema, self.table.name],
+            "oid": self.oid,
+            "lsn": str(self.lsn),
+            "key": list(self.key),
+            "width": self.width,
+            "columns": [asdict(seen) for seen in self.columns],
+            "files": sorted(self.files.items()),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Look:
+        columns = tuple(
+            SeenColumn(c["number"], _column(c["column"]), c["filled"], c["altered"]) for c in raw["columns"]
+        )
+        return cls(
+            TableId(*raw["table"]),
+            raw["oid"],
+            Lsn.parse(raw["lsn"]),
+            tuple(raw["key"]),
+            raw["width"],
+            columns,
+            dict(map(tuple, raw["files"])),
+        )
+
+
+def _column(raw: Mapping[str, Any]) -> Column:
+    return Column(**{**raw, "labels": tuple(raw["labels"])})
+
+
+@translated("reading the catalogue")
+def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look | None:
+    """The table as it is now, or in the connection's snapshot, whose `lsn` is given then; None where there is none."""
+    row = connection.execute(_TABLE, [table.schema, table.name]).fetchone()
+    if row is None:
+        return None
+    oid, width, key = row
+    rows = connection.execute(_COLUMNS, [oid]).fetchall()
+    types = source_types(connection, ((found[2], found[3]) for found in rows))
+    columns = tuple(
+        SeenColumn(
+            number,
+            Column(name, type_oid, typmod, kind.name, not_null, missing, kind.definition, tuple(labels)),
+            filled,
+            altered,
+        )
+        for number, name, type_oid, typmod, not_null, missing, filled, altered, labels in rows
+        for kind in [types.get((type_oid, typmod), SourceType())]
+    )
+    files: dict[int, int] = dict(connection.execute(_FILES, [oid]).fetchall())
+    return Look(table, oid, lsn or position(connection), tuple(key), width, columns, files)
+
+
+@translated("reading the catalogue")
+def position(connection: Connection) -> Lsn:
+    """Where the log ends: what has been seen so far was committed before."""
+    row = connection.execute(_NOW).fetchone()
+    return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
+
+
+@translated("reading the catalogue")
+def digests(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, tuple[int, str]]:
+    """For each table that exists its oid, and a text that is another one after any DDL of the table."""
+    wanted = sorted(tables)
+    arguments = [[table.schema for table in wanted], [table.name for table in wanted]]
+    return {TableId(schema, name): (oid, text) for schema, name, oid, text in connection.execute(_DIGESTS, arguments)}

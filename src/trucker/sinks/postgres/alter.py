@@ -1,0 +1,103 @@
+"""How a destination's table follows the source's: what is added and widened, and the statements for the rest.
+
+Additions and widenings lose nothing and are done; everything else is for a person to run, who knows who else reads the
+table. Nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from trucker.change import Column, SchemaChanges, quote_identifier
+from trucker.errors import SinkError
+from trucker.sinks.base import Target
+from trucker.sinks.postgres.destination_table import DestinationTable, literal
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.widening import holds, widens
+
+Types = Mapping[str, tuple[str, int]]
+
+
+def alter(session: Session, target: Target, found: DestinationTable, types: Types) -> None:
+    """Do what may be done; raise `SinkError` with the statements for what may not, having done nothing."""
+    due = list(_additions(target, found, types))
+    manual = list(_manual(target, found, types))
+    if target.schema_changes is SchemaChanges.STOP:
+        gone = [quote_identifier(name) for name in target.dropped if name in found.columns]
+        due = [each for each in due if each not in {f"ALTER COLUMN {name} DROP NOT NULL" for name in gone}]
+        manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
+    if manual:
+        raise _statements(target, manual)
+    for action in due:
+        session.run(_statement(target, action))
+
+
+def _additions(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
+    """What follows of columns that are new, wider or may be NULL now."""
+    for column in target.source.columns:
+        name = quote_identifier(column.name)
+        own = found.columns.get(column.name)
+        if own is None:
+            if column.was_name not in found.columns:
+                yield from _added(column, types[column.name][0])
+            continue
+        wanted = types[column.name][0]
+        if column.was_type and not holds(own.bare_type, wanted) and widens(wanted, own.bare_type):
+            yield f"ALTER COLUMN {name} TYPE {wanted}"
+        if _released(column, target, found):
+            yield f"ALTER COLUMN {name} DROP NOT NULL"
+        for label in column.labels if own.enum else ():
+            if label not in own.labels:
+                yield f"ALTER TYPE {own.enum} ADD VALUE IF NOT EXISTS {literal(label)}"
+    for name, own in found.columns.items():
+        left_out = name not in target.source.names and not (own.has_default or own.identity or own.generated)
+        if left_out and own.not_null and name not in {column.was_name for column in target.source.columns}:
+            yield f"ALTER COLUMN {quote_identifier(name)} DROP NOT NULL"
+
+
+def _added(column: Column, kind: str) -> Iterator[str]:
+    """Rows that are there get what the source shows for them; rows that come bring their own."""
+    name = quote_identifier(column.name)
+    if column.missing_value is None:
+        yield f"ADD COLUMN {name} {kind}"
+        return
+    required = " NOT NULL" if column.not_null else ""
+    yield f"ADD COLUMN {name} {kind}{required} DEFAULT {literal(column.missing_value)}"
+    yield f"ALTER COLUMN {name} DROP DEFAULT"
+
+
+def _manual(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
+    """What is for a person to run."""
+    for column in target.source.columns:
+        own, wanted = found.columns.get(column.name), types[column.name][0]
+        if own is None and column.was_name in found.columns:
+            yield f"RENAME COLUMN {quote_identifier(column.was_name)} TO {quote_identifier(column.name)}"
+            own = found.columns[column.was_name]
+        if own is not None and column.was_type and not (holds(own.bare_type, wanted) or widens(wanted, own.bare_type)):
+            name = quote_identifier(column.name)
+            # Rows that come again need not be converted, which may well fail; an empty table never does.
+            if target.stale and own.not_null:
+                yield f"TRUNCATE {target.table.quoted}"
+            value = "NULL" if target.stale and not own.not_null else f"{name}::text::{wanted}"
+            yield f"ALTER COLUMN {name} TYPE {wanted} USING {value}"
+
+
+def _released(column: Column, target: Target, found: DestinationTable) -> bool:
+    """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
+    own = found.columns[column.name]
+    known = column.type_name != "" and column.name not in target.source.key
+    return own.not_null and not own.identity and not column.not_null and known
+
+
+def _statement(target: Target, action: str) -> str:
+    """The whole statement; most actions are of the table."""
+    return action if action.startswith(("ALTER TYPE", "TRUNCATE")) else f"ALTER TABLE {target.table.quoted} {action}"
+
+
+def _statements(target: Target, actions: Sequence[str]) -> SinkError:
+    statements = [_statement(target, action) for action in actions]
+    return SinkError(
+        f"table {target.source.table} has changed its shape at the source, and {target.table} has yet to follow",
+        remedy=f"run at the destination: {'; '.join(statements)}; then trucker run",
+        code="TRK425",
+    )

@@ -13,6 +13,7 @@ the next connection that is made to that server from this process.
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Mapping
@@ -21,15 +22,22 @@ from typing import Any, Final, Self
 
 import psycopg
 from psycopg.abc import RV, PQGen
+from psycopg.waiting import Wait
 
-_LOOK: Final = """select coalesce(bool_or(state = 'active'
-    and coalesce(wait_event, '') not in ('ClientRead', 'ClientWrite')), false)
-    from pg_catalog.pg_stat_activity where pid = {pid} and usename = current_user"""
+# By pid and start: the pid alone may soon be somebody else's.
+_ME: Final = """select pid, extract(epoch from backend_start)::text
+    from pg_catalog.pg_stat_activity where pid = pg_catalog.pg_backend_pid()"""
+_LOOK: Final = """select state = 'active' and coalesce(wait_event, '') not in ('ClientRead', 'ClientWrite')
+    from pg_catalog.pg_stat_activity where pid = {0} and extract(epoch from backend_start)::text = '{1}'"""
 _END: Final = """select pg_catalog.pg_terminate_backend(pid)
-    from pg_catalog.pg_stat_activity where pid in ({pids}) and usename = current_user"""
+    from pg_catalog.pg_stat_activity where pid = {0} and extract(epoch from backend_start)::text = '{1}'"""
+
+GRACE_SECONDS: Final = 1.0
+
+Backend = tuple[int, str]
 
 # Backends of lost connections that may still hold locks, by server and user.
-_left_behind: dict[tuple[str, ...], set[int]] = {}
+_left_behind: dict[tuple[str, ...], set[Backend]] = {}
 _lock: Final = threading.Lock()
 
 
@@ -45,7 +53,7 @@ class Listening(psycopg.Connection[Any]):
 
     silence: float = 0.0
     pooled: bool = False
-    backend: int = 0
+    backend: Backend = (0, "")
     _conninfo: Mapping[str, Any] = {}
     _asks = True
 
@@ -59,8 +67,9 @@ class Listening(psycopg.Connection[Any]):
         try:
             # PostgreSQL 17 has one more timeout, whose name an older server would refuse at connecting.
             lifted = "; set transaction_timeout = 0" if made.info.server_version >= 170000 else ""
-            made.backend = int(made._ask(f"select pg_catalog.pg_backend_pid(){lifted}"))
-            made.pooled = made.backend != made.info.backend_pid
+            pid, began = made._ask(f"{_ME}{lifted}") or (0, "")
+            made.backend = (int(pid), str(began))
+            made.pooled = pid != made.info.backend_pid
             made._end_left_behind()
         except BaseException:
             made.close()
@@ -83,29 +92,37 @@ class Listening(psycopg.Connection[Any]):
                 if ready:
                     heard = time.monotonic()
                 elif time.monotonic() - heard >= self.silence:
-                    if not (self._asks and self._at_work()):
+                    if not (self._asks and self._at_work(wanted)):
                         self.close()
-                        raise Silent(f"no answer for {self.silence:.0f} s")
+                        raise Silent(f"no answer for {self.silence:g} s")
                     heard = time.monotonic()
                 wanted = gen.send(ready)
         except StopIteration as done:
             value: RV = done.value
             return value
 
-    def _at_work(self) -> bool:
-        """Whether the server says that our backend is busy with the statement; one that is not is ended."""
-        with _lock:
-            _left_behind.setdefault(self._server, set()).add(self.backend)
+    def _at_work(self, wanted: Wait) -> bool:
+        """Whether the server says that our backend is busy with the statement; one that is not is ended.
+
+        One that has just finished is not busy any more, and its answer is on the way.
+        """
         try:
             with self._second() as other:
-                if other._ask(_LOOK.format(pid=self.backend)):
-                    with _lock:
-                        _left_behind[self._server].discard(self.backend)
+                if other._ask(_LOOK.format(*self.backend)) == (True,) or self._stirs(wanted):
                     return True
-                other._end_left_behind()
+                other._end(self.backend)
+                return False
         except psycopg.Error:
+            with _lock:
+                _left_behind.setdefault(self._server, set()).add(self.backend)
             return False
-        return False
+
+    def _stirs(self, wanted: Wait) -> bool:
+        """Whether what is waited for happens after all, in a moment."""
+        poll = select.poll()
+        events = (select.POLLIN if wanted & Wait.R else 0) | (select.POLLOUT if wanted & Wait.W else 0)
+        poll.register(self.pgconn.socket, events)
+        return bool(poll.poll(min(self.silence, GRACE_SECONDS) * 1000))
 
     def _second(self) -> Listening:
         """Another connection to this very server, in the shortest time there is."""
@@ -123,12 +140,14 @@ class Listening(psycopg.Connection[Any]):
 
     def _end_left_behind(self) -> None:
         with _lock:
-            lost = _left_behind.pop(self._server, None)
-        if lost:
-            with suppress(psycopg.errors.InsufficientPrivilege):
-                self._ask(_END.format(pids=", ".join(map(str, lost))))
+            lost = _left_behind.pop(self._server, set())
+        for backend in lost:
+            self._end(backend)
 
-    def _ask(self, statement: str) -> Any:
-        """The first value of the first row, if there is one. A replication connection takes no parameters."""
-        row = psycopg.Cursor(self).execute(statement.encode()).fetchone()
-        return row[0] if row else None
+    def _end(self, backend: Backend) -> None:
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            self._ask(_END.format(*backend))
+
+    def _ask(self, statement: str) -> tuple[Any, ...] | None:
+        """The first row, if there is one. A replication connection takes no parameters."""
+        return psycopg.Cursor(self).execute(statement.encode()).fetchone()

@@ -116,6 +116,8 @@ class _Refusal:
     code: str
     message: str
     remedy: str
+    plain: bool = False
+    """Only where TLS is not even tried."""
 
 
 _POOLED = "the process behind the connection is not the one that the server has"
@@ -145,10 +147,18 @@ _REFUSALS = (
         "check `user` of connection {name}, or run: CREATE ROLE {user} LOGIN REPLICATION PASSWORD '…'",
     ),
     _Refusal(
+        re.compile(r"requires a valid client certificate|alert certificate required"),
+        "TRK205",
+        "the server asks for a client certificate",
+        "set `ssl.certificate` and `ssl.key` of connection {name}",
+    ),
+    _Refusal(
         re.compile(r"no pg_hba\.conf entry.*(no encryption|SSL off)"),
         "TRK205",
-        "the server takes connections over TLS only",
-        "set `ssl: require`, or better `ssl: verify-full`, for connection {name}",
+        "the server does not let user {user} into database {database} without TLS",
+        "set `ssl: require`, or better `ssl: verify-full`, for connection {name};"
+        " if that is refused too, add a line to pg_hba.conf",
+        plain=True,
     ),
     _Refusal(
         re.compile(r"no pg_hba\.conf entry for replication connection"),
@@ -203,7 +213,7 @@ def explain(config: PostgresConnection, reason: str) -> SourceError:
     where = config.place
     reason = _brief(reason)
     for refusal in _REFUSALS:
-        if refusal.pattern.search(reason):
+        if refusal.pattern.search(reason) and not (refusal.plain and config.ssl.mode != "disable"):
             return SourceError(
                 f"{where}: {refusal.message.format(**place)}: {reason}",
                 remedy=refusal.remedy.format(**place),

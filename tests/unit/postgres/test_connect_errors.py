@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 from pydantic import SecretStr
 
-from trucker.config.models import PostgresConnection
+from trucker.config.models import PostgresConnection, Ssl
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import SESSION_SETTINGS, explain, parameters, query_error, translated
@@ -35,6 +35,8 @@ PERMANENT = {
     "server does not support SSL, but SSL was required": ("TRK205", "prefer"),
     "SSL error: certificate verify failed": ("TRK205", "root_certificate"),
     'root certificate file "/x" does not exist': ("TRK205", "`ssl`"),
+    "FATAL:  connection requires a valid client certificate": ("TRK205", "`ssl.key`"),
+    "FATAL:  unsupported startup parameter: replication": ("TRK207", "the server itself"),
 }
 
 PASSING = {
@@ -58,6 +60,15 @@ def test_what_will_not_pass_is_an_error_with_a_remedy(reason: str) -> None:
     assert remedy in error.remedy
     assert "connection shop (db.example:5432)" in error.message
     assert "10.0.0.1" not in error.message
+
+
+def test_a_server_that_wants_tls_is_told_from_one_that_wants_somebody_else() -> None:
+    """Both say "no encryption"; only who has not tried TLS may be let in with it."""
+    words = 'FATAL:  no pg_hba.conf entry for host "10.0.0.9", user "app", database "orders", no encryption'
+    plain = CONFIG.model_copy(update={"ssl": Ssl(mode="disable")})
+    assert explain(CONFIG, PLACE + words).code == "TRK204"
+    assert explain(plain, PLACE + words).code == "TRK205"
+    assert "`ssl: require`" in explain(plain, PLACE + words).remedy
 
 
 @pytest.mark.parametrize("reason", PASSING)

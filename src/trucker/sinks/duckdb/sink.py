@@ -6,6 +6,7 @@ Only the driver opens the file. The ledger is in the file's schema `trucker` and
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
@@ -25,6 +26,9 @@ from trucker.sinks.duckdb.staging import stage
 from trucker.sinks.duckdb.table import prepare_table
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
+
+# A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
+_FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
 
 
 class DuckDBSink(Sink):
@@ -120,12 +124,11 @@ class DuckDBSink(Sink):
         try:
             yield
         except (duckdb.IOException, OSError) as error:
-            raise SinkUnavailable(
-                f"{doing} failed: {str(error).splitlines()[0][:300]}",
-                remedy=f"make sure that trucker may write to {self._path.parent} and that there is room",
-                code="TRK443",
-            ) from error
+            raise self._file_trouble(doing, str(error).splitlines()[0][:300]) from error
         except duckdb.TransactionException as error:
+            reason = _FILE_TROUBLE.search(str(error))
+            if reason is not None:
+                raise self._file_trouble(doing, reason[0]) from error
             raise SinkUnavailable(f"{doing} met another transaction", code="TRK444") from error
         except duckdb.OutOfMemoryException as error:
             raise SinkUnavailable(
@@ -135,3 +138,10 @@ class DuckDBSink(Sink):
             ) from error
         except duckdb.Error as error:
             raise SinkError(f"{doing} failed: {type(error).__name__}", code="TRK446") from None
+
+    def _file_trouble(self, doing: str, reason: str) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"{doing} failed: {reason}",
+            remedy=f"make sure that trucker may write to {self._path.parent} and that there is room",
+            code="TRK443",
+        )

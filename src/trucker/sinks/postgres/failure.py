@@ -33,12 +33,15 @@ _REFUSED: Final = (
     (r"password authentication failed|no password supplied|empty password", "the password is not accepted", "pass"),
     (r'database ".*" does not exist', "there is no such database", "database"),
     (r'role ".*" (does not exist|is not permitted to log in)', "there is no such user that may log in", "user"),
-    (r"no pg_hba\.conf entry.*(no encryption|SSL off)", "the server takes connections over TLS only", "ssl"),
+    (r"requires a valid client certificate|alert certificate required", "it asks for a client certificate", "ssl"),
     (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf does not let this user in from here", "user"),
     (r"permission denied for database", "the user may not connect to this database", "user"),
     (r"server does not support SSL", "the server does not offer TLS", "ssl"),
     (r"(?i)certificate|SSL error|sslmode|private key file", "TLS could not be set up", "ssl"),
 )
+
+# Where TLS is not even tried.
+_PLAIN: Final = (r"no pg_hba\.conf entry.*(no encryption|SSL off)", "the server does not let it in without TLS", "ssl")
 
 
 def passing(error: psycopg.Error) -> bool:
@@ -57,7 +60,8 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
     """Why there is no connection. libpq's words name host and user, never a password."""
     reason = " ".join(str(error).split())
     where = config.place
-    for pattern, meaning, setting in _REFUSED:
+    plain = (_PLAIN,) if config.ssl.mode == "disable" else ()
+    for pattern, meaning, setting in (*plain, *_REFUSED):
         if re.search(pattern, reason):
             return SinkError(
                 f"{where}: {meaning} (user {config.user}, database {config.database})",

@@ -1,0 +1,121 @@
+"""TLS in all of libpq's modes, for queries, for replication, for capture's own stream and at a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.pg import Database
+from fixtures.proxy import Proxy
+from fixtures.tls import Authority, Offer
+from trucker.config.models import PostgresConnection
+from trucker.errors import SinkError, SourceError, TruckerError
+from trucker.postgres.connect import connect, explain, parameters
+from trucker.postgres.stream import connect_pq
+from trucker.sinks.postgres.session import close_idle, session
+
+MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+Make = Callable[..., PostgresConnection]
+
+
+@pytest.fixture
+def behind(database: Database, authority: Authority) -> Iterator[Make]:
+    """`behind(offer, ssl…)`: the database behind a server that offers TLS so, as connection with these settings."""
+    proxies: list[Proxy] = []
+
+    def make(offer: Offer, *, named: str = "localhost", demands: bool = False, **ssl: Any) -> PostgresConnection:
+        proxies.append(Proxy(database.server.port, greet=authority.greet(offer, named, client_certificate=demands)))
+        given = {"name": "source", "host": "localhost", "port": proxies[-1].port, "ssl": ssl}
+        right = database.connection
+        return PostgresConnection.model_validate(
+            {**given, "database": right.database, "user": right.user, "pass": right.password, "parameters": ADDRESS}
+        )
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+ADDRESS = {"hostaddr": "127.0.0.1"}  # what "localhost" is here must not depend on the machine
+
+
+def encrypted(config: PostgresConnection) -> bool:
+    """Whether all four kinds of connection are; they agree, or this fails."""
+    found = []
+    for replication in (False, True):
+        with closing(connect(config, application="tls", replication=replication)) as connection:
+            found.append(bool(connection.pgconn.ssl_in_use))
+    stream = connect_pq({**config.conninfo(**parameters(config, "tls")), "replication": "database"}, -1, 10)
+    found.append(bool(stream.ssl_in_use))
+    stream.finish()
+    with session(config) as lent:
+        found.append(bool(lent.connection.pgconn.ssl_in_use))
+    close_idle(config)
+    assert len(set(found)) == 1, found
+    return found[0]
+
+
+def refused(config: PostgresConnection) -> str:
+    """The source's code; the destination refuses for the same reason, and capture's stream too."""
+    with pytest.raises(SourceError) as ordinary:
+        connect(config, application="tls")
+    with pytest.raises(SourceError) as replication:
+        connect(config, application="tls", replication=True)
+    with pytest.raises(TruckerError) as stream:
+        connect_pq({**config.conninfo(**parameters(config, "tls")), "replication": "database"}, -1, 10)
+    with pytest.raises(SinkError) as sink, session(config):
+        pass
+    assert not sink.value.transient
+    assert sink.value.code == "TRK403"
+    assert "`ssl`" in sink.value.remedy
+    assert ordinary.value.code == replication.value.code == explain(config, stream.value.message).code
+    assert "ssl" in ordinary.value.remedy
+    return ordinary.value.code
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("offer", ["none", "optional", "only"])
+def test_every_mode_with_every_kind_of_server(behind: Make, authority: Authority, offer: Offer, mode: str) -> None:
+    config = behind(offer, mode=mode, root_certificate=authority.root)
+    if (offer == "none" and mode in ("require", "verify-ca", "verify-full")) or (offer == "only" and mode == "disable"):
+        assert refused(config) == "TRK205"
+    else:
+        plain = offer == "none" or mode == "disable" or (mode == "allow" and offer == "optional")
+        assert encrypted(config) is not plain
+
+
+def test_who_the_server_is_matters_to_the_modes_that_say_so(
+    behind: Make, authority: Authority, stranger: Authority
+) -> None:
+    """A certificate of another authority, and one for another host."""
+    for mode in ("verify-ca", "verify-full"):
+        assert refused(behind("optional", mode=mode, root_certificate=stranger.root)) == "TRK205"
+    elsewhere = {"named": "elsewhere.example.com", "root_certificate": authority.root}
+    assert encrypted(behind("optional", mode="verify-ca", **elsewhere))
+    assert refused(behind("optional", mode="verify-full", **elsewhere)) == "TRK205"
+
+
+def test_a_server_that_asks_for_a_client_certificate(
+    behind: Make, authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    ssl = {"mode": "verify-full", "root_certificate": authority.root}
+    certificate, key = authority.client("trucker")
+    assert encrypted(behind("only", demands=True, **ssl, certificate=certificate, key=key))
+    assert refused(behind("only", demands=True, **ssl)) == "TRK205"
+    foreign, its_key = stranger.client("trucker")
+    assert refused(behind("only", demands=True, **ssl, certificate=foreign, key=its_key)) == "TRK205"
+    open_key = tmp_path / "open.key"
+    open_key.write_bytes(key.read_bytes())
+    open_key.chmod(0o644)
+    assert refused(behind("only", demands=True, **ssl, certificate=certificate, key=open_key)) == "TRK205"
+
+
+def test_tls_without_asking_first(behind: Make, authority: Authority) -> None:
+    """sslnegotiation=direct, of PostgreSQL 17 and newer."""
+    config = behind("only", mode="verify-full", root_certificate=authority.root)
+    direct = config.model_copy(update={"parameters": {**ADDRESS, "sslnegotiation": "direct"}})
+    assert encrypted(direct)

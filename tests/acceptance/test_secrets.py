@@ -7,6 +7,7 @@ the end; and what it leaves and says is searched.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -127,14 +128,19 @@ class Searching:
         self._thread.start()
 
     def look(self) -> None:
+        for file in self._files():
+            try:
+                content = file.read_bytes() if file.is_file() else b""
+            except OSError:
+                continue
+            self.seen += 1
+            self.found |= {str(file) for mark in self._marks if mark.is_in(content)}
+
+    def _files(self) -> Iterator[Path]:
+        """By os.walk, which does not mind folders that go while it looks."""
         for folder in self.folders:
-            for file in folder.rglob("*"):
-                try:
-                    content = file.read_bytes() if file.is_file() else b""
-                except OSError:
-                    continue
-                self.seen += 1
-                self.found |= {str(file) for mark in self._marks if mark.is_in(content)}
+            for place, _, names in os.walk(folder):
+                yield from (Path(place, name) for name in names)
 
     def _run(self) -> None:
         while not self._stop.wait(0.005):

@@ -14,6 +14,7 @@ import pytest
 from trucker.config.models import ProjectConfig, StdoutConnection
 from trucker.finding import Finding
 from trucker.observe.status import ProjectStatus, TruckStatus
+from trucker.sinks.letters import Redriven
 
 
 def make_status(*trucks: TruckStatus, running: bool = True, updated: float = 1.0) -> ProjectStatus:
@@ -29,6 +30,7 @@ class FakeProject:
     statuses: list[ProjectStatus] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
+    redriven: list[Redriven] = field(default_factory=list)
     error: BaseException | None = None
     calls: list[tuple[object, ...]] = field(default_factory=list)
     config: ProjectConfig = field(
@@ -59,6 +61,10 @@ class FakeProject:
     def peek(self, *, truck: str | None, limit: int | None, follow: bool) -> Iterator[str]:
         self._called("peek", truck, limit, follow)
         yield from self.lines
+
+    def redrive(self, truck: str | None, *, table: str | None, ids: list[int] | None, dry_run: bool) -> list[Redriven]:
+        self._called("redrive", truck, table, ids, dry_run)
+        return self.redriven
 
     def reset_plan(self, trucks: Sequence[str] | None) -> list[str]:
         self._called("reset_plan", trucks)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from trucker import __version__
+from trucker.change import Lsn, TableId
 from trucker.cli.main import main, with_command
 from trucker.config.load import load_project
 from trucker.config.problems import ConfigErrors
@@ -30,6 +32,7 @@ from trucker.errors import (
 )
 from trucker.finding import Finding, Level
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
+from trucker.sinks.letters import Letter, Reason, Redriven
 
 FakeProject = Any
 Captured = pytest.CaptureFixture[str]
@@ -91,7 +94,7 @@ def test_the_current_folder_is_the_default(project: FakeProject) -> None:
         (TruckFailed("t", SinkError("x")), 1),
     ],
 )
-@pytest.mark.parametrize("command", ["check", "run", "status", "peek", "reset"])
+@pytest.mark.parametrize("command", ["check", "run", "status", "peek", "redrive", "reset"])
 def test_errors_and_exit_codes(
     project: FakeProject, capsys: Captured, error: TruckerError, code: int, command: str
 ) -> None:
@@ -329,3 +332,24 @@ def test_demo_without_its_packages(monkeypatch: pytest.MonkeyPatch, capsys: Capt
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     assert main(["demo"]) == 1
     assert 'pip install "trucker[demo]"' in capsys.readouterr().err
+
+
+def test_redrive(project: FakeProject, capsys: Captured) -> None:
+    """A row's key is shown, never its data (I10)."""
+    reason = Reason("23514", "table public.orders: check violation (SQLSTATE 23514), constraint q", "q")
+    table = TableId("public", "orders")
+    letter = Letter("sales", table, table, ("id",), "insert", {"id": "7", "qty": "secret"}, Lsn(16), 3, reason, 2, 41)
+    project.redriven = [Redriven(letter, True), Redriven(replace(letter, number=42), False)]
+    assert main(["redrive", ".", "-t", "sales", "--table", "public.orders", "--id", "41", "--id", "42"]) == 1
+    assert project.calls[-1] == ("redrive", "sales", "public.orders", [41, 42], False)
+    out = capsys.readouterr().out
+    assert "41 sales insert public.orders (id = 7): applied" in out
+    assert "42 sales insert public.orders (id = 7): table public.orders: check violation" in out
+    assert "2 letters, 1 applied, 1 refused again" in out
+    assert "secret" not in out
+    project.redriven = [Redriven(letter, True)]
+    assert main(["redrive", "--dry-run", "--json"]) == 0
+    assert project.calls[-1] == ("redrive", None, None, None, True)
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["id"], shown["key"], shown["lsn"], shown["applied"]) == (41, {"id": "7"}, "0/10", True)
+    assert "data" not in shown

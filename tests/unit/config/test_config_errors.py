@@ -216,6 +216,12 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "an input's connection has the adapter postgres",
         ),
         (
+            "input: {connection: main, table: a}\noutput: {connection: duck}\non_error: ignore\n",
+            "3:11",
+            '"on_error" must be one of stop or dead_letter',
+            "",
+        ),
+        (
             "input:\n  connection: main\n  table: a\n  tables: [b]\noutput: {connection: duck}\n",
             "4:3",
             "the input has both table and tables",
@@ -397,6 +403,18 @@ def test_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError) as caught:
         load_project(Path())
     assert caught.value.remedy == "rename trucker.yaml to trucker.yml"
+
+
+@pytest.mark.parametrize("adapter", ["{name: out, adapter: stdout}", "{name: out, adapter: jsonl, path: x}"])
+def test_rows_that_cannot_be_refused_are_not_set_aside(mistakes: Mistakes, adapter: str) -> None:
+    (error,) = mistakes(
+        f"connections:\n  - {{name: main}}\n  - {adapter}\n",
+        "input: {connection: main, table: a}\noutput: {connection: out}\non_error: dead_letter\n",
+    )
+    place, message, remedy = told(error)
+    assert place == "shop/trucks/orders/truck.yml:3:11"
+    assert "takes every row as it is" in message
+    assert remedy == "remove on_error: dead_letter"
 
 
 def test_no_truck(mistakes: Mistakes) -> None:

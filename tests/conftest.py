@@ -11,7 +11,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["fixtures.pg", "fixtures.project", "fixtures.spark", "fixtures.standby", "fixtures.tls"]
+pytest_plugins = [
+    "fixtures.pg",
+    "fixtures.project",
+    "fixtures.spark",
+    "fixtures.standby",
+    "fixtures.tls",
+    "fixtures.campaign",
+]
 
 
 @pytest.fixture(name="wait_until")

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from trucker.changelog.segment import Folder
+from trucker.failpoint import reach
 from trucker.lsn import Lsn
 
 
@@ -37,7 +38,9 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
         )
         if wanted and not over:
             break
+        reach("log.prune.before")
         storage.delete(segment)
+        reach("log.prune.after")
         room -= segment.bytes
         gone += 1
     if gone:

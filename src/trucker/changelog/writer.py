@@ -47,6 +47,7 @@ from trucker.changelog.relation import Descriptions
 from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_back, write_all
 from trucker.changelog.source import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
+from trucker.failpoint import reach
 from trucker.lsn import Lsn
 
 BLOCK_BYTES: Final = 4 << 20
@@ -251,7 +252,9 @@ class LogWriter:
         new_shape = not segment.described.keys().isdisjoint(described)
         head, body = encode(messages, summary, started, relations, new_shape=new_shape)
         segment.dirty = True
+        reach("capture.write.before")
         written = write_all(segment.fd, head, body)
+        reach("capture.write.after")
         if summary.open:
             start_writing_back(segment.fd, segment.size, written)
         segment.size += written
@@ -297,14 +300,18 @@ class LogWriter:
 
     def _publish(self, durable: Durable) -> None:
         """Sync what was written, then say so; then seal the segments in which nothing is unfinished."""
+        reach("capture.fsync.before")
         for segment in self._segments:
             segment.sync()
         if self._new_names:
             self._storage.sync()
             self._new_names = False
+        reach("capture.fsync.after")
+        reach("capture.publish.before")
         # A commit can be found again in the segments; progress without one is told by this file alone.
         self._file.write(durable, sync=durable.commit_lsn == self.durable.commit_lsn)
         self.durable = durable
+        reach("capture.publish.after")
         self._seal_finished()
 
     def _seal_finished(self) -> None:
@@ -314,7 +321,9 @@ class LogWriter:
         if self._open is not None:
             finished = [segment for segment in finished if segment.id < self.durable.segment]
         for segment in finished:
+            reach("capture.seal.before")
             self._storage.seal(Segment(segment.id), self.durable.commit_lsn)
+            reach("capture.seal.after")
             segment.close()
             self._segments.remove(segment)
 

@@ -99,6 +99,12 @@ class PostgresConnection(Model):
     publication: Text | None = Field(default=None, description="A publication made beforehand; it is left as it is.")
     slot: Text | None = Field(default=None, description="A replication slot made beforehand; it is left as it is.")
 
+    on_slot_loss: Literal["stop", "resnapshot"] = Field(
+        default="stop",
+        description="When the slot was dropped or given up by the server, or the publication was dropped: stop, or copy"
+        " all tables of this source again, by itself. What is at the destinations stays readable meanwhile.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _take_url_apart(cls, data: Any) -> Any:
@@ -152,6 +158,16 @@ class PostgresConnection(Model):
                 f"{given[0]} is given without replica_host",
                 key=given[0],
                 remedy="add replica_host, or remove the other replica keys",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _own_slot_to_make_anew(self) -> Self:
+        if self.slot is not None and self.on_slot_loss == "resnapshot":
+            raise refuse(
+                "a slot that was made beforehand is not made again by trucker",
+                key="on_slot_loss",
+                remedy="remove slot, so that trucker makes its own, or remove on_slot_loss",
             )
         return self
 

@@ -33,7 +33,9 @@ from trucker.changelog.source import SourceIdentity, check_against_server, check
 from trucker.changelog.writer import BLOCK_BYTES, LogWriter
 from trucker.engine.backoff import Backoff
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
+from trucker.failpoint import reach
 from trucker.postgres.heartbeat import Heart
+from trucker.postgres.history import History
 from trucker.postgres.protocol import heartbeat_content
 from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
 
@@ -115,14 +117,7 @@ class Capture:
         """Connect and stream until that fails or it is time to stop."""
         stage = "connect"
         try:
-            stream = ReplicationStream.connect(
-                self._task.conninfo,
-                self._task.slot,
-                self._task.publication,
-                wake=self._wake,
-                timeout=self._task.timeout,
-                silence=self._task.silence,
-            )
+            stream = self._connect()
             stage = "stream"
             try:
                 self._begin(stream, writer)
@@ -138,6 +133,17 @@ class Capture:
             writer.rollback()
             tell("reconnecting", **_told(error), stage=stage, tries=self._backoff.tries + 1)
             self._backoff.wait(self._stop)
+
+    def _connect(self) -> ReplicationStream:
+        task = self._task
+        return ReplicationStream.connect(
+            task.conninfo,
+            task.slot,
+            task.publication,
+            wake=self._wake,
+            timeout=task.timeout,
+            silence=task.silence,
+        )
 
     def _begin(self, stream: ReplicationStream, writer: LogWriter) -> None:
         """Start where the log ends, once it is certain that log, slot and server belong together."""
@@ -157,7 +163,10 @@ class Capture:
             raise SourceUnavailable(f"the standby is at {place.flushed} and has yet to come to where it was")
         check_against_slot(writer.durable, place.confirmed_flush)
         check_against_server(writer.durable, place.flushed)
-        stream.start(writer.durable.seen_lsn)
+        durable = writer.durable
+        history = History(durable.commit_lsn, durable.commit_time, durable.seen_lsn, lambda: self.stopping)
+        history.check(self._connect, place.confirmed_flush)
+        stream.start(durable.seen_lsn)
         self._in_use_since = None
         tell("connected", start=str(writer.durable.seen_lsn))
 
@@ -276,7 +285,9 @@ class Pump:
     def _acknowledge(self, now: float) -> None:
         durable, ask = self._writer.durable.seen_lsn, self._stream.listen(now)
         if durable > self._acknowledged or self._stream.reply_wanted or ask or now - self._status_at >= STATUS_SECONDS:
+            reach("capture.acknowledge.before")
             self._stream.acknowledge(durable, ask=ask)
+            reach("capture.acknowledge.after")
             self._acknowledged = durable
             self._status_at = now
 

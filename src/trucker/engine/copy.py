@@ -34,6 +34,7 @@ from trucker.engine.schemas import copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
+from trucker.failpoint import reach
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
@@ -160,10 +161,14 @@ class _Attempt:
         """Copy; what is left to be copied, and why."""
         tables, chunks = self._look()
         targets = self._prepare(tables)
+        reach("copy.begin.before")
         self._commit(targets, Phase.COPYING, {})
+        reach("copy.begin.after")
         receipts = self._copy(targets, self._parts(targets, chunks))
         self._check_snapshot()
+        reach("copy.end.before")
         self._commit(targets, None, receipts)
+        reach("copy.end.after")
         return [rest for need in self._needs.values() if (rest := self._hand_on(need, receipts))]
 
     def _hand_on(self, need: Need, receipts: Mapping[str, Sequence[Receipt]]) -> tuple[Need, TruckerError] | None:

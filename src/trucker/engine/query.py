@@ -35,6 +35,7 @@ from trucker.engine.table_share import TableShare, assigned, divide, to_copy_aga
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import stream_part
 from trucker.errors import ChangeLogError, EngineError, TruckerError
+from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.shape import Look
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
@@ -150,6 +151,7 @@ class SourceQuery:
 
     def _on_batch(self, _: DataFrame, batch_id: int) -> None:
         end = self._end_of(batch_id)
+        reach("batch.offset.after")
         with self.turn:
             if self.stopping.is_set() or end <= self.main:
                 return

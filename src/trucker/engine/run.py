@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
@@ -94,15 +94,23 @@ class ProjectRun:
         return self._show(running=False)
 
     def _open(self) -> Mapping[str, TruckState]:
+        states: Mapping[str, TruckState] = self._stored(self._sources)
+        for source in self._sources:
+            states = source.start_capture(states)
+        return states
+
+    def _stored(self, sources: Sequence[SourceRun]) -> dict[str, TruckState]:
+        """What the destinations say of the sources' trucks."""
         states: dict[str, TruckState] = {}
-        for name, destination in self._destinations.items():
+        runs = [run for source in sources for run in source.runs.values()]
+        for name in {run.truck.destination for run in runs}:
+            destination = self._destinations[name]
             destination.spec.workspace.folder.mkdir(parents=True, exist_ok=True)
             # A truck that went to another destination before has a state there still: it says nothing of this one.
             stored = destination.open()
-            runs = [run for source in self._sources for run in source.runs.values() if run.truck.destination == name]
-            states |= {run.name: stored[run.name] for run in runs if run.name in stored}
-        for source in self._sources:
-            source.start_capture(states)
+            states |= {
+                run.name: stored[run.name] for run in runs if run.truck.destination == name and run.name in stored
+            }
         return states
 
     def _start_spark(self) -> SparkSession:
@@ -119,8 +127,10 @@ class ProjectRun:
     def _watch(self, spark: SparkSession) -> None:
         process = _java(spark)
         while not self._stop.is_set():
-            for source in self._sources:
+            for number, source in enumerate(self._sources):
                 source.look()
+                if source.lost is not None:
+                    self._sources[number] = self._renewed(source, source.lost, spark)
             self._check_java(process)
             status = self._show(running=True)
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
@@ -129,6 +139,24 @@ class ProjectRun:
                 self._check_once()
                 return
             self._stop.wait(0.1 if self._once else STATUS_SECONDS)
+
+    def _renewed(self, source: SourceRun, lost: TruckerError, spark: SparkSession) -> SourceRun:
+        """The source begun anew, its slot being lost; or as it is, to be tried again, while something is away."""
+        source.stop()
+        fresh = SourceRun(
+            self._config, source.resolved, self._destinations, once=self._once, stop=self._stop, anew=True
+        )
+        try:
+            fresh.start_stream(spark, fresh.start_capture(self._stored([fresh])))
+        except TruckerError as error:
+            fresh.stop()
+            if not error.transient:
+                source.lost = None
+                source.fail(error)
+            log.warning("beginning anew failed", extra={"source": source.name, "reason": error.message})
+            return source
+        log.warning("began anew", extra={"source": source.name, "code": lost.code, "reason": lost.message})
+        return fresh
 
     @contextmanager
     def _minding_java(self, spark: SparkSession) -> Iterator[None]:

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTr
 
 from trucker.change import Lsn
 from trucker.changelog.reader import LogReader
+from trucker.failpoint import reach
 
 FORMAT = "trucker_log"
 POLL_SECONDS = 1.0
@@ -70,6 +71,8 @@ class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is None:
             self._log.wait(position, POLL_SECONDS)
         end = self._log.next_end(position, self._max_bytes, self._until)
+        if end > position:
+            reach("batch.offset.before")
         return {"lsn": int(max(end, position))}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802

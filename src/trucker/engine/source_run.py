@@ -39,9 +39,11 @@ from trucker.engine.query import SourceQuery
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Described, Schemas
 from trucker.engine.shape_watch import ShapeWatch
+from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, SourceError, TruckerError
+from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import Connection, source_types
@@ -72,7 +74,9 @@ class SourceRun:
         *,
         once: bool,
         stop: threading.Event,
+        anew: bool = False,
     ) -> None:
+        """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start."""
         self.name = resolved.connection.name
         self.resolved = resolved
         self.folder = config.state_folder / "log" / self.name
@@ -81,9 +85,12 @@ class SourceRun:
         self._config = config
         self._destinations = destinations
         self._once = once
-        self._stop = stop
+        self._anew = anew
+        self._project_stop = stop
+        self._stop = threading.Event()
         self._checkpoint = config.state_folder
         self.fatal: Exception | None = None
+        self.lost: TruckerError | None = None
         self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
@@ -99,24 +106,37 @@ class SourceRun:
 
     # -- before Spark -------------------------------------------------------------------------------------------
 
-    def start_capture(self, states: Mapping[str, TruckState]) -> None:
-        """Publication, slot, log, capture. Refuses what would skip changes (I11) before it touches anything."""
+    def start_capture(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
+        """Publication, slot, log, capture; the states as they are then.
+
+        Refuses what would skip changes (I11) before it touches anything.
+        """
         resolved = self.resolved
+        threading.Thread(target=self._follow_project, name=f"stop {self.name}", daemon=True).start()
         with connect(resolved.connection, application="trucker setup") as database:
             slot = self._await_slot(database)
             self.source_lsn = current_lsn(database)
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
+            if self._begins_anew(slot, identity):
+                states = begin_anew(resolved, self.folder, self._destinations, states)
+                slot = None
             begin = self._check_slot(slot, identity, list(self._needed(states).values()))
             self._forget_unpublished(database, states)
+            reach("setup.publication.before")
             ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
+            reach("setup.publication.after")
             if slot is None:
+                reach("setup.slot.before")
                 failover = Capabilities.of(database).failover_slots
                 self._first = new_slot(
                     resolved.connection, resolved.slot, self._stop, temporary=False, failover=failover
                 )
                 begin = self._first.lsn
+                reach("setup.slot.after")
+        reach("setup.log.before")
         create_log(self.folder, identity, begin)
+        reach("setup.log.after")
         self._capture = CaptureSupervisor(
             CaptureSpec(
                 resolved.connection,
@@ -129,6 +149,22 @@ class SourceRun:
             )
         )
         self._capture.start()
+        return states
+
+    def _follow_project(self) -> None:
+        """The project's end is the source's; the source's own, when its slot is lost, is not the project's."""
+        while not self._stop.is_set():
+            if self._project_stop.wait(SLOT_LOOK_SECONDS):
+                self._stop.set()
+
+    def _begins_anew(self, slot: SlotInfo | None, identity: SourceIdentity) -> bool:
+        """Whether the slot is lost and that is no reason to stop. Only a log tells that this is the server as it was:
+        not another one, and not one restored to an earlier state (I11)."""
+        if not begins_anew(self.resolved.connection) or not log_exists(self.folder):
+            return False
+        check_source(self.folder, identity)
+        check_against_server(LogReader(self.folder).durable(), self.source_lsn)
+        return self._anew or slot is None or slot.lost
 
     def _await_slot(self, database: Connection) -> SlotInfo | None:
         """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
@@ -405,10 +441,22 @@ class SourceRun:
             return
         failed = self._capture.failure()
         if failed is not None:
-            self.fail(failed)
+            self._capture_failed(failed)
         elif not self._query.active and not self._once and not self._stop.is_set():
             self._revive(self._query)
         self._prune()
+
+    def _capture_failed(self, error: TruckerError) -> None:
+        """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""
+        try:
+            lost = begins_anew(self.resolved.connection) and is_lost(self.resolved, error)
+        except TruckerError as away:
+            log.warning("the slot cannot be looked at", extra={"source": self.name, "reason": away.message})
+            return
+        if lost:
+            self.lost = error
+        else:
+            self.fail(error)
 
     def _revive(self, query: SourceQuery) -> None:
         """The query's processes may be killed, which costs nothing; a log that cannot be read stops everybody."""

@@ -30,6 +30,7 @@ from trucker.engine.plan import (
 )
 from trucker.engine.sealed import Held, unseal
 from trucker.errors import EngineError, SinkError, TruckerError
+from trucker.failpoint import reach
 from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import decode
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
@@ -118,7 +119,10 @@ def _write(
     target, destination = assignment.target, assignment.destination
     work = Work(batch.batches[destination], target, part, batch.room)
     try:
-        receipts[destination].append(sink_for(batch.sinks[destination]).write(work, iter(changes)))
+        reach("worker.stage.before")
+        receipt = sink_for(batch.sinks[destination]).write(work, iter(changes))
+        reach("worker.stage.after")
+        receipts[destination].append(receipt)
     except TruckerError as error:
         failures.append(Failure(target.truck, error, target.source.table))
     except Exception as error:

@@ -281,6 +281,13 @@ def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
             "give the project another `unique_id`, or the connection the slot's database",
             "TRK232",
         )
+    if found.lost and look.config.on_slot_loss == "resnapshot":
+        return look.warning(
+            f"replication slot {look.slot} was given up by the server ({found.invalidation}): all tables are copied"
+            " again at the next start",
+            f"let the server keep more WAL, or idle slots for longer{prevention(found.invalidation)}",
+            "TRK232",
+        )
     if found.lost:
         return look.error(
             f"replication slot {look.slot} was given up by the server ({found.invalidation}): changes are missing",

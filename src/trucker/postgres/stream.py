@@ -51,6 +51,13 @@ _NOT_READY: Final = "55000"
 _UNDEFINED: Final = "42704"
 _NO_PRIVILEGE: Final = "42501"
 
+# Code and remedy for something that is missing: before the stream it is the slot, in it the publication.
+_NO_SLOT: Final = ("TRK230", "`trucker check` says whether slot and publication are there")
+_NO_PUBLICATION: Final = (
+    "TRK240",
+    "what was written while there was no publication is in no stream: `trucker reset` and copy the tables anew",
+)
+
 PROMOTED: Final = (
     "if it is the primary now, make it `host` and remove the replica keys: the slot on it goes on; "
     "if not, name a standby of `host` as replica_host, run trucker reset, and the tables are copied again"
@@ -167,8 +174,35 @@ class ReplicationStream:
         """Begin the stream after `lsn`."""
         result = self._execute(start_replication(self._slot, lsn, self._publication))
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise self._failure(result)
+            raise self._failure(result, _NO_SLOT)
         self._heard = time.monotonic()
+
+    def halt(self) -> None:
+        """End the stream, dropping what is on its way; when this returns, the slot is free for another connection."""
+        pgconn, deadline = self._pgconn, time.monotonic() + self._silence
+        try:
+            pgconn.put_copy_end()
+            while (size := pgconn.get_copy_data(1)[0]) >= 0:
+                if not size:
+                    self._more(deadline)
+            while True:
+                while pgconn.is_busy():
+                    self._more(deadline)
+                result = pgconn.get_result()
+                if result is None:
+                    return
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    raise self._failure(result)
+        except psycopg.OperationalError as error:
+            raise lost(error) from None
+
+    def _more(self, deadline: float) -> None:
+        """Wait for more to come, until the deadline."""
+        if time.monotonic() >= deadline:
+            raise silence(self._silence)
+        unsent = self._pgconn.flush()
+        _await(self._pgconn, select.POLLIN | (select.POLLOUT if unsent else 0), self._wake, deadline)
+        self._pgconn.consume_input()
 
     # -- the stream -----------------------------------------------------------------------------------------------
 
@@ -270,8 +304,8 @@ class ReplicationStream:
     def _quoted(self, text: str) -> str:
         return pq.Escaping(self._pgconn).escape_literal(text.encode()).decode()
 
-    def _failure(self, result: pq.abc.PGresult) -> SourceError:
-        """An error of the server's as one of trucker's."""
+    def _failure(self, result: pq.abc.PGresult, undefined: tuple[str, str] = _NO_PUBLICATION) -> SourceError:
+        """An error of the server's as one of trucker's. `undefined` is what an object that is not there means."""
         state = field_of(result, pq.DiagnosticField.SQLSTATE)
         words = field_of(result, pq.DiagnosticField.MESSAGE_PRIMARY) or "the connection was lost"
         if state == _IN_USE:
@@ -281,7 +315,7 @@ class ReplicationStream:
         remedies = {
             _FILE_MISSING: ("TRK232", "the WAL the slot needs is gone: `trucker reset` and copy the tables anew"),
             _NOT_READY: ("TRK232", "`trucker check` says what the server lacks; if the slot is lost, `trucker reset`"),
-            _UNDEFINED: ("TRK230", "`trucker check` says whether slot and publication are there"),
+            _UNDEFINED: undefined,
             _NO_PRIVILEGE: ("TRK220", "`trucker check` says which privilege is missing"),
         }
         code, remedy = remedies.get(state, ("TRK200", "look into the server's log; `trucker check` may tell more"))

@@ -23,10 +23,11 @@ An update's unchanged cells stay as they are at the destination (I7); a row that
 an error, not a row with NULLs. In a table without key a delete removes exactly one of equal rows. The changes' columns
 may be fewer than the target's (older than an ADD COLUMN: an insert takes `missing_value`) or more (one dropped since).
 
-Snapshots use the same methods. Committing a table's entry into COPYING empties what an unfinished or forgotten copy
-left there, and refuses a table that holds rows trucker did not put there. `write` then takes the copied rows, and the
-commit that moves the table on to STREAMING or CATCHING_UP makes the copy count (I6). All of them carry the same
-`Batch.snapshot`; once another attempt has begun, an older one can neither write nor commit.
+Snapshots use the same methods. Committing a table's entry into COPYING refuses a table that holds rows trucker did
+not put there. `write` then takes the copied rows, and the commit that moves the table on to STREAMING or CATCHING_UP
+makes the copy count (I6): from then on the table holds them and no others. Until then readers see what an earlier copy
+and the changes after it brought (`Copy.whole`); of one that was never finished nothing need stay. All of them carry the
+same `Batch.snapshot`; once another attempt has begun, an older one can neither write nor commit.
 
 Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
 `SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having

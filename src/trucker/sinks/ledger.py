@@ -42,11 +42,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A table whose copy begins. `ours` says that what it holds was put there by this truck and is to be emptied;
-    otherwise a table that is not empty must be refused (`foreign_rows`)."""
+    """A table whose copy begins. `ours` says that what it holds was put there by this truck; otherwise a table that is
+    not empty must be refused (`foreign_rows`). `whole` says that it is an earlier copy, complete at its time, which
+    readers keep until the new one counts; otherwise it may be the half of one that was never finished."""
 
     target: Target
     ours: bool
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class Ledger:
                     state.phase,
                     state.lsn,
                     target.table if target else known.target if known else None,
-                    batch.snapshot or (known.snapshot if known else ""),
+                    # A table that is to be copied again has no attempt until one begins.
+                    batch.snapshot or (known.snapshot if known and state.phase is not Phase.COPYING else ""),
                 )
         return Plan(
             tuple(copies.values()),
@@ -172,7 +175,9 @@ class Ledger:
             return None
         if known is not None and known.snapshot == batch.snapshot != "":
             return None
-        return Copy(target, ours=known is not None and known.target == target.table)
+        if known is None or known.target != target.table:
+            return Copy(target, ours=False)
+        return Copy(target, ours=True, whole=known.phase is not Phase.COPYING or not known.snapshot)
 
     def _state_due(self, batch: Batch, slot: Slot, state: TableState) -> bool:
         known = self.entries.get(slot)

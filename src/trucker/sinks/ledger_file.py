@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trucker.change import Lsn, TableId
 from trucker.errors import SinkError
+from trucker.failpoint import reach
 from trucker.sinks.base import Phase
 from trucker.sinks.ledger import Entry, Ledger
 
@@ -52,12 +53,16 @@ def save(path: Path, project: str, ledger: Ledger, **more: Any) -> None:
     """Replace the file; durable when this returns."""
     content = {"format": FORMAT, "project": project, **ledger_to_json(ledger), **more}
     temporary = path.with_name(f"{path.name}.new")
+    reach("sink.position.before")
     with temporary.open("wb") as file:
         file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
         file.flush()
         os.fsync(file.fileno())
+    reach("sink.position.after")
+    reach("sink.commit.before")
     temporary.replace(path)
     sync_folder(path.parent)
+    reach("sink.commit.after")
 
 
 def sync_folder(folder: Path) -> None:

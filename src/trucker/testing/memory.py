@@ -210,9 +210,10 @@ class MemorySink(Sink):
                 table = tables.setdefault(copy.target.table, MemoryTable.like(copy.target.source))
                 if table.rows and not copy.ours:
                     raise foreign_rows(copy.target)
-                table.rows.clear()
             for target in batch.targets:
                 if (target.truck, target.source.table) in plan.apply:
+                    if batch.snapshot and target.table in tables:
+                        tables[target.table].rows.clear()
                     _apply(tables, target, receipts)
             self._store.tables.clear()
             self._store.tables.update(tables)

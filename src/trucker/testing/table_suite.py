@@ -1,4 +1,7 @@
-"""The conformance suite of sinks that keep tables in step; `sink_suite` says how to use it."""
+"""The conformance suite of sinks that keep tables in step; `sink_suite` says how to use it.
+
+Size: the suite is one class, so that a sink inherits all of it or none.
+"""
 
 from __future__ import annotations
 
@@ -125,6 +128,34 @@ class TableSinkSuite(SinkSuite):
         self.holds(items, item(1), item(2))
         self.copy(sink, {items: [[copied_rows_of(ITEMS, [item(3)])]]}, name="again")
         self.holds(items, item(3))
+
+    def test_old_rows_stay_readable_until_a_new_copy_counts(self) -> None:
+        """Not even a copy that breaks off shows; then the rows are those of the new copy, and no others."""
+        items, bag = target_of(ITEMS), target_of(BAG, "other")
+        before: list[Row] = [{"a": "1", "b": None}, {"a": "1", "b": None}, {"a": "2", "b": "x"}]
+        sink = self.make_sink()
+        sink.open()
+        rows = [item(1), item(2), item(3, note="old")]
+        self.copy(sink, {items: [[copied_rows_of(ITEMS, rows)]], bag: [[copied_rows_of(BAG, before)]]})
+        sink.commit(Batch(Lsn(0), Lsn(0), forget=("main", "other")), [])
+        for name in ("breaks off", "again"):
+            self.begin_copy(sink, [items, bag], name=name)
+            load: Load = {
+                items: [[copied_rows_of(ITEMS, [item(2), item(3, note="new")])], [copied_rows_of(ITEMS, [item(4)])]],
+                bag: [[copied_rows_of(BAG, before[1:])]],
+            }
+            done = self.copied([items, bag], name=name)
+            receipts = self.write(done, load)
+            self.holds(items, *rows)
+            self.holds(bag, *before)
+        sink.commit(done, receipts)
+        self.holds(items, item(2), item(3, note="new"), item(4))
+        self.holds(bag, *before[1:])
+        sink.commit(done, receipts)
+        self.holds(items, item(2), item(3, note="new"), item(4))
+        self.copy(sink, {items: [], bag: []}, name="emptied")
+        self.holds(items)
+        self.holds(bag)
 
     def test_a_copy_into_foreign_rows_is_refused(self) -> None:
         items = target_of(ITEMS)

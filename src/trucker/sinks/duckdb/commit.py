@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from trucker.change import DELETE, INSERT, UPDATE, Lsn, TableId
 from trucker.errors import DataError, SinkError, TruckFailed
+from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
@@ -26,7 +27,7 @@ from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.session import Session, run
 from trucker.sinks.duckdb.sieve import Sieve
 from trucker.sinks.duckdb.staging import MOVE, StagedPart, later_rounds
-from trucker.sinks.duckdb.table import Table, is_empty, table_of
+from trucker.sinks.duckdb.table import Table, has_keys, is_empty, table_of
 from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
 from trucker.sinks.letters import Choice, Identity, Letter, Pending, Reason, Redriven, name_row, too_many
 from trucker.sinks.spool import Spool
@@ -138,6 +139,8 @@ class Commit:
     def _transaction(self) -> None:
         with self.stores.session.transaction() as connection:
             self._all(connection)
+            reach("sink.commit.before")
+        reach("sink.commit.after")
 
     def _rolled_back(self, how: _Try) -> None:
         """Do all that a try asks for, and take it back; raises `Refused` where it cannot be done."""
@@ -161,7 +164,9 @@ class Commit:
         if counts:
             stores.letters.forget(connection, [(c.target.truck, c.target.source.table) for c in plan.copies])
         _Work(self, connection, plan, counts).run()
+        reach("sink.position.before")
         stores.books.store(connection, plan)
+        reach("sink.position.after")
         self.counts = stores.letters.count(connection)
 
     # -- which rows ---------------------------------------------------------------------------------------------------
@@ -242,6 +247,9 @@ class _Work:
             with blaming(copy.target):
                 self._begin_copy(copy)
         due = [t for t in self._batch.targets if (t.truck, t.source.table) in self._plan.apply]
+        for target in due if self._batch.snapshot else ():
+            # All of a copy comes now, and what an earlier one brought goes with the same commit.
+            run(self._connection, f"DELETE FROM {self._table(target).sql}")
         loads = [load for target in self._ordered(due) if (load := self._load(target)) is not None]
         for load in loads:
             with blaming(load.target):
@@ -262,10 +270,10 @@ class _Work:
 
     def _begin_copy(self, copy: Copy) -> None:
         table = self._table(copy.target)
-        if copy.ours:
-            run(self._connection, f"DELETE FROM {table.sql}")
-        elif not is_empty(self._connection, table):
+        if not copy.ours and not is_empty(self._connection, table):
             raise foreign_rows(copy.target)
+        if has_keys(self._connection, copy.target.table):
+            run(self._connection, f"DELETE FROM {table.sql}")
 
     def _ordered(self, targets: Sequence[Target]) -> list[Target]:
         """Tables that others refer to come first."""

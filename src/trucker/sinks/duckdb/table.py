@@ -238,6 +238,18 @@ def is_empty(connection: duckdb.DuckDBPyConnection, table: Table) -> bool:
     return not run(connection, f"SELECT 1 FROM {table.sql} LIMIT 1")
 
 
+def has_keys(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
+    """Whether keys of the user's are on it: DuckDB lets no key go and come again within a transaction."""
+    found = run(
+        connection,
+        "SELECT 1 FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')"
+        " AND schema_name = ? AND table_name = ? UNION ALL"
+        " SELECT 1 FROM duckdb_indexes() WHERE is_unique AND schema_name = ? AND table_name = ?",
+        [table.schema, table.name] * 2,
+    )
+    return bool(found)
+
+
 def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
     """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
     return DataError(

@@ -13,9 +13,10 @@ import psycopg
 
 from trucker.change import TableId
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
+from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
-from trucker.sinks.ledger import Plan, foreign_rows
-from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.ledger import Copy, Plan, foreign_rows
+from trucker.sinks.postgres import beside, letter_table, own_tables
 from trucker.sinks.postgres.apply import Step, check_touched, gone, staging_columns, steps, still_staged
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, passing
@@ -66,7 +67,9 @@ class Commit:
     def _commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
         try:
             self._apply(batch, receipts, apart)
+            reach("sink.commit.before")
             self._session.run("commit")
+            reach("sink.commit.after")
             self._sweep(batch, receipts)
         except psycopg.Error as error:
             self._roll_back()
@@ -126,11 +129,7 @@ class Commit:
         session = self._session
         ledger, self.letters = own_tables.lock(session, self._project, _trucks(batch))
         plan = ledger.plan(batch)
-        if plan.copies:
-            refuse_foreign_keys(session, plan.copies)
-        for copy in plan.copies:
-            with blaming(copy.target):
-                self._begin_copy(copy.target, copy.ours)
+        self._begin_copies(plan)
         if self.letters:
             begun = [(copy.target.truck, copy.target.source.table) for copy in plan.copies]
             letter_table.forget(session, self._project, begun)
@@ -193,11 +192,28 @@ class Commit:
             raise gone(target.table)
         return Pile(self._session, target, table, contents, name)
 
-    def _begin_copy(self, target: Target, ours: bool) -> None:
-        into = target.table.quoted
-        if not ours and self._session.run(f"select exists (select from {into})").fetchone() == (True,):
-            raise foreign_rows(target)
-        if ours:
+    def _begin_copies(self, plan: Plan) -> None:
+        """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
+        from which half of a copy that broke off goes first."""
+        straight = []
+        for copy in plan.copies:
+            slot = (copy.target.truck, copy.target.source.table)
+            if copy.whole or beside.find(self._session, self._project, slot):
+                with blaming(copy.target):
+                    beside.begin(self._session, self._project, copy.target)
+            else:
+                straight.append(copy)
+        if straight:
+            refuse_foreign_keys(self._session, straight)
+        for copy in straight:
+            with blaming(copy.target):
+                self._empty(copy)
+
+    def _empty(self, copy: Copy) -> None:
+        into = copy.target.table.quoted
+        if not copy.ours and self._session.run(f"select exists (select from {into})").fetchone() == (True,):
+            raise foreign_rows(copy.target)
+        if copy.ours:
             self._session.run(f"truncate {into}")
 
     def _settle_copies(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
@@ -211,6 +227,21 @@ class Commit:
                     receipt.truck,
                     SinkError(f"part {receipt.part} of the copy of {receipt.table} is not at the destination"),
                 )
+        self._settle_beside(batch, plan)
+
+    def _settle_beside(self, batch: Batch, plan: Plan) -> None:
+        """Copies that wait beside their tables become those tables' rows."""
+        session = self._session
+        found = [
+            beside.Beside(target, self._describe(session, target), waiting)
+            for target in batch.targets
+            if _due(target, plan)
+            and (waiting := beside.find(session, self._project, (target.truck, target.source.table)))
+        ]
+        for copy, statement in beside.settle(session, found):
+            with blaming(copy.target, copy.target.source.names):
+                session.run(statement)
+        beside.end(session, self._project, [(copy.target.truck, copy.target.source.table) for copy in found])
 
     def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then."""
@@ -255,7 +286,9 @@ class Commit:
             with self._session.connection.pipeline():
                 cursors.extend(self._session.run(step.statement, *step.parameters) for step in todo)
                 if plan is not None:
+                    reach("sink.position.before")
                     own_tables.store(self._session, self._project, plan)
+                    reach("sink.position.after")
                 drop_stages(self._session, stages)
         except psycopg.Error as error:
             failed = next((step for step, cursor in zip(todo, cursors, strict=False) if not _done(cursor)), None)

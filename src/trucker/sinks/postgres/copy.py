@@ -1,4 +1,4 @@
-"""Snapshot rows: COPY's bytes from the source straight into the destination's table.
+"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `beside` it.
 
 A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Rows
 that are refused are found by halves, and set aside in the same transaction where the truck says so.
@@ -17,7 +17,7 @@ from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Receipt, Target, Work
 from trucker.sinks.copy_text import copy_text
 from trucker.sinks.letters import Letter, Reason, name_row, too_many
-from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres import beside, letter_table, own_tables
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.session import Session
@@ -33,7 +33,8 @@ def copy_part(
     with session.connection.transaction():
         rows = own_tables.enter_part(session, project, slot, snapshot, work.part)
         if rows is None:
-            copy = _Copy(session, target, table, most)
+            into = beside.find(session, project, slot) or target.table.quoted
+            copy = _Copy(session, target, table, into, most)
             rows = sum(copy.take(piece) for piece in pieces)
             letter_table.add(session, project, copy.letters, most or 0)
             own_tables.finish_part(session, project, slot, snapshot, work.part, rows)
@@ -41,13 +42,14 @@ def copy_part(
 
 
 class _Copy:
-    """Copies pieces inside the caller's transaction. `letters` are the rows that were refused."""
+    """Copies pieces inside the caller's transaction `into` a table. `letters` are the rows that were refused."""
 
-    def __init__(self, session: Session, target: Target, table: DestinationTable, most: int | None) -> None:
+    def __init__(self, session: Session, target: Target, table: DestinationTable, into: str, most: int | None) -> None:
         self.letters: list[Letter] = []
         self._session = session
         self._target = target
         self._table = table
+        self._into = into
         self._most = most
 
     def take(self, piece: Changes | CopiedRows) -> int:
@@ -97,7 +99,7 @@ class _Copy:
         table = self._target.table
         columns = ", ".join(map(quote_identifier, names))
         with self._session.connection.cursor() as cursor:
-            with cursor.copy(f"copy {table.quoted} ({columns}) from stdin{options}".encode()) as copy:
+            with cursor.copy(f"copy {self._into} ({columns}) from stdin{options}".encode()) as copy:
                 for piece in data:
                     copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
             if cursor.rowcount != rows:

@@ -12,9 +12,9 @@ from trucker.change import Changes, CopiedRows, as_changes
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError
 from trucker.finding import Finding
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
-from trucker.sinks.postgres import check, letter_table, own_tables, table
+from trucker.sinks.postgres import beside, check, letter_table, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
 from trucker.sinks.postgres.destination_table import DestinationTable
@@ -56,9 +56,13 @@ class PostgresSink(Sink):
             if not self._swept:
                 # Only what an earlier process left: later, other lanes of this one may be staging.
                 drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
-                self._swept = True
             self.letters = letter_table.count(lent, self._project)
-            return own_tables.load(lent, self._project).states()
+            ledger = own_tables.load(lent, self._project)
+            if not self._swept:
+                copying = (slot for slot, entry in ledger.entries.items() if entry.phase is Phase.COPYING)
+                beside.sweep(lent, self._project, copying)
+                self._swept = True
+            return ledger.states()
 
     def prepare(self, target: Target) -> frozenset[str]:
         with self._session(f"preparing table {target.table}") as lent:

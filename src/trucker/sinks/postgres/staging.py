@@ -63,7 +63,7 @@ class PartWriter:
     def __init__(self, project: str, work: Work, lend: Lend, describe: Describe) -> None:
         self._target = work.target
         self._letters = work.target.truck in work.batch.dead_letters
-        self._prefix = f"{stage_prefix(project, work.batch)}{_digest(str(work.target))}_{work.part}_"
+        self._prefix = f"{stage_prefix(project, work.batch)}{digest(str(work.target))}_{work.part}_"
         self._lend = lend
         self._describe = describe
         self._truncates = False
@@ -158,7 +158,7 @@ class PartWriter:
 
 def stage_prefix(project: str, batch: Batch | None = None) -> str:
     """How the names of all staging tables of a project begin, or of one batch of it."""
-    return f"s_{_digest(project)}_{_digest(batch.name)}_" if batch else f"s_{_digest(project)}_"
+    return f"s_{digest(project)}_{digest(batch.name)}_" if batch else f"s_{digest(project)}_"
 
 
 def stage_name(name: str) -> str:
@@ -196,7 +196,7 @@ class Temporaries:
         """An empty table of these columns that no other chunk of this commit uses."""
         number = self._taken.get(columns, 0)
         self._taken[columns] = number + 1
-        name = f"pg_temp.t_{_digest(columns)}_{number}"
+        name = f"pg_temp.t_{digest(columns)}_{number}"
         if name not in self._session.staging:
             if len(self._session.staging) >= _KEPT:
                 self._drop_unused()
@@ -206,12 +206,12 @@ class Temporaries:
         return name
 
     def _drop_unused(self) -> None:
-        used = {f"pg_temp.t_{_digest(columns)}_{i}" for columns, count in self._taken.items() for i in range(count)}
+        used = {f"pg_temp.t_{digest(columns)}_{i}" for columns, count in self._taken.items() for i in range(count)}
         unused = self._session.staging - used
         if unused:
             self._session.run(f"drop table if exists {', '.join(sorted(unused))}")
             self._session.staging -= unused
 
 
-def _digest(*words: str) -> str:
+def digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:11]

@@ -1,0 +1,76 @@
+"""A slot that is lost: dropped, or given up by the server. What it would still have sent cannot be had any more.
+
+`on_slot_loss: stop`, the default, leaves it at that. With `resnapshot` everything of the source begins anew, by itself:
+the destinations forget the trucks' positions (their rows stay, and stay readable until the new copies count), then what
+is left of the slot goes, then the change log, whose history ends in nothing. Cut short anywhere, the next start finds
+the slot as lost as before and does it again.
+
+A publication that was dropped is the same: what was written meanwhile is in no stream, and before PostgreSQL 18 the
+slot cannot even get past it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from trucker.change import Lsn
+from trucker.config.models import PostgresConnection
+from trucker.engine.destination import Destination
+from trucker.engine.plan import Truck
+from trucker.engine.resolve import ResolvedSource
+from trucker.errors import TruckerError
+from trucker.postgres.connect import connect
+from trucker.postgres.slot import drop_slot, find_slot
+from trucker.sinks.base import Batch, TruckState
+
+log = logging.getLogger("trucker.source")
+
+PUBLICATION_GONE: Final = "TRK240"
+_SLOT_GONE: Final = frozenset({"TRK230", "TRK232"})
+
+
+def begins_anew(connection: PostgresConnection) -> bool:
+    """Whether a lost slot leads to new copies by itself."""
+    return connection.on_slot_loss == "resnapshot"
+
+
+def is_lost(resolved: ResolvedSource, failure: TruckerError) -> bool:
+    """Whether capture failed because the slot, or what it streams, is lost. The server is asked: it may be away.
+
+    Raises the server's error where it cannot be asked.
+    """
+    if failure.code == PUBLICATION_GONE:
+        return resolved.manages_publication
+    if failure.code not in _SLOT_GONE:
+        return False
+    with connect(resolved.reads, application="trucker setup") as database:
+        slot = find_slot(database, resolved.slot)
+    return slot is None or slot.lost
+
+
+def begin_anew(
+    resolved: ResolvedSource, folder: Path, destinations: Mapping[str, Destination], states: Mapping[str, TruckState]
+) -> dict[str, TruckState]:
+    """Forget all there is of the source but its rows at the destinations; the states that are left."""
+    log.warning("the slot is lost: all tables of the source are copied again", extra={"slot": resolved.slot})
+    _forget(resolved.trucks, destinations, states)
+    with connect(resolved.reads, application="trucker setup") as database:
+        drop_slot(database, resolved.slot)
+    shutil.rmtree(folder, ignore_errors=True)
+    return {name: state for name, state in states.items() if name not in {truck.name for truck in resolved.trucks}}
+
+
+def _forget(trucks: Sequence[Truck], destinations: Mapping[str, Destination], states: Mapping[str, TruckState]) -> None:
+    known: dict[str, list[str]] = defaultdict(list)
+    for truck in trucks:
+        if truck.name in states:
+            known[truck.destination].append(truck.name)
+    for name, forget in known.items():
+        failures = destinations[name].commit(Batch(Lsn(0), Lsn(0), forget=tuple(sorted(forget))), ())
+        for error in failures.values():
+            raise error

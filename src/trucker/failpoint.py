@@ -1,0 +1,127 @@
+"""Named places at which a test can have a process die, fail, hang or run out of disk; off unless it is told to.
+
+    TRUCKER_FAILPOINTS="capture.fsync.before=kill@3; sink.commit.after=hang:/tmp/go"
+
+Each is `name=action@nth:path`, the last two optional. The environment is read once, when this module is loaded, and
+handed down to the processes a process starts. Actions:
+
+    kill    SIGKILL to the process itself          error   `InjectedError`
+    hang    until `path` is there                  full    `OSError` ENOSPC, as when a disk is full
+
+`nth` counts how often this process has come by (1 if not given); from then on the fault is met every time. `path` ends
+it, for all processes at once: where that file is, nothing happens. `kill` and `error` make the file themselves, so that
+with a path they strike once; with `hang` and `full` that is for the test to do.
+
+`POINTS` has them all, before and after each thing that must survive a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, cast, get_args
+
+VARIABLE: Final = "TRUCKER_FAILPOINTS"
+Action = Literal["kill", "error", "hang", "full"]
+
+BOUNDARIES: Final = (
+    "setup.publication",  # driver: the publication is made or changed
+    "setup.slot",  # driver: the slot is made
+    "setup.log",  # driver: the change log's folder is made
+    "capture.write",  # capture: a block is appended to a segment
+    "capture.fsync",  # capture: what was appended is made durable
+    "capture.publish",  # capture: readers are told of the durable end
+    "capture.seal",  # capture: a segment gets its final name
+    "capture.acknowledge",  # capture: the slot is told of it
+    "batch.offset",  # the source's reader, then driver: Spark writes a batch's end down
+    "worker.stage",  # worker: a part of a batch or of a copy is staged
+    "sink.position",  # driver: positions and states are written, inside the destination's transaction
+    "sink.commit",  # driver: the destination commits
+    "copy.begin",  # driver: the destination is told that a copy begins
+    "copy.end",  # driver: the destination is told that it is complete
+    "log.prune",  # driver: a segment that everybody has applied is deleted
+)
+POINTS: Final = tuple(f"{boundary}.{when}" for boundary in BOUNDARIES for when in ("before", "after"))
+
+_POLL_SECONDS = 0.01
+
+
+class InjectedError(RuntimeError):
+    """What the action `error` raises."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """One armed point, and how often this process has come by."""
+
+    action: Action
+    nth: int = 1
+    path: str = ""
+    hits: int = 0
+
+    def hit(self, name: str) -> None:
+        self.hits += 1
+        if self.hits < self.nth or (self.path and Path(self.path).exists()):
+            return
+        match self.action:
+            case "kill":
+                if self._first():
+                    os.kill(os.getpid(), signal.SIGKILL)
+            case "error":
+                if self._first():
+                    raise InjectedError(name)
+            case "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            case "hang":
+                while not Path(self.path).exists():
+                    time.sleep(_POLL_SECONDS)
+
+    def _first(self) -> bool:
+        """Whether nobody was here before: of several processes one strikes."""
+        if not self.path:
+            return True
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            return False
+        return True
+
+
+def parse(text: str) -> dict[str, Fault]:
+    """The faults that a value of the variable arms; ValueError for one that makes no sense."""
+    faults = {}
+    for entry in filter(None, map(str.strip, text.split(";"))):
+        name, _, rest = entry.partition("=")
+        rest, _, path = rest.partition(":")
+        action, _, nth = rest.partition("@")
+        if name not in POINTS or action not in get_args(Action) or (action == "hang" and not path):
+            raise ValueError(f"{VARIABLE}: {entry!r} is not name=action@nth:path with a name and an action there is")
+        faults[name] = Fault(cast(Action, action), int(nth or 1), path)
+    return faults
+
+
+def arm(environment: Mapping[str, str]) -> None:
+    """Arm what the variable says, and nothing else."""
+    _armed.clear()
+    _armed.update(parse(environment.get(VARIABLE, "")))
+
+
+def hits(name: str) -> int:
+    """How often this process has come by an armed point."""
+    return _armed[name].hits
+
+
+def reach(name: str) -> None:
+    """The process is at the point `name`."""
+    fault = _armed.get(name)
+    if fault is not None:
+        fault.hit(name)
+
+
+_armed: Final[dict[str, Fault]] = {}
+arm(os.environ)

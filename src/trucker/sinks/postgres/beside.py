@@ -1,0 +1,140 @@
+"""A copy beside its table: what an earlier copy brought stays readable until the new one is complete (I6).
+
+The copied rows wait in a table of trucker's own, which refuses what the destination's table would. The commit that
+makes the copy count brings the destination's table in line with it, in the same transaction as everything else: rows
+that are no more are deleted, those that differ are updated, new ones inserted, and those that are the same are not
+touched. The table itself stays, and with it whatever stands on it: views, triggers, privileges, rows elsewhere that
+refer to its rows.
+
+That such a table is there is the record of a copy under way beside: it comes with the entry into COPYING and goes with
+the copy's end, each in its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from trucker.change import TableId, quote_identifier
+from trucker.sinks.base import Target
+from trucker.sinks.ledger import Slot
+from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.staging import digest, drop_stages, left_stages, stage_name
+
+_REFERENCES = """
+select n.nspname, c.relname, pn.nspname, p.relname
+from pg_constraint f
+join pg_class c on c.oid = f.conrelid join pg_namespace n on n.oid = c.relnamespace
+join pg_class p on p.oid = f.confrelid join pg_namespace pn on pn.oid = p.relnamespace
+where f.contype = 'f' and f.conrelid <> f.confrelid"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A target whose copy waits beside it, complete, in `waiting` (a name for SQL)."""
+
+    target: Target
+    table: DestinationTable
+    waiting: str
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in self.target.source.names if self.table.writable(name)]
+
+    @property
+    def _same(self) -> str:
+        return " and ".join(f"t.{q} = s.{q}" for q in map(quote_identifier, self.target.source.key))
+
+    def removal(self) -> str:
+        """Rows that are no more; in a table without key every row, since none can be told from its equals."""
+        into = self.target.table.quoted
+        if not self.target.source.key:
+            return f"delete from {into}"
+        return f"delete from {into} t where not exists (select from {self.waiting} s where {self._same})"
+
+    def arrivals(self) -> list[str]:
+        """Rows that differ, then those that are new. Compared as text, which exists for every type and tells apart
+        what is equal but not the same (1.0 and 1.00)."""
+        into, quoted = self.target.table.quoted, [quote_identifier(name) for name in self._names]
+        names = ", ".join(quoted)
+        insert = f"insert into {into} ({names}) overriding system value select {names} from {self.waiting} s"
+        if not self.target.source.key:
+            return [insert]
+        insert += f" where not exists (select from {into} t where {self._same})"
+        settable = [quote_identifier(n) for n in self._names if self.table.columns[n].identity != "a"]
+        if not settable:
+            return [insert]
+        own, new = (f"row({', '.join(f'{letter}.{q}' for q in quoted)})::text" for letter in "ts")
+        update = (
+            f"update {into} t set {', '.join(f'{q} = s.{q}' for q in settable)} from {self.waiting} s"
+            f" where {self._same} and {own} is distinct from {new}"
+        )
+        return [update, insert]
+
+
+def find(session: Session, project: str, slot: Slot) -> str | None:
+    """Where the slot's copy waits, as a name for SQL; None where it goes straight into its table."""
+    name = _name(project, slot)
+    return stage_name(name) if name in left_stages(session, name) else None
+
+
+def begin(session: Session, project: str, target: Target) -> None:
+    """Have an empty table to copy into beside the target's. It outlives a crash: parts that were copied stay copied."""
+    slot = (target.truck, target.source.table)
+    end(session, project, [slot])
+    session.run(
+        f"create table {stage_name(_name(project, slot))} (like {target.table.quoted} including constraints"
+        " including defaults including generated including identity including indexes)"
+        " with (autovacuum_enabled = off)"
+    )
+
+
+def end(session: Session, project: str, slots: Iterable[Slot]) -> None:
+    """Drop what was copied beside for these tables."""
+    drop_stages(session, (_name(project, slot) for slot in slots))
+
+
+def sweep(session: Session, project: str, copying: Iterable[Slot]) -> None:
+    """Drop what is beside tables that are not being copied any more, as of a truck that was taken away."""
+    wanted = {_name(project, slot) for slot in copying}
+    drop_stages(session, set(left_stages(session, _prefix(project))) - wanted)
+
+
+def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside, str]]:
+    """The statements that bring the tables in line, each with whose it is: who refers to others loses its rows first
+    and gets them last."""
+    ordered = _referring_last(session, copies)
+    for copy in ordered:
+        yield copy, f"analyze {copy.waiting}"
+    for copy in reversed(ordered):
+        yield copy, copy.removal()
+    for copy in ordered:
+        for statement in copy.arrivals():
+            yield copy, statement
+
+
+def _referring_last(session: Session, copies: Sequence[Beside]) -> list[Beside]:
+    """In the order of the foreign keys among them; as they come where those go in a circle."""
+    if len(copies) < 2:
+        return list(copies)
+    by_table: Mapping[TableId, Beside] = {copy.target.table: copy for copy in copies}
+    sorter = TopologicalSorter[TableId](dict.fromkeys(by_table, ()))
+    for schema, name, parent_schema, parent in session.run(_REFERENCES):
+        child, parent_table = TableId(schema, name), TableId(parent_schema, parent)
+        if child in by_table and parent_table in by_table:
+            sorter.add(child, parent_table)
+    try:
+        return [by_table[table] for table in sorter.static_order()]
+    except CycleError:
+        return list(copies)
+
+
+def _prefix(project: str) -> str:
+    return f"c_{digest(project)}_"
+
+
+def _name(project: str, slot: Slot) -> str:
+    truck, table = slot
+    return f"{_prefix(project)}{digest(truck, table.schema, table.name)}"

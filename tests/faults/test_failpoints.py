@@ -1,0 +1,133 @@
+"""SIGKILL at every boundary that must survive it, and at random: nothing is lost, nothing is doubled (I3, I4).
+
+TRUCKER_SEED, which every run prints, repeats the changes, the order of the faults and how often a point is passed
+before it strikes; the moments are as random as the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import trucker
+from fixtures.campaign import Campaign, kill, processes
+from fixtures.project import TruckerProcess
+from fixtures.waiting import wait_until
+from trucker.failpoint import POINTS
+
+# Those that only the first start passes, in the order in which it does: a start that dies there is followed by another.
+FIRST = [point for point in POINTS if point.startswith(("setup.", "copy."))]
+# The process that passes it is started again by those that are left: several may strike in one run.
+SURVIVED = [p for p in POINTS if p.startswith(("capture.", "worker.")) or p == "batch.offset.before"]
+# The driver's own: the project must be started again.
+FATAL = [point for point in POINTS if point not in (*FIRST, *SURVIVED)]
+
+
+class Strikes:
+    """Points that strike once, in whichever process comes by first; the folder remembers which have."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self._folder = folder
+        self._dice = dice
+        folder.mkdir()
+
+    def arm(self, points: Sequence[str], most: int) -> str:
+        """Each strikes when it is passed for the n-th time by a process, n up to `most`."""
+        return "; ".join(f"{p}=kill@{self._dice.randint(1, most)}:{self._folder / p}" for p in points)
+
+    def left(self, points: Sequence[str]) -> list[str]:
+        return [point for point in points if not (self._folder / point).exists()]
+
+    def forget(self) -> None:
+        for path in self._folder.iterdir():
+            path.unlink()
+
+
+def _die(trucker: TruckerProcess, point: str) -> None:
+    code = trucker.process.wait(300)
+    assert code == -9, f"{point}: ended with {code}\n{trucker.output()}"
+
+
+def _dealt(points: Sequence[str], hands: int) -> Iterator[list[str]]:
+    """The points in so many shares."""
+    for hand in range(hands):
+        yield list(points[hand::hands])
+
+
+@pytest.mark.timeout(1200)
+def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
+    """Every failpoint there is, once; the load goes on. Capture dies at its own while the driver comes up anyway."""
+    dice = random.Random(campaign.seed)
+    strikes = Strikes(tmp_path / "strikes", dice)
+    survived, fatal = dice.sample(SURVIVED, len(SURVIVED)), dice.sample(FATAL, len(FATAL))
+    for point in FIRST:
+        _die(campaign.start(failpoints=strikes.arm([point], 1)), point)
+    for point, others in zip(fatal, _dealt(survived, len(fatal)), strict=True):
+        faults = f"{strikes.arm([point], 3)}; {strikes.arm(others, 4)}"
+        _die(campaign.start(failpoints=faults), point)
+    running = campaign.start(failpoints=strikes.arm(strikes.left(survived), 1))
+
+    def all_struck() -> bool:
+        assert running.process.poll() is None, running.output()
+        return not strikes.left(POINTS)
+
+    try:
+        wait_until(all_struck, 300, 0.1)
+    except AssertionError:
+        pytest.fail(f"never reached: {strikes.left(POINTS)}\n{running.output()}")
+    campaign.caught_up(running)
+    campaign.equal(running)
+
+
+def test_every_point_is_in_the_code_once() -> None:
+    """A point that nothing reaches would never strike; the sinks each have their own place for theirs."""
+    source = Path(trucker.__file__).parent
+    found = [name for path in source.rglob("*.py") for name in re.findall(r'reach\("([^"]+)"\)', path.read_text())]
+    assert set(found) == set(POINTS)
+    assert all(found.count(point) == (3 if point.startswith("sink.") else 1) for point in POINTS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_the_long_campaign(campaign: Campaign, tmp_path: Path) -> None:
+    """Failpoints and processes at random, one, several or all at once, for as long as TRUCKER_SOAK_MINUTES says."""
+    dice = random.Random(campaign.seed)
+    strikes = Strikes(tmp_path / "strikes", dice)
+    deadline = time.monotonic() + 60 * float(os.environ.get("TRUCKER_SOAK_MINUTES", "10"))
+    running = campaign.start()
+    while time.monotonic() < deadline:
+        campaign.load.wait(dice.randrange(1, 200))
+        match dice.randrange(5):
+            case 0:
+                running.kill_tree()
+            case 1:
+                kill([dice.choice(running.tree())])
+            case 2:
+                kill(processes(running, dice.choice(("trucker.engine.capture", "pyspark", "SparkSubmit"))))
+            case 3:
+                assert running.stop() == 0, running.output()
+            case _:
+                campaign.caught_up(running)
+        if not _survives(running):
+            strikes.forget()
+            points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
+            running = campaign.start(failpoints=strikes.arm(points, 30))
+    if running.process.poll() is None:
+        running.kill_tree()
+    campaign.equal(campaign.start())
+
+
+def _survives(trucker: TruckerProcess) -> bool:
+    """Whether it is still there a moment after something was done to it."""
+    try:
+        trucker.process.wait(3)
+    except subprocess.TimeoutExpired:
+        return True
+    return False

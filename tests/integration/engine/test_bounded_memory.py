@@ -21,9 +21,9 @@ MIB = 1 << 20
 BOUNDS = {
     "capture": 128 * MIB,
     "source": 128 * MIB,
-    "worker": 512 * MIB,
+    "worker": 640 * MIB,
     "jvm": 1280 * MIB,
-    "driver": 256 * MIB,
+    "driver": 384 * MIB,
 }
 DUCKDB = 256 * MIB
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import psycopg
 
-from trucker.change import TableId
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
@@ -81,7 +80,7 @@ class Commit:
             raise
 
     def _sweep(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Drop what attempts at this batch staged that did not become receipts."""
+        """Drop what was staged for the batch, by attempts without a receipt too; after a crash `open` does it."""
         if _stages(receipts):
             with suppress(psycopg.Error):
                 drop_stages(self._session, left_stages(self._session, stage_prefix(self._project, batch)))
@@ -135,7 +134,7 @@ class Commit:
             letter_table.forget(session, self._project, begun)
         if batch.snapshot:
             self._settle_copies(batch, plan, receipts)
-            self._run([], plan, _stages(receipts))
+            self._run([], plan)
             return
         apart = frozenset({truck for truck, _ in plan.apply} & (apart | self.letters.keys()))
         todo = self._steps(batch, plan, receipts, apart)
@@ -144,7 +143,7 @@ class Commit:
             todo = []
         for truck in sorted(apart):
             self._apply_apart(truck, batch, plan, receipts)
-        self._run(todo, plan, _stages(receipts))
+        self._run(todo, plan)
 
     def _apply_apart(self, truck: str, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
         """The rows of one truck, so that those that are refused can be told from the others."""
@@ -244,24 +243,23 @@ class Commit:
         beside.end(session, self._project, [(copy.target.truck, copy.target.source.table) for copy in found])
 
     def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
-        """Copy in what the receipts carry, and say what is to be run then."""
+        """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
+        targets = [target for target in batch.targets if target.truck not in apart and _due(target, plan)]
+        shares = {target: [part for _, part in _parts(target, receipts)] for target in targets}
+        emptied = {target.table: target for target, parts in shares.items() if parts and parts[0].truncates}
         found: list[Step] = []
-        emptied: dict[TableId, Target] = {}
-        temporaries = Temporaries(self._session)
-        for target in batch.targets:
-            if target.truck in apart or not _due(target, plan):
-                continue
-            parts = _parts(target, receipts)
-            if parts and parts[0][1].truncates:
-                emptied[target.table] = target
-            with blaming(target):
-                for _, part in parts:
-                    for chunk in part.chunks:
-                        found += self._staged(chunk, target, temporaries)
         if emptied:
             # In one statement, because tables that refer to each other can only be truncated together.
             names = ", ".join(table.quoted for table in emptied)
-            found.insert(0, Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
+            found.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
+        temporaries = Temporaries(self._session)
+        for target, chunk in ((t, chunk) for t, parts in shares.items() for part in parts for chunk in part.chunks):
+            if temporaries.full:
+                self._run(found)
+                found = []
+                temporaries.empty()
+            with blaming(target):
+                found += self._staged(chunk, target, temporaries)
         return found
 
     def _staged(self, chunk: Chunk, target: Target, temporaries: Temporaries) -> list[Step]:
@@ -279,7 +277,7 @@ class Commit:
             copy_in(self._session, staged, [chunk.text])
         return steps(chunk.contents, target, table, staged)
 
-    def _run(self, todo: Sequence[Step], plan: Plan | None = None, stages: Sequence[str] = ()) -> None:
+    def _run(self, todo: Sequence[Step], plan: Plan | None = None) -> None:
         """All steps, and the ledger where a plan is given, in one round trip; then look what they did."""
         cursors: list[psycopg.Cursor[object]] = []
         try:
@@ -289,7 +287,6 @@ class Commit:
                     reach("sink.position.before")
                     own_tables.store(self._session, self._project, plan)
                     reach("sink.position.after")
-                drop_stages(self._session, stages)
         except psycopg.Error as error:
             failed = next((step for step, cursor in zip(todo, cursors, strict=False) if not _done(cursor)), None)
             if failed is None or passing(error):

@@ -177,15 +177,18 @@ def left_stages(session: Session, prefix: str) -> list[str]:
 
 
 def drop_stages(session: Session, names: Iterable[str]) -> None:
-    tables = ", ".join(stage_name(name) for name in names)
-    if tables:
-        session.run(f"drop table if exists {tables}")
+    """A few at a time: each takes locks until its transaction ends, of which a server has so many."""
+    tables = [stage_name(name) for name in names]
+    for first in range(0, len(tables), _KEPT):
+        session.run(f"drop table if exists {', '.join(tables[first : first + _KEPT])}")
 
 
 class Temporaries:
     """The temporary tables one commit copies carried chunks into; emptied by the end of the transaction.
 
-    They belong to the session and are made once per shape, so that a batch like the last one makes none.
+    They belong to the session and are made once per shape, so that a batch like the last one makes none. Each takes
+    locks until the transaction ends, of which a server has so many: whoever has them `full` runs what is to be run
+    with them, and uses them again.
     """
 
     def __init__(self, session: Session) -> None:
@@ -205,9 +208,21 @@ class Temporaries:
             self._session.staging.add(name)
         return name
 
+    @property
+    def full(self) -> bool:
+        return sum(self._taken.values()) >= _KEPT
+
+    def empty(self) -> None:
+        """Nobody needs what they hold any more."""
+        self._session.run(f"truncate {', '.join(sorted(self._used))}")
+        self._taken.clear()
+
+    @property
+    def _used(self) -> set[str]:
+        return {f"pg_temp.t_{digest(columns)}_{i}" for columns, count in self._taken.items() for i in range(count)}
+
     def _drop_unused(self) -> None:
-        used = {f"pg_temp.t_{digest(columns)}_{i}" for columns, count in self._taken.items() for i in range(count)}
-        unused = self._session.staging - used
+        unused = self._session.staging - self._used
         if unused:
             self._session.run(f"drop table if exists {', '.join(sorted(unused))}")
             self._session.staging -= unused

@@ -115,7 +115,7 @@ def test_what_is_refused_in_the_copy_and_in_the_stream(
     stopped = next(t for t in loaded.status().trucks if t.name == "stops")
     assert stopped.error is not None
     assert "row (id = 2) of table stopping.loose: check violation (SQLSTATE 23514)" in stopped.error
-    assert destination.query("select qty from stopping.loose where id in (1, 2) order by id") == [(1,), (2,)]
+    assert destination.query("select qty from stopping.loose where id = 2") == [(2,)]
     assert [f.subject for f in loaded.check() if f.code == "TRK473"] == ["truck duck"]
     with duckdb.connect(str(file)) as duck:
         found = duck.execute("select key, data, sqlstate, reason from trucker.dead_letters").fetchall()

@@ -51,6 +51,15 @@ def test_every_page_of_docs_is_listed() -> None:
     assert missing == []
 
 
+def test_every_proof_that_a_page_names_is_there() -> None:
+    """A promise names the test that proves it: `tests/…/test_x.py::test_y`."""
+    for page in pages():
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+            found = ROOT / path
+            assert found.exists(), f"{_name(page)}: there is no {path}"
+            assert f"def {name}(" in found.read_text(encoding="utf-8"), f"{_name(page)}: {path} has no {name}"
+
+
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = sorted(int(page.name[:4]) for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert numbers == list(range(1, len(numbers) + 1))

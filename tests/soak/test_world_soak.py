@@ -96,7 +96,7 @@ class Misfortunes:
         self.warehouse.server.start()
 
     def cut(self) -> None:
-        self.world.dice.choice((self.near, self.far)).cut()
+        self._hold(Proxy.cut)
 
     def freeze(self) -> None:
         self._hold(Proxy.freeze)

@@ -233,7 +233,13 @@ class _Attempt:
             try:
                 made = {
                     table: fit(
-                        copied(truck.name, truck.tables[table], tables[table].schema, self._looks[table]),
+                        copied(
+                            truck.name,
+                            truck.tables[table],
+                            tables[table].schema,
+                            self._looks[table],
+                            self._copier.known.get(truck.name, table),
+                        ),
                         destination.prepare,
                     )
                     for table in sorted(need.tables)

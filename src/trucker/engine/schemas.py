@@ -172,11 +172,24 @@ def fit(reading: Reading, prepare: Callable[[Target], frozenset[str]]) -> Readin
     return called.without(left)
 
 
-def copied(truck: str, table: Table, schema: TableSchema, look: Look) -> Reading:
-    """The reading for a copy: the table as it is in the snapshot."""
+def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Known | None) -> Reading:
+    """The reading for a copy: the table as it is in the snapshot.
+
+    `before` is what it was when the destination's table was made for it, if it has been: types may have changed since.
+    """
     target = table.target(truck, schema)
     numbers = tuple(look.numbers[name] for name in target.source.names)
+    if before is not None and before.look.oid == look.oid:
+        columns = tuple(_with_former_type(c, n, before) for c, n in zip(target.source.columns, numbers, strict=True))
+        target = replace(target, source=replace(target.source, columns=columns), stale=True)
     return Reading(target, numbers, Known(look, frozenset(numbers)))
+
+
+def _with_former_type(column: Column, number: int, before: Known) -> Column:
+    seen = before.look.by_number.get(number)
+    if seen is None or (seen.column.type_oid, seen.column.typmod) == (column.type_oid, column.typmod):
+        return column
+    return replace(column, was_type=seen.column.type_name)
 
 
 def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) -> Known:

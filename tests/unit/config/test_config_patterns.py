@@ -80,7 +80,7 @@ def test_bad_tables(text: str) -> None:
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_every_table_can_be_named_exactly(schema: str, name: str) -> None:
     table = TableId(schema, name)
-    others = [TableId(schema, name + "x"), TableId(schema + "x", name), TableId(schema, "x" + name)]
+    others = [TableId(schema, name + "x"), TableId(schema + "x", name), TableId(schema, "y" + name)]
     assert select_tables([table.quoted], [*others, table]) == [table]
     assert parse_table(table.quoted) == table
     assert select_tables(["*.*", f"!{table.quoted}"], [*others, table]) == others

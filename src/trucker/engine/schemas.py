@@ -238,7 +238,7 @@ class _Judge:
         look = self._before.look
         first = [seen.column for seen in look.columns]
         plain = [(c.name, c.type_oid, c.typmod) for c in first] == [(c.name, c.type_oid, c.typmod) for c in shape]
-        return numbers_of(shape, look, self._now, None if plain else self._xid())
+        return numbers_of(shape, look, self._now, None if plain else self._xid(), self._before.taken)
 
     def _reading(self, shape: Sequence[Column], numbers: Numbers, shapes: Shapes, again: str) -> Reading:
         before = self._before

@@ -24,16 +24,19 @@ class Doubt(Exception):
     """What a shape means cannot be told for sure; the text says why."""
 
 
-def numbers_of(shape: Sequence[Column], known: Look, now: Look | None, xid: int | None) -> Numbers:
+def numbers_of(
+    shape: Sequence[Column], known: Look, now: Look | None, xid: int | None, sent: Collection[int] | None = None
+) -> Numbers:
     """The number of every column of `shape`; negative ones for columns that have come and gone since `known`.
 
-    `xid` is the transaction that first used the shape, where that is known.
+    `xid` is the transaction that first used the shape, where that is known. `sent` are the columns that the stream is
+    sure to carry: all of them, unless the publication has a list.
     """
     if shape_of(shape) == shape_of([seen.column for seen in known.columns]):
         return tuple(known.numbers[column.name] for column in shape)
     if now is None or now.oid != known.oid:
         now = known
-    return _passing(shape, _read(shape, known, now), known, now, xid)
+    return _passing(shape, _read(shape, known, now, sent), known, now, xid)
 
 
 def names_of(shape: Sequence[Column]) -> frozenset[str]:
@@ -45,7 +48,7 @@ def shape_of(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in columns]
 
 
-def _read(shape: Sequence[Column], known: Look, now: Look) -> list[int | None]:
+def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int] | None) -> list[int | None]:
     """Numbers by name, where both looks leave only one reading, with those that stayed and are called otherwise."""
     candidates: list[list[int | None]] = [
         [*{number for look in (now, known) if (number := look.numbers.get(column.name)) is not None}] or [None]
@@ -56,20 +59,11 @@ def _read(shape: Sequence[Column], known: Look, now: Look) -> list[int | None]:
         count *= len(each)
     if count > MOST_READINGS:
         raise Doubt("too many columns have taken the names of others")
-    stayed = sorted(now.by_number.keys() & _published(shape, known, now))
+    stayed = sorted(now.by_number.keys() & (known.by_number.keys() if sent is None else frozenset(sent)))
     readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed)) is not None]
     if len(readings) != 1:
         raise Doubt("its columns can be read in more than one way" if readings else "its columns cannot be told apart")
     return readings[0]
-
-
-def _published(shape: Sequence[Column], known: Look, now: Look) -> set[int]:
-    """The columns that the stream carries: all, unless the publication has a list (then those that it is seen to)."""
-    named = names_of(shape)
-    missing = {number for name, number in known.numbers.items() if now.numbers.get(name) == number} - {
-        known.numbers[name] for name in named if name in known.numbers
-    }
-    return known.by_number.keys() - missing
 
 
 def _filled(reading: list[int | None], stayed: Sequence[int]) -> list[int | None] | None:
@@ -102,14 +96,16 @@ def _passing(
     dropped = known.by_number.keys() - now.by_number.keys()
     added = now.by_number.keys() - known.by_number.keys()
     passed = any(number not in now.by_number for number in range(known.width + 1, now.width + 1))
-    for number in reading:
-        if number in added and (dropped or passed) and not _before(now.by_number[number].altered, xid):
-            raise Doubt("a column was dropped and another added, and one may have been called like the other")
     later = {now.by_number[number].column.type_oid for number in added if number not in reading}
-    numbers, gone = [], 0
     for column, number in zip(shape, reading, strict=True):
-        if number is None and column.type_oid in later:
-            raise Doubt("a column that was added has another name by now")
+        others = dropped or passed or column.type_oid in later
+        if number in added and others and not _before(now.by_number[number].altered, xid):
+            raise Doubt("a column was added, and another one may have been called like it before")
+    last = max((at for at, number in enumerate(reading) if number in now.by_number and number not in added), default=-1)
+    numbers, gone = [], 0
+    for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
+        if at > last and (number is None or number in dropped) and column.type_oid in later:
+            raise Doubt("a column that was added may have had another name then")
         gone -= number is None
         numbers.append(gone if number is None else number)
     return tuple(numbers)

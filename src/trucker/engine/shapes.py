@@ -60,13 +60,13 @@ def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int]
     if count > MOST_READINGS:
         raise Doubt("too many columns have taken the names of others")
     stayed = sorted(now.by_number.keys() & (known.by_number.keys() if sent is None else frozenset(sent)))
-    readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed)) is not None]
+    readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed, known)) is not None]
     if len(readings) != 1:
         raise Doubt("its columns can be read in more than one way" if readings else "its columns cannot be told apart")
     return readings[0]
 
 
-def _filled(reading: list[int | None], stayed: Sequence[int]) -> list[int | None] | None:
+def _filled(reading: list[int | None], stayed: Sequence[int], known: Look) -> list[int | None] | None:
     """The reading with the columns that stayed under another name in their places; None where it cannot be."""
     found = [number for number in reading if number is not None]
     if any(a >= b for a, b in pairwise(found)):
@@ -83,6 +83,10 @@ def _filled(reading: list[int | None], stayed: Sequence[int]) -> list[int | None
         here = [n for n in lacking if n > below and (above is None or n < above)]
         if here and len(here) != end - at:
             return None
+        # What comes before a column of then is one of then itself, called otherwise and dropped since.
+        room = [n for n in known.by_number if above is not None and below < n < above]
+        if above in known.by_number and len(room) < end - at:
+            return None
         full[at : at + len(here)] = here
         lacking = [n for n in lacking if n not in here]
         at = end
@@ -92,23 +96,30 @@ def _filled(reading: list[int | None], stayed: Sequence[int]) -> list[int | None
 def _passing(
     shape: Sequence[Column], reading: Sequence[int | None], known: Look, now: Look, xid: int | None
 ) -> Numbers:
-    """Decide of names that are in neither look, and of new columns that others may have been called like."""
-    dropped = known.by_number.keys() - now.by_number.keys()
+    """The reading with negative numbers for names that are in neither look; `Doubt` where another one is possible."""
     added = now.by_number.keys() - known.by_number.keys()
+    dropped = known.by_number.keys() - now.by_number.keys()
     passed = any(number not in now.by_number for number in range(known.width + 1, now.width + 1))
     later = {now.by_number[number].column.type_oid for number in added if number not in reading}
-    for column, number in zip(shape, reading, strict=True):
-        others = dropped or passed or column.type_oid in later
-        if number in added and others and not _before(now.by_number[number].altered, xid):
-            raise Doubt("a column was added, and another one may have been called like it before")
     last = max((at for at, number in enumerate(reading) if number in now.by_number and number not in added), default=-1)
     numbers, gone = [], 0
     for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
+        others = bool(dropped) or passed or None in reading or column.type_oid in later
+        if others and number in now.by_number and not _surely(column.name, number, known, now, xid):
+            raise Doubt(f"column {column.name} may have been another one then")
         if at > last and (number is None or number in dropped) and column.type_oid in later:
             raise Doubt("a column that was added may have had another name then")
         gone -= number is None
         numbers.append(gone if number is None else number)
     return tuple(numbers)
+
+
+def _surely(name: str, number: int, known: Look, now: Look, xid: int | None) -> bool:
+    """Whether a column that is there now had this name then: all the time, or since a transaction before `xid`."""
+    then, seen = known.by_number.get(number), now.by_number[number]
+    if then is not None and then.column.name == seen.column.name:
+        return True
+    return name == seen.column.name and _before(seen.altered, xid)
 
 
 def _before(altered: int, xid: int | None) -> bool:

@@ -105,7 +105,7 @@ def _passing(
     numbers, gone = [], 0
     for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
         others = bool(dropped) or passed or None in reading or column.type_oid in later
-        if others and number in now.by_number and not _surely(column.name, number, known, now, xid):
+        if others and number is not None and not _surely(column.name, number, known, now, xid):
             raise Doubt(f"column {column.name} may have been another one then")
         if at > last and (number is None or number in dropped) and column.type_oid in later:
             raise Doubt("a column that was added may have had another name then")
@@ -115,8 +115,10 @@ def _passing(
 
 
 def _surely(name: str, number: int, known: Look, now: Look, xid: int | None) -> bool:
-    """Whether a column that is there now had this name then: all the time, or since a transaction before `xid`."""
-    then, seen = known.by_number.get(number), now.by_number[number]
+    """Whether a column had this name then, if it is there now: all the time, or since a transaction before `xid`."""
+    then, seen = known.by_number.get(number), now.by_number.get(number)
+    if seen is None:
+        return True
     if then is not None and then.column.name == seen.column.name:
         return True
     return name == seen.column.name and _before(seen.altered, xid)

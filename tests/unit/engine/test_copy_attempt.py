@@ -67,7 +67,7 @@ class World:
             connection,
             "temporary",
             {"store": self.destination},
-            SimpleNamespace(put=lambda *_: None),  # type: ignore[arg-type]
+            SimpleNamespace(get=lambda *_: None, put=lambda *_: None),  # type: ignore[arg-type]
             backoff=Backoff(1e-9, 1e-9),
             tries=None,
             spawn=self.lanes.append,

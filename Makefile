@@ -35,7 +35,7 @@ bench: $(READY) ## measure against PostgreSQL's own tools; ARGS="--quick" for a 
 
 soak: $(READY) ## the long campaign
 	$(PY) -m trucker.engine.warm
-	$(PY) -m pytest -m soak --timeout=0 $(ARGS)
+	TRUCKER_SEED=$${TRUCKER_SEED:-new} $(PY) -m pytest -m soak --timeout=0 $(ARGS)
 
 docs: $(READY) ## write the generated documentation anew
 	$(PY) tools/gen_docs.py

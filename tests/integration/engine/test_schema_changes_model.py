@@ -180,6 +180,8 @@ def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatc
     return project
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_shapes_change_at_random(
     copies: ProjectFolder, database: Database, destination: Database, lake: Path, spark: Any
 ) -> None:

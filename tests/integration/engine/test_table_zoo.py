@@ -39,10 +39,9 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatch: pytest.MonkeyPatch) -> ProjectFolder:
+def copies(project: ProjectFolder, destination: Database, lake: Path) -> ProjectFolder:
     """All tables into PostgreSQL and DuckDB; small batches, in several parts."""
-    monkeypatch.setattr("trucker.engine.query.PART_BYTES", 128 << 10)
-    project.config["batch"] = {"max_bytes": 300_000}
+    project.config["batch"] = {"max_bytes": 300_000, "part_bytes": 128 << 10}
     destination.execute(*SETUP)
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     schemas = ["public.*", '"Odd.schema ""1""".*']

@@ -60,6 +60,9 @@ class Timeouts(Model):
         " one. A statement that the server says it is still at work on may take any time.",
     )
     lock: Seconds = Field(default=30.0, gt=0, description="For a lock that another session holds.")
+    statement: Seconds | None = Field(
+        default=None, gt=0, description="For one statement of a truck's SQL file; nothing means any time."
+    )
 
 
 class PostgresConnection(Model):

@@ -24,7 +24,7 @@ from trucker.config.models import (
     TruckFile,
 )
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
-from trucker.config.sql_files import sql_files
+from trucker.config.sql_files import SqlFile, sql_files
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
 
@@ -218,13 +218,7 @@ class _Loading:
 
     def _truck(self, folder: Path) -> TruckConfig | None:
         before = len(self.errors)
-        for path in sql_files(folder):
-            self._error(
-                "this version runs no SQL files, and without this one other data would be written than you expect",
-                Place(str(path)),
-                f"remove {path.name} from the truck's folder to replicate its tables as they are",
-                "TRK110",
-            )
+        files = tuple(file for path in sql_files(folder) if (file := self._sql_file(path)))
         if not re.fullmatch(NAME, folder.name):
             self._error(
                 f'the truck\'s name "{folder.name}" cannot be used',
@@ -235,17 +229,26 @@ class _Loading:
         document = self._document(folder / TRUCK_FILE)
         if document is None:
             return None
-        for key in ("name", "folder"):
+        for key in ("name", "folder", "files"):
             if key in document.entries:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
         self._references(document)
         self._policies(document)
         if len(self.errors) > before:
-            self._check(TruckFile, document, _without(document.plain(), "name", "folder"))
+            self._check(TruckFile, document, _without(document.plain(), "name", "folder", "files"))
             return None
-        values = document.plain() | {"name": folder.name, "folder": folder.absolute()}
+        values = document.plain() | {"name": folder.name, "folder": folder.absolute(), "files": files}
         truck: TruckConfig | None = self._check(TruckConfig, document, values)
         return truck
+
+    def _sql_file(self, path: Path) -> SqlFile | None:
+        label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+        try:
+            return SqlFile(path.name.lower(), label, path.read_bytes().decode())
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else "it is no UTF-8 text") or type(error).__name__
+            self._error(f"the file cannot be read: {reason}", Place(label), "make it readable, as UTF-8", "TRK101")
+            return None
 
     def _references(self, document: Item) -> None:
         """The connections a truck names must exist, and its input must be one that can be read from."""

@@ -29,6 +29,7 @@ from trucker.config.connections import (
     Timeouts,
 )
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
+from trucker.config.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
 
 __all__ = [
@@ -196,6 +197,11 @@ class OutputConfig(Model):
         serialization_alias="schema",
         description="The destination schema of every table.",
     )
+    key: Texts = Field(
+        default=(),
+        description="The columns that identify a row at the destination, where SQL or rules give others than the"
+        " input's key.",
+    )
     columns: dict[str, ColumnConfig] = Field(
         default={}, description="How columns are written, by their names; in every table of the truck that has them."
     )
@@ -236,22 +242,41 @@ class TruckFile(Model):
         " destination as it is.",
     )
 
-    @model_validator(mode="after")
-    def _many_into_one(self) -> Self:
-        if self.input.is_many and self.output.table is not None:
-            raise refuse(
-                "many tables cannot go into one",
-                key="output",
-                remedy="use schema: in the output, or table: in the input",
-            )
-        return self
+    compact: Literal["net", "none"] = Field(
+        default="net",
+        description="`net` folds the changes of a key in a batch into one: old of the first, new of the last. `none`"
+        " keeps every change, in commit order, with `commit_lsn`, `commit_time`, `xid` and `ordinal` as columns; for"
+        " histories written by output.sql.",
+    )
+    batch: Literal["whole", "transaction"] = Field(
+        default="whole",
+        description="What SQL files get at once: `whole` is all rows of a batch of transactions, `transaction` the rows"
+        " of one source transaction.",
+    )
+    on_truncate: Literal["stop", "ignore"] = Field(
+        default="stop",
+        description="What a truck with output.sql, or with several tables into one, does when an input is truncated.",
+    )
+    rows_max: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="The most rows that a SQL file may give for the rows it gets at once; more stop the truck.",
+    )
+    slow_query_threshold_ms: int | None = Field(
+        default=None, ge=0, description="Instead of the project's, for the SQL files of this truck."
+    )
 
 
 class TruckConfig(TruckFile):
-    """A truck with its name, which is its folder's."""
+    """A truck with its name, which is its folder's, and its SQL files."""
 
     name: Name
     folder: Path
+    files: tuple[SqlFile, ...] = ()
+
+    def file(self, name: str) -> SqlFile | None:
+        """One of its SQL files, if it is there."""
+        return next((file for file in self.files if file.name == name), None)
 
 
 class ProjectFile(Model):
@@ -277,6 +302,9 @@ class ProjectFile(Model):
         description="How often a message is written to an idle source so that its slot moves on; 0 is never.",
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="How long to wait before something is tried again.")
+    slow_query_threshold_ms: int = Field(
+        default=1000, ge=0, description="SQL of a truck's file that takes longer is logged, without data; 0 logs all."
+    )
 
 
 class ProjectConfig(ProjectFile):

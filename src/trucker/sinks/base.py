@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
+from trucker.config.sql_files import SqlFile
 from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
@@ -82,6 +83,11 @@ class Target:
     `unfit` has the columns for which the truck says what becomes of a value that the destination cannot hold.
     `schema_changes` says what may be done to the table. `dropped` names columns that the source has dropped. `stale`
     says that the rows there are not the source's, and are copied again once the table fits.
+
+    Of a truck with SQL or rules `source` has the columns that these give, and their key. `strict` says that a table
+    which is there must have just these columns. `shared` says that other tables' rows go to the same table: a copy adds
+    to what is there. `statement` is the truck's output.sql: it writes, and `table` is nobody's business then. Rows for
+    it come in `Changes.new`, deletes too, and `Changes.ordinal` is the number of the run (`rows.Rows`) each belongs to.
     """
 
     truck: str
@@ -91,6 +97,9 @@ class Target:
     schema_changes: SchemaChanges = SchemaChanges.APPLY
     dropped: tuple[str, ...] = ()
     stale: bool = False
+    strict: bool = False
+    shared: bool = False
+    statement: SqlFile | None = None
 
     def unfit_of(self, column: str) -> Unfit | None:
         """The column's policy; None where the truck does not say (an error, unless a sink has a lossless form)."""

@@ -1,0 +1,52 @@
+"""Rows between the steps of a truck: what a query is given, and what it gives.
+
+A relation of rows has, for each column of the table, the new value under its own name and the old one as
+`old__<name>`; a truck that keeps every change has the position as well. Cells are PostgreSQL's text, as in `change`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from trucker.change import Column, Mask
+
+OLD: Final = "old__"
+OPERATION: Final = "operation"
+
+POSITION: Final = (
+    Column("commit_lsn", 3220, type_name="pg_lsn"),
+    Column("commit_time", 1184, type_name="timestamp with time zone"),
+    Column("xid", 20, type_name="bigint"),
+    Column("ordinal", 20, type_name="bigint"),
+)
+"""Where a change stands, for trucks with `compact: none`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows with the operation of each, which is no column here. Names are unique.
+
+    `run` numbers what goes together in one statement, rising; rows come in its order.
+    """
+
+    columns: tuple[Column, ...]
+    cells: pa.RecordBatch
+    op: npt.NDArray[np.uint8]
+    run: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def take(self, rows: Mask | npt.NDArray[np.int64]) -> Rows:
+        """The chosen rows (a mask, or indices in the order wanted)."""
+        indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return Rows(self.columns, self.cells.take(pa.array(indices)), self.op[indices], self.run[indices])

@@ -244,7 +244,7 @@ class _Loading:
     def _sql_file(self, path: Path) -> SqlFile | None:
         label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         try:
-            return SqlFile(path.name.lower(), label, path.read_bytes().decode())
+            return SqlFile(path.name.lower(), label, path.read_bytes().decode(), self.folder)
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else "it is no UTF-8 text") or type(error).__name__
             self._error(f"the file cannot be read: {reason}", Place(label), "make it readable, as UTF-8", "TRK101")

@@ -17,11 +17,15 @@ NAMES: Final = (INPUT, *ON_SPARK, OUTPUT)
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """One file, read. `label` is what errors call it: its path as the user would write it."""
+    """One file, read. `label` is what errors call it: its path as the user would write it.
+
+    `folder` is the project's, from which a template's `file()` looks.
+    """
 
     name: str
     label: str
     text: str
+    folder: Path = Path()
 
 
 def sql_files(folder: Path) -> Iterator[Path]:

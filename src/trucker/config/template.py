@@ -64,7 +64,11 @@ def line_and_column(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-class MissingValueError(Exception):
+FAILURES: Final = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+"""What running a template may raise."""
+
+
+class MissingValueError(ValueError):
     """A variable or file that a template asks for is not there. `needle` is what to look for in its line."""
 
     def __init__(self, message: str, remedy: str, needle: str) -> None:
@@ -73,8 +77,11 @@ class MissingValueError(Exception):
         self.needle = needle
 
 
-class _Rendering:
-    """One file's way through Jinja2, with the tokens it puts in."""
+class Rendering:
+    """One file's way through Jinja2, with the tokens it puts in. `names` says what templates may name, for errors."""
+
+    names = 'templates know env("NAME", "default") and file("path")'
+    language, comment = "YAML", "#"
 
     def __init__(self, source: str, name: str, folder: Path) -> None:
         self.source = source
@@ -82,13 +89,13 @@ class _Rendering:
         self.folder = folder
         self.values: list[str] = []
         self.nonce = secrets.token_hex(8)
-        self.token = self._pattern("v")
-        self.marks = self._pattern("p")
-        self.jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=self._keep)
+        self.token = self.pattern("v")
+        self.marks = self.pattern("p")
+        self.jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=self.keep)
         self.jinja.globals = {"env": self._env, "file": self._file}
 
     def render(self) -> Rendered:
-        text = self.jinja.from_string(self._with_marks()).render()
+        text = self.jinja.from_string(self.with_marks()).render()
         anchors: list[tuple[int, int]] = []
         removed = 0
         for match in self.marks.finditer(text):
@@ -96,13 +103,13 @@ class _Rendering:
             removed += len(match[0])
         return Rendered(self.marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors))
 
-    def _pattern(self, kind: str) -> re.Pattern[str]:
+    def pattern(self, kind: str) -> re.Pattern[str]:
         return re.compile(f"{_OPEN}{self.nonce}{kind}(\\d+){_CLOSE}")
 
-    def _mark(self, kind: str, number: int) -> str:
+    def mark(self, kind: str, number: int) -> str:
         return f"{_OPEN}{self.nonce}{kind}{number}{_CLOSE}"
 
-    def _with_marks(self) -> str:
+    def with_marks(self) -> str:
         """The source with a mark before the first character of every line of plain text, saying where it stands.
 
         Blanks get no mark, so that Jinja2's whitespace control works as ever.
@@ -117,30 +124,33 @@ class _Rendering:
                 raise self._refusal(line, tag)
             pieces.append(self.source[at:start])
             at = start + len(value)
-            pieces.append(self._marked(value, start) if kind == "data" else value)
+            pieces.append(self.marked(kind, value, start))
         return "".join([*pieces, self.source[at:]])
 
     def _refusal(self, line: int, tag: list[str]) -> ConfigError:
         word = next(filter(None, tag))
         return ConfigError(
             f"the template uses {{% {word} %}} in a way that is not supported here",
-            place=Place(self.name, line, _column(self.source, line, word)),
+            place=Place(self.name, line, column_of(self.source, line, word)),
             remedy="use if, for and {% set name = … %}, and write values out",
             code=CODE,
         )
 
-    def _marked(self, data: str, start: int) -> str:
+    def marked(self, kind: str, value: str, start: int) -> str:
+        """A token of the template with the marks it gets."""
+        if kind != "data":
+            return value
         return re.sub(
             r"(?:\A|(?<=\n))([^\S\n]*)(?=\S)",
-            lambda match: match[1] + self._mark("p", start + match.end()),
-            data,
+            lambda match: match[1] + self.mark("p", start + match.end()),
+            value,
         )
 
-    def _keep(self, value: Any) -> str:
+    def keep(self, value: Any) -> str:
         text = "" if value is None else self.marks.sub("", str(value))
         text = self.token.sub(lambda match: self.values[int(match[1])], text)
         self.values.append(text)
-        return self._mark("v", len(self.values) - 1)
+        return self.mark("v", len(self.values) - 1)
 
     def _env(self, name: str, default: str | None = None) -> str:
         value = os.environ.get(name, default)
@@ -154,6 +164,33 @@ class _Rendering:
 
     def _file(self, path: str) -> str:
         return read_value(self.folder, path)
+
+    def explain(self, error: Exception) -> ConfigError:
+        """What one of `FAILURES` means, with its place. No value is quoted."""
+        if isinstance(error, ConfigError):
+            return error
+        line, needle = line_of(error), "{"
+        if isinstance(error, TemplateSyntaxError):
+            line = error.lineno
+            message, remedy = "the template cannot be read", "close every {{ and {% and put texts inside them in quotes"
+        elif isinstance(error, MissingValueError):
+            needle, message, remedy = error.needle, str(error), error.remedy
+        elif isinstance(error, UndefinedError):
+            needle = _undefined_name(str(error))
+            message = f"the template uses {needle or 'a name'}, which is not defined"
+            remedy = self.names
+        else:
+            message, remedy = f"the template failed with {type(error).__name__}", "correct the expression"
+        remedy += self._about_comment(line)
+        place = Place(self.name, line, column_of(self.source, line, needle or "{"))
+        return ConfigError(message, place=place, remedy=remedy, code=CODE)
+
+    def _about_comment(self, line: int) -> str:
+        if not _text_of(self.source, line).lstrip().startswith(self.comment):
+            return ""
+        return (
+            f"; the line is a comment of {self.language}'s, in which templates run too: {{# … #}} is a template's own"
+        )
 
 
 def read_value(folder: Path, path: str) -> str:
@@ -171,26 +208,11 @@ def read_value(folder: Path, path: str) -> str:
 
 def render(source: str, name: str, folder: Path) -> Rendered:
     """Run a file's template. `name` is what errors call the file, `folder` what `file()`'s paths are relative to."""
-    rendering = _Rendering(source, name, folder)
+    rendering = Rendering(source, name, folder)
     try:
         return rendering.render()
-    except TemplateSyntaxError as error:
-        line, needle = error.lineno, "{"
-        message, remedy = "the template cannot be read", "close every {{ and {% and put texts inside them in quotes"
-    except MissingValueError as error:
-        line, needle = _line(error), error.needle
-        message, remedy = str(error), error.remedy
-    except UndefinedError as error:
-        line, needle = _line(error), _undefined_name(str(error))
-        message = f"the template uses {needle or 'a name'}, which is not defined"
-        remedy = 'templates know env("NAME", "default") and file("path")'
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        line, needle = _line(error), "{"
-        message, remedy = f"the template failed with {type(error).__name__}", "correct the expression"
-    if _text_of(source, line).lstrip().startswith("#"):
-        remedy += "; the line is a comment of YAML's, in which templates run too: {# … #} is a template's own"
-    place = Place(name, line, _column(source, line, needle or "{"))
-    raise ConfigError(message, place=place, remedy=remedy, code=CODE)
+    except FAILURES as error:
+        raise rendering.explain(error) from None
 
 
 def _captures(tag: list[str]) -> bool:
@@ -199,13 +221,13 @@ def _captures(tag: list[str]) -> bool:
     return words[0] in ("macro", "call", "filter") or (words[0] == "set" and "=" not in words)
 
 
-def _line(error: Exception) -> int:
+def line_of(error: Exception) -> int:
     """The line of the template that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == _FILE), 0)
 
 
-def _column(source: str, line: int, needle: str) -> int:
+def column_of(source: str, line: int, needle: str) -> int:
     return _text_of(source, line).find(needle) + 1
 
 

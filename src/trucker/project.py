@@ -253,7 +253,22 @@ def _examine_source(
     except TruckerError as error:
         return [_finding(connection.name, error)], None
     findings = check_source(connection, resolved.published, publication=resolved.publication, slot=resolved.slot)
-    return findings, resolved
+    return [*findings, *_examine_sql(config, resolved)], resolved
+
+
+def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Finding]:
+    """What the source says of the SQL of the trucks that read from it."""
+    from trucker.postgres.source_query import check_input, check_old_values
+
+    findings: list[Finding] = []
+    by_name = {truck.name: truck for truck in config.trucks}
+    for truck in resolved.trucks:
+        configured = by_name[truck.name]
+        sources = [resolved.tables[name] for name in truck.tables]
+        taken = [truck.tables[source.table].target(truck.name, source.schema).source for source in sources]
+        findings += check_input(resolved.reads, configured, taken)
+        findings += check_old_values(configured, sources)
+    return findings
 
 
 def _examine_destination(connection: Connection, sink: Sink, databases: dict[str, tuple[str, str]]) -> list[Finding]:

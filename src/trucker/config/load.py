@@ -25,6 +25,7 @@ from trucker.config.models import (
 )
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
 from trucker.config.sql_files import SqlFile, sql_files
+from trucker.config.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
 
@@ -244,11 +245,16 @@ class _Loading:
     def _sql_file(self, path: Path) -> SqlFile | None:
         label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         try:
-            return SqlFile(path.name.lower(), label, path.read_bytes().decode(), self.folder)
+            file = SqlFile(path.name.lower(), label, path.read_bytes().decode(), self.folder)
+            SqlTemplate(file)
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else "it is no UTF-8 text") or type(error).__name__
             self._error(f"the file cannot be read: {reason}", Place(label), "make it readable, as UTF-8", "TRK101")
             return None
+        except ConfigError as error:
+            self.errors.append(error)
+            return None
+        return file
 
     def _references(self, document: Item) -> None:
         """The connections a truck names must exist, and its input must be one that can be read from."""

@@ -11,7 +11,7 @@ A file is rendered where the project is, in the driver: `env` and `file` mean it
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -67,6 +67,13 @@ class RenderedSql:
             rendered, written, fixed = self._anchors[index]
             at = min(written + (0 if fixed else offset - rendered), len(source))
         return Place(self.file.label, *line_and_column(source, at))
+
+    def replaced(self, old: str, new: str) -> RenderedSql:
+        """The same with one text in the place of another, wherever that stands; places stay what they are."""
+        spots = [match.start() for match in re.finditer(re.escape(old), self.text)]
+        longer = len(new) - len(old)
+        anchors = tuple((at + longer * bisect_left(spots, at), written, fixed) for at, written, fixed in self._anchors)
+        return RenderedSql(self.file, self.text.replace(old, new), anchors)
 
     def statements(self) -> list[Statement]:
         """Its statements, in order, cut at each `;` outside quotes and comments."""

@@ -44,15 +44,19 @@ def connect(
     application: str,
     replication: bool = False,
     autocommit: bool = True,
+    own_sql: bool = False,
 ) -> Listening:
     """Connect, with `SESSION_SETTINGS`; `replication` speaks the replication protocol too (no parameters then).
+
+    `own_sql` is for statements of the project's author: see `parameters`.
 
     Raises `SourceUnavailable` for what may pass (refused, timed out, starting up) and `SourceError` for what will
     not (password, database, pg_hba.conf, TLS), never with the password in it (I10).
     """
     try:
         connection = Listening.open(
-            config.conninfo(**parameters(config, application, replication=replication)), config.timeouts.silence
+            config.conninfo(**parameters(config, application, replication=replication, own_sql=own_sql)),
+            config.timeouts.silence,
         )
     except psycopg.Error as error:
         raise explain(config, str(error)) from None
@@ -63,18 +67,27 @@ def connect(
     return connection
 
 
-def parameters(config: PostgresConnection, application: str, *, replication: bool = False) -> dict[str, str | int]:
+def parameters(
+    config: PostgresConnection, application: str, *, replication: bool = False, own_sql: bool = False
+) -> dict[str, str | int]:
     """libpq parameters beyond the place and the credentials, for `config.conninfo(**…)`.
 
     An ordinary connection waits for locks as long as `timeouts.lock` says: even asking for a table's size takes one,
     and a table that is being altered is better come back to. Making a slot waits for open transactions, as if for a
     lock, as long as they last.
+
+    With `own_sql` tables are found by the role's own search path, as in any session of its; nothing can be written; and
+    a statement may take as long as `timeouts.statement` says.
     """
     lock = "0" if replication else f"{round(config.timeouts.lock * 1000)}ms"
-    settings = " ".join(f"-c {name}={value}" for name, value in {**SESSION_SETTINGS, "lock_timeout": lock}.items())
+    settings = {**SESSION_SETTINGS, "lock_timeout": lock}
+    if own_sql:
+        del settings["search_path"]
+        settings["default_transaction_read_only"] = "on"
+        settings["statement_timeout"] = f"{round((config.timeouts.statement or 0) * 1000)}ms"
     return {
         "application_name": application,
-        "options": settings,
+        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
         **config.patience(),
         **({"replication": "database"} if replication else {}),
     }

@@ -42,6 +42,17 @@ _SIZES = """
       left join pg_am a on a.oid = c.relam
      order by leaf.ordinality"""
 
+# PostgreSQL's own catalogues have no file by name.
+_REWRITTEN = b"""
+    select n.nspname, c.relname
+      from pg_catalog.pg_locks l
+      join pg_catalog.pg_class c on c.oid = l.relation
+      join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where l.locktype = 'relation' and l.pid = pg_catalog.pg_backend_pid() and c.relkind in ('r', 'm')
+       and l.database = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
+       and c.relfilenode <> 0 and pg_catalog.pg_relation_filenode(c.oid) is distinct from c.relfilenode
+     limit 1"""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -112,7 +123,7 @@ def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[Copie
     The iteration must be taken to its end: one that is left early closes the connection.
     """
     try:
-        _lock(connection, chunk)
+        lock_chunk(connection, chunk)
         yield from _pieces(connection.pgconn, _copy_statement(chunk), chunk, lsn)
     except GeneratorExit:
         connection.close()
@@ -124,7 +135,7 @@ def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[Copie
         raise _read_error(chunk, error) from None
 
 
-def _lock(connection: Connection, chunk: Chunk) -> None:
+def lock_chunk(connection: Connection, chunk: Chunk) -> None:
     """Keep the table from being rewritten while it is read, and make sure that it was not before."""
     # Behind an ALTER TABLE that itself waits for another reader of this snapshot, `lock_timeout` ends the wait.
     connection.execute(f"lock table only {chunk.leaf.quoted} in access share mode".encode())
@@ -133,8 +144,21 @@ def _lock(connection: Connection, chunk: Chunk) -> None:
         raise _changed(chunk.leaf)
 
 
+def refuse_rewritten(connection: Connection) -> None:
+    """Ask for a new snapshot where a table that this transaction has read was rewritten before it was locked."""
+    row = connection.execute(_REWRITTEN).fetchone()
+    if row is not None:
+        raise _changed(TableId(*row))
+
+
 def _copy_statement(chunk: Chunk) -> bytes:
     names = ", ".join(quote_identifier(name) for name in chunk.schema.names)
+    query = f"select {names} from only {chunk.leaf.quoted}{chunk_condition(chunk)}"
+    return f"copy ({query}) to stdout (format csv, force_quote *, encoding 'UTF8')".encode()
+
+
+def chunk_condition(chunk: Chunk) -> str:
+    """The chunk's pages and its `where`, as a clause on the leaf."""
     conditions = []
     if chunk.first > 0:
         conditions.append(f"ctid >= '({chunk.first},0)'::tid")
@@ -142,9 +166,7 @@ def _copy_statement(chunk: Chunk) -> bytes:
         conditions.append(f"ctid < '({chunk.last},0)'::tid")
     if chunk.where:
         conditions.append(f"({chunk.where}\n)")
-    where = f" where {' and '.join(conditions)}" if conditions else ""
-    query = f"select {names} from only {chunk.leaf.quoted}{where}"
-    return f"copy ({query}) to stdout (format csv, force_quote *, encoding 'UTF8')".encode()
+    return f" where {' and '.join(conditions)}" if conditions else ""
 
 
 def _pieces(connection: pq.abc.PGconn, statement: bytes, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:

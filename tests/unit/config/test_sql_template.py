@@ -256,3 +256,13 @@ def test_a_place_of_a_statement() -> None:
     second = sql.statements()[1]
     assert sql.place(second.offset) == Place("trucks/t/input.sql", 4, 3)
     assert sql.place(second.offset + second.text.index("nothing")) == Place("trucks/t/input.sql", 4, 25)
+
+
+def test_a_text_in_the_place_of_another_moves_no_place() -> None:
+    text = "select a from {{ rows }} where b\n  and c in (select x from {{ rows }}) and d"
+    plain = template(text).render(Relation("<rows>", ()))
+    for new in ("", "r", "(select a long one) as r"):
+        sql = plain.replaced("<rows>", new)
+        assert sql.text == plain.text.replace("<rows>", new)
+        for word in ("a from", "where", "and c", ") and", "d"):
+            assert sql.place(sql.text.rindex(word)) == plain.place(plain.text.rindex(word))

@@ -1,0 +1,178 @@
+"""Preparing it, in the driver: PostgreSQL parses and plans the statement for a table, and says what it gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+
+from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Column, TableSchema
+from trucker.config.sql_files import SqlFile
+from trucker.config.sql_lexer import Statement
+from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
+from trucker.errors import ConfigError, Place
+from trucker.postgres.catalog import SourceType, source_types
+from trucker.postgres.source_query.failure import refused
+from trucker.postgres.source_query.query import ORDER, ROWS, SourceQuery, Variant, parameters_relation
+from trucker.postgres.source_query.result import Field, describe, stream
+from trucker.postgres.source_query.session import catalogue
+from trucker.postgres.source_query.types import TEXT, Given, given_columns
+from trucker.rows import OLD, OPERATION, POSITION
+
+Connection = psycopg.Connection[Any]
+
+CLASH: Final = "TRK133"
+UNUSABLE: Final = "TRK134"
+
+MOST_COLUMNS: Final = 1664
+"""PostgreSQL's: a select list has no more."""
+_FROM_ROWS: Final = "select … from {{ rows }}, and join what it needs"
+_PSEUDO: Final = ("record", "record[]", "void", "unknown", "cstring", "anyarray")
+
+
+def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
+    """See that the file can run for this table, and what it gives. `positions` is whether rows say where they stand.
+
+    Raises a ConfigError with file, line and the nearest name where it cannot. Runs nothing.
+    """
+    template = SqlTemplate(file)
+    if not template.uses("rows"):
+        raise _unusable(file, "the file does not use {{ rows }}: it would give the same for every change", _FROM_ROWS)
+    names = _relation_names(file, table, positions)
+    relation = Relation(ROWS, names)
+    with catalogue(connection):
+        given = _given(connection, table, positions)
+    variants: dict[int, Variant] = {}
+    found: dict[int, list[Field]] = {}
+    for op in ORDER:
+        if variants and not template.uses_operation:
+            variants[op], found[op] = variants[DELETE], found[DELETE]
+            continue
+        sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
+        found[op] = _described(connection, sql, given, names)
+        fields = tuple(field.name for field in found[op])
+        variants[op] = Variant(sql, fields, fields.index(OPERATION) if OPERATION in fields else -1)
+    with catalogue(connection):
+        columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
+    alone = template.uses_operation or variants[INSERT].operation < 0
+    return SourceQuery(file, table.table, columns, tuple(given), variants, alone)
+
+
+def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple[str, ...]:
+    """The columns of `{{ rows }}`. Each must have a name of its own, and PostgreSQL must be able to hold them."""
+    own = table.names
+    added = [*(OLD + name for name in own), *(column.name for column in POSITION if positions), OPERATION]
+    clash = [name for name in own if name in added]
+    if clash:
+        raise ConfigError(
+            f"table {table.table} has a column {clash[0]}, which is a name that rows have for themselves",
+            place=Place(file.label),
+            remedy=f"rename it with a rule, or leave it out: except_columns: [{clash[0]}]",
+            code=CLASH,
+        )
+    if len(own) + len(added) > MOST_COLUMNS:
+        raise ConfigError(
+            f"table {table.table} has {len(own)} columns; with their old values they are more than the {MOST_COLUMNS}"
+            " that a query of PostgreSQL's can have",
+            place=Place(file.label),
+            remedy="take fewer with only_columns",
+            code=CLASH,
+        )
+    return (*own, *added)
+
+
+def _given(connection: Connection, table: TableSchema, positions: bool) -> list[Given]:
+    own = given_columns(connection, table.columns)
+    more = given_columns(connection, POSITION) if positions else []
+    return [*own, *(replace(one, name=OLD + one.name) for one in own), *more, Given(OPERATION, TEXT, TEXT)]
+
+
+def _described(connection: Connection, sql: RenderedSql, given: Sequence[Given], names: Sequence[str]) -> list[Field]:
+    """What the statement gives. It is planned too: PostgreSQL looks at rights on tables only then."""
+    whole = sql.replaced(ROWS, parameters_relation(given))
+    statement = _only_statement(whole)
+    try:
+        fields = describe(connection, statement.text)
+    except psycopg.Error as error:
+        raise refused(error, whole, statement.offset, names, connection.info.user) from None
+    _refuse_fields(whole, statement, fields)
+    explain = "explain (format json) "
+    try:
+        plan = (
+            next(stream(connection, explain + statement.text, [None] * len(given) if ROWS in sql.text else ()))
+            .column(0)[0]
+            .as_py()
+        )
+    except psycopg.Error as error:
+        raise refused(error, whole, statement.offset - len(explain), names, connection.info.user) from None
+    if _writes(json.loads(plan)):
+        raise ConfigError(
+            "the statement writes, or locks rows, at the source",
+            place=whole.place(statement.offset),
+            remedy="write a SELECT, without FOR UPDATE; output.sql writes, at the destination",
+            code=UNUSABLE,
+        )
+    return fields
+
+
+def _writes(plan: Any) -> bool:
+    if isinstance(plan, list):
+        return any(_writes(node) for node in plan)
+    if not isinstance(plan, dict):
+        return False
+    return plan.get("Node Type") in ("ModifyTable", "LockRows") or any(_writes(part) for part in plan.values())
+
+
+def _only_statement(sql: RenderedSql) -> Statement:
+    statements = sql.statements()
+    if len(statements) == 1:
+        return statements[0]
+    place = sql.place(statements[1].offset) if statements else Place(sql.file.label)
+    raise ConfigError(
+        "the file has more than one statement" if statements else "the file has no statement",
+        place=place,
+        remedy="write one SELECT; what belongs together can be joined, or stand in WITH",
+        code=UNUSABLE,
+    )
+
+
+def _refuse_fields(sql: RenderedSql, statement: Statement, fields: Sequence[Field]) -> None:
+    names = [field.name for field in fields]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if fields and doubled is None:
+        return
+    if not fields:
+        message, remedy = "the statement gives no columns", "write a SELECT with the columns that rows shall have"
+    elif doubled == "?column?":
+        message, remedy = "the result has columns without a name", "name them: … as name"
+    else:
+        message = f"the result has two columns called {doubled}"
+        remedy = "name each column, and each once: r.id, c.name as customer; * of several tables gives doubles"
+    raise ConfigError(message, place=sql.place(statement.offset), remedy=remedy, code=UNUSABLE)
+
+
+def _result_columns(connection: Connection, file: SqlFile, results: Sequence[Sequence[Field]]) -> tuple[Column, ...]:
+    """The columns of all operations' results, in the order in which they first come."""
+    fields: dict[str, Field] = {}
+    for field in (field for result in results for field in result if field.name != OPERATION):
+        first = fields.setdefault(field.name, field)
+        if first.type_oid != field.type_oid:
+            raise _unusable(file, f"column {field.name} has not the same type for every operation", "cast it")
+        if first.typmod != field.typmod:
+            fields[field.name] = replace(first, typmod=-1)
+    types = source_types(connection, {(field.type_oid, field.typmod) for field in fields.values()})
+    for field in fields.values():
+        if types[field.type_oid, field.typmod].name in _PSEUDO:
+            raise _unusable(file, f"column {field.name} has no type that a table could have", "cast it, as with ::text")
+    return tuple(_column(field, types[field.type_oid, field.typmod]) for field in fields.values())
+
+
+def _column(field: Field, found: SourceType) -> Column:
+    return Column(field.name, field.type_oid, field.typmod, found.name, definition=found.definition)
+
+
+def _unusable(file: SqlFile, message: str, remedy: str) -> ConfigError:
+    return ConfigError(message, place=Place(file.label), remedy=remedy, code=UNUSABLE)

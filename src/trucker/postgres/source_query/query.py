@@ -1,0 +1,67 @@
+"""An input.sql that is fit to run: what the driver hands to executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trucker.change import DELETE, INSERT, UPDATE, Column, TableId
+from trucker.config.sql_files import SqlFile
+from trucker.config.sql_lexer import Statement
+from trucker.config.sql_template import RenderedSql
+from trucker.postgres.source_query.types import Given
+
+ORDER: Final = (DELETE, UPDATE, INSERT)
+"""In which the operations of a run come where each runs by itself."""
+
+# Stands for `{{ rows }}` until it is known whether it is parameters or a chunk. No text of a file has such characters.
+ROWS: Final = "\ue000rows\ue001"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The file's statement for some operations. `fields` are its result's columns; `operation` is one of them, or -1.
+
+    `sql` has `ROWS` where the rows go.
+    """
+
+    sql: RenderedSql
+    fields: tuple[str, ...]
+    operation: int
+
+    @property
+    def uses_rows(self) -> bool:
+        """Whether the rows are in it: a template may leave them out for an operation."""
+        return ROWS in self.sql.text
+
+    def with_rows(self, relation: str) -> tuple[RenderedSql, Statement]:
+        whole = self.sql.replaced(ROWS, relation)
+        return whole, whole.statements()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceQuery:
+    """An input.sql that is fit to run for one table. `columns` are its result's, without `operation`.
+
+    `given` are the columns of `{{ rows }}`, the last of them `operation`. `variants` has the statement for each
+    operation, which may be the same one. `by_operation` says that it runs for each by itself.
+    """
+
+    file: SqlFile
+    table: TableId
+    columns: tuple[Column, ...]
+    given: tuple[Given, ...]
+    variants: Mapping[int, Variant]
+    by_operation: bool
+
+    @property
+    def relation(self) -> str:
+        """`{{ rows }}` made of parameters."""
+        return parameters_relation(self.given)
+
+
+def parameters_relation(given: Iterable[Given]) -> str:
+    """Rows as a relation `r`, each column from the parameter of its number."""
+    columns = (one.parameter(number) for number, one in enumerate(given, start=1))
+    return f"(select {', '.join(columns)}) as r"

@@ -1,0 +1,161 @@
+"""Values that a change did not send, because they did not change: read again from the source, by key (I7).
+
+What is read is the value of now. A row that is gone by now has its delete on the way; its change is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import errors
+
+from trucker.change import DELETE, TRUNCATE, Changes, Mask, TableSchema, quote_identifier
+from trucker.errors import SourceError
+from trucker.postgres.connect import query_error, translated
+from trucker.postgres.source_query.arrays import LARGEST, array_literal
+from trucker.postgres.source_query.result import stream
+from trucker.postgres.source_query.session import catalogue
+from trucker.postgres.source_query.types import Given, given_columns
+
+Connection = psycopg.Connection[Any]
+
+GONE: Final = "TRK273"
+TOO_LARGE: Final = "TRK274"
+
+# The operators by which the table's own key is unique: those of a user's type need not be in the search path.
+_EQUALS: Final = """
+    select a.attname::text, format('operator(%%I.%%s)', s.nspname, o.oprname)
+      from pg_class r
+      join pg_namespace n on n.oid = r.relnamespace
+      join pg_index i on i.indrelid = r.oid
+       and case r.relreplident when 'i' then i.indisreplident else i.indisprimary end
+     cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) as k(attnum, class)
+      join pg_attribute a on a.attrelid = r.oid and a.attnum = k.attnum
+      join pg_opclass c on c.oid = k.class
+      join pg_amop e on e.amopfamily = c.opcfamily and e.amopstrategy = 3
+       and e.amoplefttype = c.opcintype and e.amoprighttype = c.opcintype
+      join pg_operator o on o.oid = e.amopopr
+      join pg_namespace s on s.oid = o.oprnamespace
+     where n.nspname = %s and r.relname = %s"""
+_ANY: Final = "operator(pg_catalog.=)"
+
+
+def reselect(connection: Connection, changes: Changes) -> Changes:
+    """The same changes with every value there: none is `unchanged` any more.
+
+    Updates that change the key must have been taken apart. A SourceError where the table has no key, or a column that
+    is not there any more.
+    """
+    wanted = _wanted(changes)
+    if not wanted.any():
+        return replace(changes, unchanged={})
+    schema = changes.schema
+    if not schema.key:
+        raise SourceError(
+            f"table {schema.table} has no key by which values that were not sent could be read again",
+            remedy=f"add a primary key, or run: ALTER TABLE {schema.table.quoted} REPLICA IDENTITY FULL",
+            code="TRK212",
+        )
+    names = [name for name in schema.names if name in changes.unchanged]
+    rows = np.flatnonzero(wanted)
+    found = _read(connection, schema, names, _keys(changes, rows))
+    return _filled(changes, names, rows, found)
+
+
+def _wanted(changes: Changes) -> Mask:
+    """The rows that lack a value."""
+    lacking = np.zeros(len(changes), np.bool_)
+    for mask in changes.unchanged.values():
+        lacking |= mask
+    lacking &= (changes.op != DELETE) & (changes.op != TRUNCATE)
+    return lacking
+
+
+def _keys(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> list[pa.Array]:
+    """The key's cells. One that is itself too long to be sent again is in the old tuple."""
+    chosen = pa.array(rows)
+    return [
+        pc.coalesce(changes.new.column(name).take(chosen), changes.old.column(name).take(chosen))
+        for name in changes.schema.key
+    ]
+
+
+def _read(connection: Connection, schema: TableSchema, names: Sequence[str], keys: Sequence[pa.Array]) -> pa.Table:
+    """The values by the number of the key, which is column 0."""
+    doing = f"reading again what did not change in {schema.table}"
+    with translated(doing), catalogue(connection):
+        given = given_columns(connection, [schema.column(name) for name in schema.key])
+        equals = dict(connection.execute(_EQUALS.encode(), [schema.table.schema, schema.table.name]).fetchall())
+    numbers = Given("n", "pg_catalog.int8", "pg_catalog.int8")
+    parameters = [
+        array_literal(pa.array(np.arange(len(keys[0]))).cast(pa.string()), plain=True),
+        *(array_literal(cells, one.delimiter, plain=one.plain) for cells, one in zip(keys, given, strict=True)),
+    ]
+    pieces, size = [], 0
+    try:
+        for piece in stream(connection, _statement(schema, names, [numbers, *given], equals), parameters):
+            pieces.append(piece)
+            size += piece.nbytes
+            if size > LARGEST:
+                raise _too_large(schema)
+    except (errors.UndefinedColumn, errors.UndefinedTable) as error:
+        raise _gone(schema, error) from None
+    except psycopg.Error as error:
+        raise query_error(doing, error) from None
+    return pa.Table.from_batches(pieces) if pieces else pa.table({str(i): _no_texts() for i in range(len(names) + 1)})
+
+
+def _no_texts() -> pa.Array:
+    return pa.array([], pa.string())
+
+
+def _statement(schema: TableSchema, names: Sequence[str], given: Sequence[Given], equals: dict[str, str]) -> str:
+    keys = [replace(one, name=f"k{number}") for number, one in enumerate(given)]
+    listed = ", ".join(one.parameter(number) for number, one in enumerate(keys, start=1))
+    values = "".join(f", t.{quote_identifier(name)}" for name in names)
+    same = " and ".join(
+        f"t.{quote_identifier(name)} {equals.get(name, _ANY)} k.k{number}"
+        for number, name in enumerate(schema.key, start=1)
+    )
+    return f"select k.k0{values} from (select {listed}) as k join {schema.table.quoted} as t on {same}"
+
+
+def _filled(
+    changes: Changes, names: Sequence[str], rows: np.ndarray[Any, np.dtype[np.int64]], found: pa.Table
+) -> Changes:
+    """The changes with what was found in place; those whose row is gone left out."""
+    where = np.full(len(changes), -1, np.int64)
+    where[rows[found.column(0).cast(pa.int64()).to_numpy()]] = np.arange(found.num_rows)
+    places = pa.array(where, mask=where < 0)
+    cells = list(changes.new.columns)
+    for number, name in enumerate(names, start=1):
+        at = changes.schema.names.index(name)
+        read = found.column(number).combine_chunks().take(places)
+        cells[at] = pc.if_else(pa.array(changes.unchanged[name]), read, cells[at])
+    full = replace(changes, new=pa.RecordBatch.from_arrays(cells, names=list(changes.schema.names)), unchanged={})
+    lost = np.zeros(len(changes), np.bool_)
+    lost[rows] = where[rows] < 0
+    return full.take(~lost) if lost.any() else full
+
+
+def _gone(schema: TableSchema, error: psycopg.Error) -> SourceError:
+    return SourceError(
+        f"table {schema.table}: a value that was not sent cannot be read again: {error.diag.message_primary}",
+        remedy="leave the column out of the truck; or copy the table again: trucker reset --truck <its name>",
+        code=GONE,
+    )
+
+
+def _too_large(schema: TableSchema) -> SourceError:
+    return SourceError(
+        f"table {schema.table}: the values that were not sent are more than {LARGEST >> 20} MiB in one part of a batch",
+        remedy="lower `batch.part_bytes` in trucker.yml,"
+        f" or run: ALTER TABLE {schema.table.quoted} REPLICA IDENTITY FULL",
+        code=TOO_LARGE,
+    )

@@ -1,0 +1,105 @@
+"""A statement with parameters, and its result by column: every value as the text that PostgreSQL writes.
+
+Rows come in pieces while the statement still runs, so that one that gives too many can be stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors, generators, pq
+from psycopg.abc import Transformer as Loading
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.types.string import TextLoader
+
+Connection = psycopg.Connection[Any]
+
+PIECE_ROWS: Final = 4096
+_ROWS: Final = (pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
+
+# No type has a loader of its own here, so that all take the one for types that nobody knows.
+_TEXTS: Final = AdaptersMap()
+_TEXTS.register_loader(0, TextLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a result, as the server describes it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    connection: Connection
+    adapters: AdaptersMap = _TEXTS
+
+
+def describe(connection: Connection, statement: str) -> list[Field]:
+    """The columns that a statement would give; it is parsed and not run. psycopg's errors pass through."""
+    link = connection.pgconn
+    link.send_prepare(b"", statement.encode())
+    _only(connection)
+    link.send_describe_prepared(b"")
+    described = _only(connection)
+    return [
+        Field((described.fname(i) or b"").decode(), described.ftype(i), described.fmod(i))
+        for i in range(described.nfields)
+    ]
+
+
+def stream(connection: Connection, statement: str, parameters: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
+    """Run it and give its rows in pieces, the columns called 0, 1, …; psycopg's errors pass through.
+
+    Until the iteration ends the connection is busy; one that is left early cancels the statement.
+    """
+    link = connection.pgconn
+    link.send_query_params(statement.encode(), parameters)
+    link.set_chunked_rows_mode(PIECE_ROWS)
+    loading = Transformer(_Context(connection))
+    ended = False
+    try:
+        connection.wait(generators.send(link))
+        while (result := connection.wait(generators.fetch(link))) is not None:
+            if result.status not in _ROWS:
+                raise errors.error_from_result(result)
+            if result.ntuples:
+                yield _columns(loading, result)
+        ended = True
+    finally:
+        if not ended:
+            _give_up(connection)
+
+
+def _columns(loading: Loading, result: pq.abc.PGresult) -> pa.RecordBatch:
+    loading.set_pgresult(result)
+    rows = loading.load_rows(0, result.ntuples, tuple)
+    cells = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(cells, names=[str(i) for i in range(len(cells))])
+
+
+def _only(connection: Connection) -> pq.abc.PGresult:
+    """The one result of what was just sent."""
+    results: list[pq.abc.PGresult] = connection.wait(generators.execute(connection.pgconn))
+    for result in results:
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
+    return results[0]
+
+
+def _give_up(connection: Connection) -> None:
+    """Have the server stop, and take what it had sent until then: the connection can be used again."""
+    if connection.closed:
+        return
+    with suppress(psycopg.Error):
+        connection.cancel_safe()
+    with suppress(psycopg.Error):
+        while connection.wait(generators.fetch(connection.pgconn)) is not None:
+            pass

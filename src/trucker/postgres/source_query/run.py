@@ -1,0 +1,227 @@
+"""Running it, in an executor: rows in as arrays, rows out by column."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trucker.change import INSERT, OPERATIONS, Column, Lsn, quote_identifier
+from trucker.config.sql_lexer import Statement
+from trucker.config.sql_template import RenderedSql
+from trucker.errors import SourceError
+from trucker.postgres.connect import translated
+from trucker.postgres.snapshot import Chunk, chunk_condition, lock_chunk, refuse_rewritten
+from trucker.postgres.source_query.arrays import LARGEST, array_literal
+from trucker.postgres.source_query.failure import FAILED, failed, too_many
+from trucker.postgres.source_query.query import ORDER, SourceQuery, Variant
+from trucker.postgres.source_query.result import stream
+from trucker.postgres.source_query.types import TEXT
+from trucker.rows import OLD, OPERATION, POSITION, Rows
+from trucker.slow import SlowQueries, Timing
+
+Connection = psycopg.Connection[Any]
+
+SMALLEST_ROW: Final = 24
+"""Bytes that the smallest row takes on its page."""
+
+_NAMES: Final = pa.array([OPERATIONS[op] for op in ORDER])
+_CODES: Final = np.array(ORDER, np.uint8)
+
+
+def run_query(
+    connection: Connection,
+    query: SourceQuery,
+    rows: Rows,
+    *,
+    rows_max: int,
+    slow: SlowQueries | None = None,
+    timeout: float | None = None,
+) -> Rows:
+    """The query's result for these rows: a statement for each run, or for each operation of each run.
+
+    No statement may give more than `rows_max` rows. `timeout` is the connection's `timeouts.statement`, for the
+    error's words. Raises a SourceError with file and line.
+    """
+    relation = query.relation
+    texts = {op: variant.with_rows(relation) for op, variant in query.variants.items()}
+    made: list[Rows] = []
+    for part in _statements(query, rows):
+        op = int(part.op[0])
+        sql, statement = texts[op]
+        running = _Running(sql, statement, timeout, _watch(slow, query, len(part)))
+        made += [
+            _result(query, query.variants[op], batch, op, int(part.run[0]))
+            for batch in running.batches(connection, _parameters(query, query.variants[op], part), rows_max)
+        ]
+    return _joined(query.columns, made)
+
+
+def query_chunk(
+    connection: Connection,
+    query: SourceQuery,
+    chunk: Chunk,
+    *,
+    rows_max: int,
+    lsn: Lsn | None = None,
+    slow: SlowQueries | None = None,
+    timeout: float | None = None,
+) -> Iterator[Rows]:
+    """The query's result for a chunk of a snapshot, in pieces; `connection` must be inside the snapshot.
+
+    The chunk's rows are inserts. `lsn` is their commit_lsn; when and by whom they were written is not known. A chunk
+    may give `rows_max` rows, or as many as its pages can hold. A joined table that was rewritten after the snapshot was
+    taken is an error that passes, as for the chunk itself.
+    """
+    with translated(f"copying table {chunk.leaf}"):
+        lock_chunk(connection, chunk)
+    variant = query.variants[INSERT]
+    sql, statement = variant.with_rows(_chunk_relation(query, chunk, lsn))
+    most = max(rows_max, chunk.bytes // SMALLEST_ROW)
+    running = _Running(sql, statement, timeout, _watch(slow, query, 0))
+    for batch in running.batches(connection, (), most):
+        yield _result(query, variant, batch, INSERT, 0)
+    with translated(f"copying table {chunk.leaf}"):
+        refuse_rewritten(connection)
+
+
+def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
+    if not variant.uses_rows:
+        return []
+    known = set(rows.names)
+    made = [
+        array_literal(rows.cells.column(given.name), given.delimiter, plain=given.plain)
+        if given.name in known
+        else None
+        for given in query.given[:-1]
+    ]
+    operations = _NAMES.take(pa.array(np.select([rows.op == op for op in ORDER], range(len(ORDER)))))
+    made.append(array_literal(operations, plain=True))
+    if sum(len(one) for one in made if one) > LARGEST:
+        raise SourceError(
+            f"{query.file.label}: the rows for one statement are more than PostgreSQL takes at once",
+            remedy="lower `batch.part_bytes` in trucker.yml",
+            code=FAILED,
+        )
+    return made
+
+
+def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
+    """The rows of each statement, in order: by run, and within one by operation where each runs by itself."""
+    cuts = [0, *(np.flatnonzero(np.diff(rows.run)) + 1), len(rows)]
+    for first, last in pairwise(cuts):
+        if first == last:
+            continue
+        run = Rows(rows.columns, rows.cells.slice(first, last - first), rows.op[first:last], rows.run[first:last])
+        if not query.by_operation or (run.op == run.op[0]).all():
+            yield run
+            continue
+        for op in ORDER:
+            if (own := run.op == op).any():
+                yield run.take(own)
+
+
+def _chunk_relation(query: SourceQuery, chunk: Chunk, lsn: Lsn | None) -> str:
+    """The chunk's rows with the types that changed rows have; `where` may name the table's columns as they are."""
+    known = {column.name for column in POSITION}
+    columns = []
+    for given in query.given[:-1]:
+        name = quote_identifier(given.name)
+        if given.name == "commit_lsn" and given.name not in chunk.schema.names and lsn is not None:
+            columns.append(f"'{lsn}'::pg_catalog.pg_lsn as {name}")
+        elif given.name.startswith(OLD) or (given.name in known and given.name not in chunk.schema.names):
+            columns.append(given.null)
+        else:
+            columns.append(f"{name}::{given.type} as {name}")
+    columns.append(f"'{OPERATIONS[INSERT]}'::{TEXT} as {quote_identifier(OPERATION)}")
+    return f"(select {', '.join(columns)} from only {chunk.leaf.quoted}{chunk_condition(chunk)}) as r"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """One statement of the file on its way, with what its failure is told with."""
+
+    sql: RenderedSql
+    statement: Statement
+    timeout: float | None
+    watch: AbstractContextManager[Timing | None]
+
+    def batches(
+        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        began = time.monotonic()
+        try:
+            with self.watch as timing:
+                yield from self._counted(stream(connection, self.statement.text, parameters), timing, rows_max)
+        except psycopg.Error as error:
+            took = time.monotonic() - began
+            raise failed(error, self.sql, self.statement.offset, timeout=self.timeout, took=took) from None
+
+    def _counted(self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int) -> Iterator[pa.RecordBatch]:
+        rows = size = 0
+        for batch in batches:
+            rows += batch.num_rows
+            size += batch.nbytes
+            if timing is not None:
+                timing.given = rows
+            if rows > most:
+                raise too_many(self.sql, f"{most} rows")
+            if size > LARGEST:
+                raise too_many(self.sql, f"{LARGEST >> 20} MiB")
+            yield batch
+
+
+def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractContextManager[Timing | None]:
+    return slow.watch(query.file.label, rows) if slow is not None else nullcontext()
+
+
+def _result(query: SourceQuery, variant: Variant, batch: pa.RecordBatch, op: int, run: int) -> Rows:
+    """A piece of a result: the query's columns by name, NULL where this operation's statement does not give one."""
+    places = {name: place for place, name in enumerate(variant.fields)}
+    count = batch.num_rows
+    cells = [
+        batch.column(places[column.name]) if column.name in places else pa.nulls(count, pa.string())
+        for column in query.columns
+    ]
+    operations = np.full(count, op, np.uint8)
+    if variant.operation >= 0:
+        operations = _operations(query, batch.column(variant.operation))
+    return Rows(query.columns, _batch(query.columns, cells, count), operations, np.full(count, run, np.int64))
+
+
+def _batch(columns: Sequence[Column], cells: Sequence[pa.Array], count: int) -> pa.RecordBatch:
+    if columns:
+        return pa.RecordBatch.from_arrays(list(cells), names=[column.name for column in columns])
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+def _operations(query: SourceQuery, names: pa.Array) -> npt.NDArray[np.uint8]:
+    found = pc.index_in(names, _NAMES)
+    if found.null_count:
+        raise SourceError(
+            f"{query.file.label}: the result's column operation has more in it than insert, update and delete",
+            remedy="give r.operation, or one of the three; without such a column the rows keep their operation",
+            code=FAILED,
+        )
+    codes: npt.NDArray[np.uint8] = _CODES[found.to_numpy(zero_copy_only=False)]
+    return codes
+
+
+def _joined(columns: tuple[Column, ...], parts: Sequence[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        empty = [pa.array([], pa.string()) for _ in columns]
+        return Rows(columns, _batch(columns, empty, 0), np.zeros(0, np.uint8), np.zeros(0, np.int64))
+    cells = [pa.concat_arrays([part.cells.column(place) for part in parts]) for place in range(len(columns))]
+    op, run = np.concatenate([part.op for part in parts]), np.concatenate([part.run for part in parts])
+    return Rows(columns, _batch(columns, cells, len(op)), op, run)

@@ -1,0 +1,112 @@
+"""How rows are handed to a statement: as one array per column, typed exactly as the columns are.
+
+Every value is read by its own type's input function from the text that its output function wrote, which is exact for
+every type there is. `unnest` of an array of the type does that. An array has no array type over it: its elements are
+handed over as texts, which PostgreSQL converts in the same way. A domain that takes no NULL cannot be the type of a
+column that may have none to show, as the new values of a delete: it is its base type then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+
+from trucker.change import Column, quote_identifier
+from trucker.postgres.connect import translated
+
+Connection = psycopg.Connection[Any]
+
+TEXT: Final = "pg_catalog.text"
+
+# Numbers and booleans, whose texts have no character that means something in an array.
+_PLAIN: Final = [16, 20, 21, 23, 26, 700, 701, 1700]
+
+# format_type() knows how modifiers are written; without one the name is qualified whatever the search path is.
+_TYPES: Final = """
+    with recursive wanted as (
+        select w.place, coalesce(t.oid, to_regtype(nullif(w.name, ''))::oid, 'text'::regtype::oid) as oid,
+               case when t.oid is null then -1 else w.typmod end as typmod
+          from unnest(%(oids)s::oid[], %(typmods)s::int[], %(names)s::text[])
+               with ordinality as w(oid, typmod, name, place)
+          left join pg_type t on t.oid = w.oid),
+    based as (
+        select w.place, w.oid, w.typmod, 0 as depth from wanted w
+        union all
+        select b.place, t.typbasetype, case when t.typtypmod = -1 then b.typmod else t.typtypmod end, b.depth + 1
+          from based b join pg_type t on t.oid = b.oid
+         where t.typtype = 'd')
+    select b.place::int - 1, t.typtype = 'd', t.typarray <> 0, t.typdelim::text,
+           quote_ident(n.nspname) || '.' || quote_ident(t.typname),
+           case when b.typmod = -1 then quote_ident(n.nspname) || '.' || quote_ident(t.typname)
+                else format_type(t.oid, b.typmod) end,
+           b.typmod <> -1, t.oid = any (%(plain)s::oid[])
+      from based b
+      join pg_type t on t.oid = b.oid
+      join pg_namespace n on n.oid = t.typnamespace
+     where b.depth = 0 or t.typtype <> 'd'
+     order by b.place, b.depth"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One column of rows on its way into a statement.
+
+    `type` is what the column is there, `element` what its array is of, and `plain` says that no value of it needs
+    quotes inside an array.
+    """
+
+    name: str
+    type: str
+    element: str
+    delimiter: str = ","
+    modified: bool = False
+    plain: bool = False
+
+    def parameter(self, number: int) -> str:
+        """The column, from the statement's parameter of this number."""
+        values = f"pg_catalog.unnest(${number}::{self.element}[])"
+        cast = f"::{self.type}" if self.modified or self.element != self.type else ""
+        return f"{values}{cast} as {quote_identifier(self.name)}"
+
+    @property
+    def null(self) -> str:
+        """The column where it is never known."""
+        return f"null::{self.type} as {quote_identifier(self.name)}"
+
+
+@translated("reading the catalogue")
+def given_columns(connection: Connection, columns: Sequence[Column]) -> list[Given]:
+    """How each of these is handed over. The session must take names from pg_catalog only, inside a transaction."""
+    arguments = {
+        "oids": [column.type_oid for column in columns],
+        "typmods": [column.typmod for column in columns],
+        "names": [column.type_name for column in columns],
+        "plain": _PLAIN,
+    }
+    rows = connection.execute(_TYPES.encode(), arguments).fetchall()
+    declared: dict[int, Given] = {}
+    base: dict[int, Given] = {}
+    domains: dict[int, str] = {}
+    for place, is_domain, has_array, delimiter, name, full, modified, plain in rows:
+        element = name if has_array else TEXT
+        found = Given(columns[place].name, full, element, delimiter if has_array else ",", modified, plain)
+        declared.setdefault(place, found)
+        if is_domain:
+            domains[place] = full
+        else:
+            base[place] = found
+    strict = {name for name in dict.fromkeys(domains.values()) if not _takes_null(connection, name)}
+    return [base[at] if domains.get(at) in strict else declared[at] for at in range(len(columns))]
+
+
+def _takes_null(connection: Connection, domain: str) -> bool:
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(f"select null::{domain}".encode())
+    except errors.IntegrityError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""SQL that takes long is told: which truck, which file, how many rows, how long. Never with data (I10)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+log = logging.getLogger("trucker.slow")
+
+
+@dataclass(slots=True)
+class Timing:
+    """One statement's doings: `rows` in, and `given` out where it gives any."""
+
+    rows: int
+    given: int | None = None
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowQueries:
+    """Whose statements they are, and from how many milliseconds on they are slow; 0 tells all. Pickles."""
+
+    truck: str
+    threshold_ms: int
+
+    @contextmanager
+    def watch(self, file: str, rows: int) -> Iterator[Timing]:
+        """Run a statement of a file inside; a failed one is told like any other."""
+        timing = Timing(rows)
+        began = time.perf_counter()
+        try:
+            yield timing
+        finally:
+            timing.milliseconds = (time.perf_counter() - began) * 1000
+            if timing.milliseconds >= self.threshold_ms:
+                self._tell(file, timing)
+
+    def _tell(self, file: str, timing: Timing) -> None:
+        took = round(timing.milliseconds)
+        given = "" if timing.given is None else f", {timing.given} rows out"
+        log.warning(
+            "slow query: truck %s, %s, %d rows%s, %d ms",
+            self.truck,
+            file,
+            timing.rows,
+            given,
+            took,
+            extra={
+                "truck": self.truck,
+                "file": file,
+                "rows": timing.rows,
+                "rows_out": timing.given,
+                "milliseconds": took,
+            },
+        )

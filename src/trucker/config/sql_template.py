@@ -125,11 +125,12 @@ class SqlTemplate:
         """The SQL for these rows. Raises a ConfigError, as for a column that `rows` has not."""
         if self.uses("input_table") and not _PLAIN.fullmatch(input_table):
             raise self._odd_name()
+        own = [name for name in rows.columns if not name.startswith(OLD) and name != OPERATION]
         names: dict[str, Any] = {
             "rows": rows.sql,
             OPERATION: operation,
             "input_table": input_table,
-            "new": _Members("new", {name: rows.column(name) for name in rows.columns if not name.startswith(OLD)}),
+            "new": _Members("new", {name: rows.column(name) for name in own}),
             "old": _Members(
                 "old", {name[len(OLD) :]: rows.column(name) for name in rows.columns if name.startswith(OLD)}
             ),

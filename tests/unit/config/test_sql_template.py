@@ -15,7 +15,7 @@ from trucker.config.sql_lexer import split_statements, tokens
 from trucker.config.sql_template import ANY_COLUMN, Relation, RenderedSql, SqlTemplate
 from trucker.errors import ConfigError, Place
 
-ROWS = Relation("(select 1) as r", ("id", 'Odd"Name', "operation", "old__id", 'old__Odd"Name'))
+ROWS = Relation("(select 1) as r", ("id", 'Odd"Name', "xid", "operation", "old__id", 'old__Odd"Name'))
 SPARK = Relation("`rows` as r", ("id", "b`t", "old__id"), "`")
 
 
@@ -47,7 +47,7 @@ def test_columns_are_quoted_whatever_they_are_called() -> None:
 
 def test_all_columns_in_a_loop() -> None:
     sql = rendered("select {{ old | join(', ') }}, {% for c in new %}{{ c }} {% endfor %}").text
-    assert sql == 'select r."old__id", r."old__Odd""Name", r."id" r."Odd""Name" r."operation" '
+    assert sql == 'select r."old__id", r."old__Odd""Name", r."id" r."Odd""Name" r."xid" '
 
 
 def test_lookups_and_transformed() -> None:
@@ -115,7 +115,7 @@ def test_it_pickles() -> None:
 LOOPS = """\
 -- a comment
 select {{ new.id }} as one,
-{%- for c in ["id", "operation"] %}
+{%- for c in ["id", "xid"] %}
   {{- new[c] }} as two{{ loop.index }}, x{{ c }} as three,
 {%- endfor %}
   {% if operation == "delete" -%}
@@ -137,7 +137,7 @@ from {{ rows }} where five
         ("as two1", 4, 17),
         ("as two2", 4, 17),
         ("1, xid", 4, 23),
-        ("xoperation", 4, 41),
+        ("xxid", 4, 41),
         ("as three", 4, 50),
         ("gone", 7, 7),
         ("as four", 10, 16),

@@ -101,14 +101,11 @@ def _described(connection: Connection, sql: RenderedSql, given: Sequence[Given],
     _refuse_fields(whole, statement, fields)
     explain = "explain (format json) "
     try:
-        plan = (
-            next(stream(connection, explain + statement.text, [None] * len(given) if ROWS in sql.text else ()))
-            .column(0)[0]
-            .as_py()
-        )
+        parameters = [None] * len(given) if ROWS in sql.text else []
+        (answer,) = stream(connection, explain + statement.text, parameters)
     except psycopg.Error as error:
         raise refused(error, whole, statement.offset - len(explain), names, connection.info.user) from None
-    if _writes(json.loads(plan)):
+    if _writes(json.loads(answer.column(0)[0].as_py())):
         raise ConfigError(
             "the statement writes, or locks rows, at the source",
             place=whole.place(statement.offset),

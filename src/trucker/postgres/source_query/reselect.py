@@ -6,6 +6,7 @@ What is read is the value of now. A row that is gone by now has its delete on th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -99,11 +100,13 @@ def _read(connection: Connection, schema: TableSchema, names: Sequence[str], key
     ]
     pieces, size = [], 0
     try:
-        for piece in stream(connection, _statement(schema, names, [numbers, *given], equals), parameters):
-            pieces.append(piece)
-            size += piece.nbytes
-            if size > LARGEST:
-                raise _too_large(schema)
+        statement = _statement(schema, names, [numbers, *given], equals)
+        with closing(stream(connection, statement, parameters)) as found:
+            for piece in found:
+                pieces.append(piece)
+                size += piece.nbytes
+                if size > LARGEST:
+                    raise _too_large(schema)
     except (errors.UndefinedColumn, errors.UndefinedTable) as error:
         raise _gone(schema, error) from None
     except psycopg.Error as error:

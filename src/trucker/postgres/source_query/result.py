@@ -5,7 +5,7 @@ Rows come in pieces while the statement still runs, so that one that gives too m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,10 +55,11 @@ def describe(connection: Connection, statement: str) -> list[Field]:
     ]
 
 
-def stream(connection: Connection, statement: str, parameters: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
+def stream(connection: Connection, statement: str, parameters: Sequence[bytes | None]) -> Generator[pa.RecordBatch]:
     """Run it and give its rows in pieces, the columns called 0, 1, …; psycopg's errors pass through.
 
-    Until the iteration ends the connection is busy; one that is left early cancels the statement.
+    Until the iteration ends the connection is busy; one that is left early must be closed,
+    which cancels the statement.
     """
     link = connection.pgconn
     link.send_query_params(statement.encode(), parameters)

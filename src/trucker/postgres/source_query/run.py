@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -59,10 +59,9 @@ def run_query(
         op = int(part.op[0])
         sql, statement = texts[op]
         running = _Running(sql, statement, timeout, _watch(slow, query, len(part)))
-        made += [
-            _result(query, query.variants[op], batch, op, int(part.run[0]))
-            for batch in running.batches(connection, _parameters(query, query.variants[op], part), rows_max)
-        ]
+        variant = query.variants[op]
+        with closing(running.batches(connection, _parameters(query, variant, part), rows_max)) as batches:
+            made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
     return _joined(query.columns, made)
 
 
@@ -88,8 +87,9 @@ def query_chunk(
     sql, statement = variant.with_rows(_chunk_relation(query, chunk, lsn))
     most = max(rows_max, chunk.bytes // SMALLEST_ROW)
     running = _Running(sql, statement, timeout, _watch(slow, query, 0))
-    for batch in running.batches(connection, (), most):
-        yield _result(query, variant, batch, INSERT, 0)
+    with closing(running.batches(connection, (), most)) as batches:
+        for batch in batches:
+            yield _result(query, variant, batch, INSERT, 0)
     with translated(f"copying table {chunk.leaf}"):
         refuse_rewritten(connection)
 
@@ -157,11 +157,11 @@ class _Running:
 
     def batches(
         self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch]:
         began = time.monotonic()
         try:
-            with self.watch as timing:
-                yield from self._counted(stream(connection, self.statement.text, parameters), timing, rows_max)
+            with self.watch as timing, closing(stream(connection, self.statement.text, parameters)) as batches:
+                yield from self._counted(batches, timing, rows_max)
         except psycopg.Error as error:
             took = time.monotonic() - began
             raise failed(error, self.sql, self.statement.offset, timeout=self.timeout, took=took) from None

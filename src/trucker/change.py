@@ -222,8 +222,8 @@ class Changes:
                 new.append(self.new.column(column.name))
                 old.append(self.old.column(column.name))
                 continue
-            new.append(_constant(column.missing_value, given))
-            old.append(_constant(column.missing_value, full))
+            new.append(constant_cells(column.missing_value, given))
+            old.append(constant_cells(column.missing_value, full))
             if schema.key and updates.any():
                 unchanged[column.name] = updates
         names = list(schema.names)
@@ -369,7 +369,7 @@ def null_rows(schema: TableSchema, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(count, pa.string())] * len(names), names=names)
 
 
-def _constant(text: str | None, rows: Mask) -> pa.Array:
+def constant_cells(text: str | None, rows: Mask) -> pa.Array:
     """`text` in the marked rows, NULL in the others."""
     if text is None or not rows.any():
         return pa.nulls(len(rows), pa.string())

@@ -230,6 +230,7 @@ class _Loading:
         document = self._document(folder / TRUCK_FILE)
         if document is None:
             return None
+        document = self._with_rule_keys(document)
         for key in ("name", "folder", "files"):
             if key in document.entries:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
@@ -240,7 +241,31 @@ class _Loading:
             return None
         values = document.plain() | {"name": folder.name, "folder": folder.absolute(), "files": files}
         truck: TruckConfig | None = self._check(TruckConfig, document, values)
+        if truck is not None:
+            for index, rule in enumerate(truck.rules):
+                rule.placed(document.at(("rules", index)))
         return truck
+
+    def _with_rule_keys(self, document: Item) -> Item:
+        """The document with every rule's `key_path` replaced by the `key` that its file holds."""
+        rules = document.entries.get("rules")
+        if rules is None or not isinstance(rules.value, tuple):
+            return document
+        made = replace(rules, value=tuple(self._with_rule_key(rule) for rule in rules.value))
+        return replace(document, value={**document.entries, "rules": made})
+
+    def _with_rule_key(self, rule: Item) -> Item:
+        hashing = rule.entries.get("hash")
+        path = hashing.entries.get("key_path") if hashing else None
+        if hashing is None or path is None:
+            return rule
+        rest = {key: entry for key, entry in hashing.entries.items() if key != "key_path"}
+        if "key" in rest:
+            self._error('the rule has both "key" and "key_path"', path.key_place, "remove one of them", "TRK105")
+        else:
+            found = self._from_file("key_path", path)
+            rest["key"] = replace(path, value="?") if found is _UNREADABLE else found
+        return replace(rule, value={**rule.entries, "hash": replace(hashing, value=rest)})
 
     def _sql_file(self, path: Path) -> SqlFile | None:
         label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)

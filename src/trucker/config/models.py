@@ -29,6 +29,7 @@ from trucker.config.connections import (
     Timeouts,
 )
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
+from trucker.config.rules import RuleConfig
 from trucker.config.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
 
@@ -51,6 +52,7 @@ __all__ = [
     "ProjectConfig",
     "ProjectFile",
     "RetryConfig",
+    "RuleConfig",
     "SparkConfig",
     "Ssl",
     "StdoutConnection",
@@ -264,6 +266,9 @@ class TruckFile(Model):
     )
     slow_query_threshold_ms: int | None = Field(
         default=None, ge=0, description="Instead of the project's, for the SQL files of this truck."
+    )
+    rules: tuple[RuleConfig, ...] = Field(
+        default=(), description="What is done to rows before any SQL, in the order written."
     )
 
 

@@ -48,6 +48,7 @@ _WRONG: Final = {
     "model_type": "must hold keys and values",
     "path_type": "must be a path",
     "string_pattern_mismatch": "may have letters, digits, _, - and . only, begins with no - or ., and has at most 63",
+    "string_too_long": "must not be that long",
     "string_too_short": "must not be empty",
     "string_type": "must be a text",
     "too_short": "must not be empty",

@@ -1,0 +1,370 @@
+"""Rules of a truck, as truck.yml has them: what is done to rows before any SQL, in the order written.
+
+    rules:
+      - mask: {column: email, keep_first: 1, keep_last: 4}
+      - filter: {column: country, in: [DE, AT]}
+        tables: shop.*
+      - constant: {region: eu}
+
+What a rule means for a table is found out by `engine.rules`; here is what can be seen without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from trucker.change import TableId
+from trucker.config.cast_types import TypeNameError, parse_type
+from trucker.config.connections import Model, Text
+from trucker.config.document import Item
+from trucker.config.patterns import PatternError, parse_pattern, parse_table, select_tables
+from trucker.config.values import Texts, one_or_many, refuse
+from trucker.errors import Place
+
+Operation = Literal["insert", "update", "delete"]
+
+ANY_OPERATION: Final = frozenset({"insert", "update", "delete"})
+_WHOLE_TABLE: Final = {
+    "exclude": "a table has its columns in every change",
+    "rename": "a column has one name in every change",
+    "cast": "a column has one type in every change",
+    "route": "the rows of a table go to one place",
+}
+_PATTERN_REMEDY: Final = "write schema.table or patterns such as public.*"
+
+Operations = Annotated[
+    tuple[Operation, ...],
+    Field(min_length=1),
+    BeforeValidator(one_or_many),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["insert", "update", "delete"]},
+                {"type": "array", "items": {"enum": ["insert", "update", "delete"]}, "minItems": 1},
+            ],
+            "title": "operation or list of operations",
+        }
+    ),
+]
+
+
+def _type(value: str) -> str:
+    try:
+        parse_type(value)
+    except TypeNameError as error:
+        raise refuse(str(error), remedy="write one of those types, or use SQL (input.sql) for others") from None
+    return value
+
+
+TypeName = Annotated[str, AfterValidator(_type)]
+
+
+class _OnColumns(Model):
+    """A rule for one column or several."""
+
+    column: Text | None = Field(default=None, description="The column.")
+    columns: Texts = Field(default=(), description="Instead of column: several.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _column_or_columns(cls, data: Any) -> Any:
+        """`columns` always says which: a `column` is a list of one."""
+        if not isinstance(data, dict):
+            return data
+        one, many = data.get("column"), data.get("columns")
+        if one is None and many is None:
+            raise refuse("the rule names no column", remedy="add column: or columns:")
+        if one is not None and many is not None and many not in ([one], (one,)):
+            raise refuse("the rule has both column and columns", key="columns", remedy="remove one of them")
+        return data if one is None else {**data, "columns": [one if isinstance(one, str) and one else "?"]}
+
+
+class MaskRule(_OnColumns):
+    """Characters replaced, all but some at both ends. A value that is not longer than those is masked whole."""
+
+    keep_first: int = Field(default=0, ge=0, description="How many characters stay at the beginning.")
+    keep_last: int = Field(default=0, ge=0, description="How many characters stay at the end.")
+    with_: Text = Field(
+        default="*",
+        max_length=1,
+        validation_alias="with",
+        serialization_alias="with",
+        description="What stands for each of the others.",
+    )
+
+
+class HashRule(_OnColumns):
+    """Values replaced by their HMAC-SHA256 under a key, as 64 hexadecimal digits."""
+
+    key: SecretStr = Field(min_length=1, description="The secret key. `key_path` reads it from a file.")
+
+
+class RegexRule(_OnColumns):
+    """Every match of a regular expression (RE2's syntax) replaced."""
+
+    pattern: Text = Field(description="The regular expression.")
+    replacement: str = Field(description=r"What stands for each match; `\1` is the first group, `\0` the match itself.")
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        try:
+            pc.replace_substring_regex(pa.array([""]), pattern=self.pattern, replacement=self.replacement)
+        except pa.ArrowInvalid as error:
+            raise _bad_regex(str(error), self.pattern) from None
+        return self
+
+
+class FilterRule(Model):
+    """Only rows whose value compares as said. NULL never does. Several filters must all let a row pass."""
+
+    column: Text = Field(description="The column.")
+    eq: str | None = Field(default=None, description="Equal to this.")
+    ne: str | None = Field(default=None, description="Not equal to this.")
+    gt: str | None = Field(default=None, description="Greater than this.")
+    gte: str | None = Field(default=None, description="Greater than this, or equal.")
+    lt: str | None = Field(default=None, description="Less than this.")
+    lte: str | None = Field(default=None, description="Less than this, or equal.")
+    contains: Text | None = Field(default=None, description="Text with this in it.")
+    in_: Texts | None = Field(
+        default=None, validation_alias="in", serialization_alias="in", description="Equal to one of these."
+    )
+    is_null: bool | None = Field(default=None, description="`true`: NULL; `false`: any value.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_comparison(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        given = [name for name in COMPARISONS if name in data]
+        if len(given) != 1:
+            raise refuse(
+                "the filter compares with nothing" if not given else "the filter has more than one comparison",
+                key=given[1] if given else "",
+                remedy=f"give it one of {', '.join(COMPARISONS)}; each further condition is a filter of its own",
+            )
+        if data[given[0]] is None:
+            raise refuse(f'"{given[0]}" has no value', key=given[0], remedy="for NULL, write is_null: true")
+        return data
+
+    @property
+    def comparison(self) -> str:
+        """The one that is given, by its name in YAML."""
+        return next(name for name in COMPARISONS if getattr(self, _field(name)) is not None)
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        """What is compared with."""
+        value = getattr(self, _field(self.comparison))
+        if isinstance(value, bool):
+            return ()
+        return (value,) if isinstance(value, str) else tuple(value)
+
+
+COMPARISONS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "in", "is_null")
+
+
+class ConstantValue(Model):
+    """A value for a new column."""
+
+    value: str = Field(description="The value, as PostgreSQL writes it.")
+    type: TypeName = Field(default="text", description="The new column's type.")
+
+
+class RouteRule(Model):
+    """Another destination table than the output says."""
+
+    table: Text | None = Field(default=None, description="The input table; or tables beside the rule.")
+    to: Text = Field(description="The destination table, `schema.table`; `schema.*` keeps the table's name.")
+
+    @field_validator("table")
+    @classmethod
+    def _one_table(cls, value: str | None) -> str | None:
+        if value is not None:
+            _checked(parse_table, value, "write schema.table; patterns go under tables, beside route")
+        return value
+
+    @field_validator("to")
+    @classmethod
+    def _somewhere(cls, value: str) -> str:
+        pattern = _checked(parse_pattern, value, "write schema.table, or schema.*")
+        if pattern.excludes or (pattern.exact is None and not (pattern.schema.exact and value.endswith(".*"))):
+            raise refuse("this is no table to write to", remedy="write schema.table, or schema.*")
+        return value
+
+    def output(self, source: TableId) -> TableId:
+        """Where the rows of a table go."""
+        pattern = parse_pattern(self.to)
+        return pattern.exact or TableId(pattern.schema.exact or source.schema, source.name)
+
+
+def _constant(value: Any) -> Any:
+    """A text is a value of type text."""
+    return {"value": value} if isinstance(value, str) else value
+
+
+Constant = Annotated[ConstantValue, BeforeValidator(_constant)]
+
+
+class RuleConfig(Model):
+    """One rule: what it does, and for which tables and operations."""
+
+    mask: MaskRule | None = Field(default=None, description="Replace characters: `mask: {column: email}`.")
+    hash: HashRule | None = Field(default=None, description="Replace values by keyed hashes.")
+    regex: RegexRule | None = Field(default=None, description="Replace what a regular expression matches.")
+    filter: FilterRule | None = Field(default=None, description="Take only some rows.")
+    exclude: Texts | None = Field(default=None, description="Leave columns out: `exclude: [notes, photo]`.")
+    rename: dict[Text, Text] | None = Field(
+        default=None, min_length=1, description="Give columns other names: `rename: {old: new}`."
+    )
+    cast: dict[Text, TypeName] | None = Field(
+        default=None, min_length=1, description="Give columns another type: `cast: {amount: text}`."
+    )
+    constant: dict[Text, Constant] | None = Field(
+        default=None,
+        min_length=1,
+        description="Add columns: `constant: {region: eu}`, `constant: {level: {value: 3, type: integer}}`.",
+    )
+    route: RouteRule | None = Field(default=None, description="Write a table's rows to another table.")
+    tables: Texts | None = Field(
+        default=None, description="For these input tables only, names and patterns; otherwise for all that it fits."
+    )
+    operations: Operations | None = Field(
+        default=None,
+        description="For changes of these operations only: `insert`, `update`, `delete`. Rows of the first copy are"
+        " inserts.",
+    )
+
+    _places: Mapping[tuple[str, ...], Place] = PrivateAttr(default={})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_kind(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        given = [kind for kind in KINDS if kind in data]
+        if len(given) == 1:
+            return data
+        if not given and (data.keys() - {"tables", "operations"}):
+            return data  # the unknown key is told
+        raise refuse(
+            "the rule says nothing to do" if not given else "a rule does one thing",
+            key=given[1] if given else "",
+            remedy=f"begin each rule with one of {', '.join(KINDS)}",
+        )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if all(getattr(self, kind) is None for kind in KINDS):
+            given = next((kind for kind in KINDS if kind in self.model_fields_set), "")
+            raise refuse(f'"{given}" has no value', key=given, remedy="say what the rule is to do")
+        if self.operations and self.kind in _WHOLE_TABLE:
+            raise refuse(
+                f"{self.kind} cannot be limited to operations: {_WHOLE_TABLE[self.kind]}",
+                key="operations",
+                remedy="remove operations",
+            )
+        if self.tables:
+            for index, text in enumerate(self.tables):
+                _checked(parse_pattern, text, _PATTERN_REMEDY, str(index))
+            if all(parse_pattern(text).excludes for text in self.tables):
+                raise refuse("tables only says what to leave out", key="tables", remedy="add what the rule is for")
+        if self.route and self.route.table and self.tables:
+            raise refuse("the route has both table and tables", key="tables", remedy="remove one of them")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """What it does, by its name in YAML."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def applies_to(self) -> frozenset[str]:
+        """The operations it is for."""
+        return frozenset(self.operations) if self.operations else ANY_OPERATION
+
+    def concerns(self, table: TableId) -> bool:
+        """Whether the rule is for a table, by the table's name."""
+        if self.route and self.route.table:
+            return parse_table(self.route.table) == table
+        return self.tables is None or bool(select_tables(self.tables, [table]))
+
+    def names(self, table: TableId) -> bool:
+        """Whether the rule names the table without a wildcard, so that it must fit it."""
+        return any(parse_pattern(text).exact == table for text in self.tables or ())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it needs in a table."""
+        for rule in (self.mask, self.hash, self.regex):
+            if rule is not None:
+                return rule.columns
+        if self.filter is not None:
+            return (self.filter.column,)
+        return tuple(self.exclude or self.rename or self.cast or ())
+
+    def place(self, *path: str) -> Place | None:
+        """Where in truck.yml a part of it stands, or the nearest that is known around it."""
+        while path and path not in self._places:
+            path = path[:-1]
+        return self._places.get(path)
+
+    def placed(self, item: Item) -> None:
+        """Keep where its parts stand."""
+        self._places = dict(_places(item, ()))
+
+
+KINDS: Final = ("mask", "hash", "regex", "filter", "exclude", "rename", "cast", "constant", "route")
+
+
+def _places(item: Item, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Place]]:
+    yield path, item.place
+    for key, entry in item.entries.items():
+        yield from _places(entry, (*path, key))
+    if isinstance(item.value, tuple):
+        for index, entry in enumerate(item.value):
+            yield from _places(entry, (*path, str(index)))
+
+
+def _field(name: str) -> str:
+    return "in_" if name == "in" else name
+
+
+def _checked(parse: Any, text: str, remedy: str, key: str = "") -> Any:
+    try:
+        return parse(text)
+    except PatternError as error:
+        raise refuse(str(error), key=key, remedy=remedy) from None
+
+
+def _bad_regex(message: str, pattern: str) -> Exception:
+    """What RE2 says, with the place in the pattern that it is about, which it quotes at the end."""
+    kind, _, reason = message.partition(": ")
+    if "replacement" in kind:
+        return refuse(
+            "the replacement asks for a group that the pattern has not, or has a backslash too many",
+            key="replacement",
+            remedy=r"write \1 to \9 for groups of the pattern, and \\ for a backslash",
+        )
+    what, _, fragment = reason.partition(": ")
+    at = pattern.find(fragment)
+    # Arrow puts a group of its own around the pattern; what is missing is missed at the end.
+    where = f"at its character {at + 1}" if at >= 0 else "at its end"
+    return refuse(
+        f"the pattern is no regular expression: {what}, {where}",
+        key="pattern",
+        remedy="correct it; the syntax is RE2's, without look-around and back-references",
+    )

@@ -1,0 +1,135 @@
+"""Dates and times between PostgreSQL's text and integers of the same order.
+
+A date counts days and a timestamp microseconds from 2000-01-01, which is PostgreSQL's own way, so that every one it has
+fits. Infinity is the greatest and the least integer. Years of four digits go through Arrow; the odd ones, before Christ
+or after 9999, are taken apart.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64s = npt.NDArray[np.int64]
+
+LATEST: Final = np.iinfo(np.int64).max
+EARLIEST: Final = np.iinfo(np.int64).min
+DAY: Final = 86_400_000_000
+_EPOCH_DAYS: Final = 10_957  # 2000-01-01, counted from 1970
+_USUAL: Final = r"^\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?(?:\+00)?)?$"
+_ODD: Final = (
+    r"^(?P<year>\d+)-(?P<month>\d\d)-(?P<day>\d\d)(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"(?:\.(?P<fraction>\d{1,6}))?(?:\+00)?)?(?P<era> BC)?$"
+)
+_WRITTEN: Final = re.compile(
+    r"(\d{4,6})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?"
+    r"\s*(Z|[+-]\d\d(?::?\d\d)?)?(\s*BC)?",
+    re.IGNORECASE,
+)
+_FIRST_DAY: Final = -2_451_545  # 4714-11-24 BC
+_LAST_YEAR: Final = 294_276
+_CYCLE: Final = 146_097  # days in 400 years
+
+
+def moments(cells: pa.Array) -> pa.Array:
+    """An int64 of microseconds for each date or timestamp that PostgreSQL wrote, NULL for NULL."""
+    missing = np.asarray(pc.is_null(cells))
+    found = np.zeros(len(cells), np.int64)
+    usual = np.asarray(pc.fill_null(pc.match_substring_regex(cells, _USUAL), False))
+    if usual.any():
+        found[usual] = _usual(cells if usual.all() else cells.take(pa.array(np.flatnonzero(usual))))
+    rest = np.flatnonzero(~usual & ~missing)
+    if len(rest):
+        found[rest] = _unusual(cells.take(pa.array(rest)))
+    return pa.array(found, mask=missing)
+
+
+def _usual(cells: pa.Array) -> Int64s:
+    plain = pc.replace_substring(cells, "+00", "") if pc.any(pc.ends_with(cells, "+00")).as_py() else cells
+    return np.asarray(plain.cast(pa.timestamp("us")).cast(pa.int64())) - _EPOCH_DAYS * DAY
+
+
+def _unusual(cells: pa.Array) -> Int64s:
+    endless = np.asarray(pc.match_substring(cells, "infinity"))
+    below = np.asarray(pc.starts_with(cells, "-"))
+    parts = pc.extract_regex(cells, pattern=_ODD)
+    if (np.asarray(pc.is_null(parts)) & ~endless).any():
+        raise ValueError("a date or timestamp that PostgreSQL did not write")
+
+    def part(name: str) -> Int64s:
+        text = parts.field(name)
+        return np.asarray(pc.fill_null(pc.if_else(pc.equal(text, ""), "0", text), "0").cast(pa.int64()))
+
+    year = part("year")
+    bc = np.asarray(pc.fill_null(pc.equal(parts.field("era"), " BC"), False))
+    fraction = pc.utf8_rpad(pc.fill_null(parts.field("fraction"), ""), 6, "0").cast(pa.int64())
+    days = days_of(np.where(bc, 1 - year, year), part("month"), part("day"))
+    seconds = (part("hour") * 60 + part("minute")) * 60 + part("second")
+    found = days * DAY + seconds * 1_000_000 + np.asarray(fraction)
+    return np.where(endless, np.where(below, EARLIEST, LATEST), found)
+
+
+def days_of(year: Int64s, month: Int64s, day: Int64s) -> Int64s:
+    """Days from 2000-01-01 of the Gregorian calendar, which has a year 0 (1 BC) and goes back for ever."""
+    early = month <= 2
+    y = year - early
+    era = np.floor_divide(y, 400)
+    of_era = y - era * 400
+    of_year = (153 * (month + np.where(early, 9, -3)) + 2) // 5 + day - 1
+    days = era * _CYCLE + of_era * 365 + of_era // 4 - of_era // 100 + of_year
+    return np.asarray(days - 730_425, np.int64)  # 0000-03-01 to 2000-01-01
+
+
+def moment_text(text: str, *, zone: bool, clock: bool) -> str | None:
+    """A literal as PostgreSQL would write it in UTC; None where it is no date (or timestamp, with `clock`).
+
+    Without an offset a timestamp with time zone is taken as UTC; others must have none.
+    """
+    word = text.strip().lower()
+    if word in ("infinity", "-infinity"):
+        return word
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None or (match[8] and not zone) or (match[4] and not clock):
+        return None
+    year, era = int(match[1]), match[9]
+    month, day, hour, minute, second = (int(part or 0) for part in match.groups()[1:6])
+    # A year of the same calendar in Python's range: 400 years on, all is the same.
+    stand_in = (1 - year if era else year) % 400 + 2000
+    try:
+        at = datetime(stand_in, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+    shifted = at - _offset(match[8])
+    meant = (1 - year if era else year) + shifted.year - stand_in
+    if year == 0 or not _within(meant, shifted, clock=clock):
+        return None
+    return _written(meant, shifted, match[7] or "", zone, clock)
+
+
+def _within(year: int, at: datetime, *, clock: bool) -> bool:
+    """Whether PostgreSQL's type goes that far."""
+    first = days_of(np.array([year]), np.array([at.month]), np.array([at.day]))[0] >= _FIRST_DAY
+    return bool(first) and (not clock or year <= _LAST_YEAR)
+
+
+def _offset(text: str | None) -> timedelta:
+    if not text or text in "zZ":
+        return timedelta()
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    amount = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -amount if text[0] == "-" else amount
+
+
+def _written(year: int, at: datetime, fraction: str, zone: bool, clock: bool) -> str:
+    date = f"{year if year > 0 else 1 - year:04d}-{at.month:02d}-{at.day:02d}"
+    era = "" if year > 0 else " BC"
+    if not clock:
+        return date + era
+    digits = fraction.rstrip("0")
+    return f"{date} {at:%H:%M:%S}{'.' + digits if digits else ''}{'+00' if zone else ''}{era}"

@@ -1,0 +1,387 @@
+"""From rules and a table's shape to the steps that apply them, and the shape that comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trucker.change import Changes, Column, TableSchema
+from trucker.config.cast_types import CastType, parse_type
+from trucker.config.problems import nearest
+from trucker.config.rules import RuleConfig
+from trucker.engine.rules.casts import cast, castable
+from trucker.engine.rules.compare import Literal, comparison_of, is_text
+from trucker.engine.rules.filters import Filter, settled
+from trucker.engine.rules.steps import (
+    Cast,
+    Constant,
+    Frame,
+    Hashed,
+    Masked,
+    Replaced,
+    Reshape,
+    Rewrite,
+    Step,
+)
+from trucker.errors import ConfigError, SourceError
+
+TEXT: Final = CastType("text")
+_TEXTS: Final = frozenset({25, 1043})
+_ORDERS: Final = ("gt", "gte", "lt", "lte")
+_MERGING: Final = ("mask", "regex", "cast")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """The rules for one shape of one table. Pickles.
+
+    `origin` has, for each column of `schema` that the input has too, its name there. `altered` says which of the
+    schema's columns have other values than the input's, and by which kinds of rules. `judged` are the input's columns
+    that filters look at. `skipped` are columns that rules name and the table has not, by the rule's number.
+    """
+
+    input: TableSchema
+    schema: TableSchema
+    steps: tuple[Step, ...]
+    origin: dict[str, str]
+    altered: dict[str, frozenset[str]]
+    judged: frozenset[str] = frozenset()
+    skipped: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def filters(self) -> bool:
+        """Whether rows may be left out."""
+        return any(isinstance(step, Filter) for step in self.steps)
+
+    @property
+    def merging(self) -> tuple[str, ...]:
+        """The columns whose values may be equal where the source's are not."""
+        return tuple(name for name, kinds in self.altered.items() if not kinds.isdisjoint(_MERGING))
+
+    @property
+    def merges_keys(self) -> bool:
+        """Whether rows of different keys may come out with the same: net changes have to be folded again then."""
+        return not set(self.merging).isdisjoint(self.schema.key)
+
+    def apply(self, changes: Changes) -> Changes:
+        """The changes as the rules make them. `changes.schema` is `input`. Raises `DataError` for what does not fit."""
+        frame = Frame.of(changes)
+        for step in self.steps:
+            frame = step.apply(frame)
+        changes = settled(frame)
+        return changes if changes.schema == self.schema else replace(changes, schema=self.schema)
+
+
+def compile_rules(rules: Sequence[RuleConfig], schema: TableSchema) -> RuleSet:
+    """The rules for a table of this shape; `ConfigError` where one cannot be for it, with its place in truck.yml.
+
+    A rule for a column that the table has not is passed over (`engine.rules.check` sees to it that every rule has some
+    use), but a filter never is, nor a rule for a column that has been renamed at the source (I10).
+    """
+    return _Compiling(schema).compile(rules)
+
+
+class _Compiling:
+    """The table's shape as it is after the rules so far."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.input = schema
+        self.schema = schema
+        self.steps: list[Step] = []
+        self.origin = {name: name for name in schema.names}
+        self.altered: dict[str, frozenset[str]] = {}
+        self.judged: set[str] = set()
+        self.skipped: list[tuple[int, str]] = []
+        self.constants: set[str] = set()
+
+    def compile(self, rules: Sequence[RuleConfig]) -> RuleSet:
+        for number, rule in enumerate(rules):
+            if rule.route is None and rule.concerns(self.input.table):
+                getattr(self, f"_{rule.kind}")(number, rule)
+        hides_key = any(not kinds.isdisjoint({"mask", "hash", "regex"}) for kinds in self._of_key())
+        steps = (replace(s, names_key=False) if hides_key and isinstance(s, Cast) else s for s in self.steps)
+        return RuleSet(
+            self.input,
+            self.schema,
+            tuple(steps),
+            self.origin,
+            self.altered,
+            frozenset(self.judged),
+            tuple(self.skipped),
+        )
+
+    def _of_key(self) -> list[frozenset[str]]:
+        return [self.altered.get(name, frozenset()) for name in self.schema.key or self.schema.names]
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def _mask(self, number: int, rule: RuleConfig) -> None:
+        assert rule.mask is not None
+        mask = rule.mask
+        for column in self._columns(number, rule):
+            after = column if _keeps_type(column) else _typed(column, TEXT)
+            self._rewrite(rule, after, Masked, mask.keep_first, mask.keep_last, mask.with_)
+
+    def _hash(self, number: int, rule: RuleConfig) -> None:
+        assert rule.hash is not None
+        for column in self._columns(number, rule):
+            self._rewrite(rule, _typed(column, TEXT), Hashed, rule.hash.key)
+
+    def _regex(self, number: int, rule: RuleConfig) -> None:
+        assert rule.regex is not None
+        for column in self._columns(number, rule):
+            self._rewrite(rule, _typed(column, TEXT), Replaced, rule.regex.pattern, rule.regex.replacement)
+
+    def _rewrite(self, rule: RuleConfig, after: Column, kind: type[Rewrite], *settings: Any) -> None:
+        name = after.name
+        if rule.operations and (name in self.schema.key or not self.schema.key):
+            raise ConfigError(
+                f"{rule.kind} of column {name} cannot be limited to operations: it is of the key of {self.input.table}"
+                if self.schema.key
+                else f"{rule.kind} of column {name} cannot be limited to operations: {self.input.table} has no key, so"
+                " that its whole rows tell which is which",
+                place=rule.place("operations"),
+                remedy="remove operations: a row must have the same key in every change",
+                code="TRK142",
+            )
+        step = kind(name, rule.applies_to, self._with(after), *settings)
+        if after.missing_value is not None and "insert" in rule.applies_to:
+            value = step.cells(pa.array([after.missing_value], pa.string()))[0].as_py()
+            step = replace(step, schema=self._with(replace(after, missing_value=value)))
+        self._add(step, step.schema)
+        self._alter(name, rule.kind)
+
+    def _cast(self, number: int, rule: RuleConfig) -> None:
+        for column in self._columns(number, rule):
+            to = parse_type((rule.cast or {})[column.name])
+            if not castable(column, to):
+                raise ConfigError(
+                    f"column {column.name} of {self.input.table} is {_type_of(column)}, whose text is no"
+                    f" {to.type_name}",
+                    place=rule.place("cast", column.name),
+                    remedy="cast it to text, or convert it with SQL (input.sql)",
+                    code="TRK143",
+                )
+            after = _typed(column, to)
+            if column.missing_value is not None:
+                value, bad = cast(pa.array([column.missing_value], pa.string()), column, to)
+                after = replace(after, missing_value=None if bad.any() else value[0].as_py())
+            self._add(Cast(column, to, self._with(after)), self._with(after))
+            if to != TEXT:
+                self._alter(column.name, rule.kind)
+
+    def _constant(self, number: int, rule: RuleConfig) -> None:
+        for name, said in (rule.constant or {}).items():
+            to = parse_type(said.type)
+            value, bad = cast(pa.array([said.value], pa.string()), Column(name, 25, type_name="text"), to)
+            if bad.any() or not castable(Column(name, 25, type_name="text"), to):
+                raise ConfigError(
+                    f"the constant for {name} is no {to.type_name}",
+                    place=rule.place("constant", name),
+                    remedy="correct the value, or its type",
+                    code="TRK141",
+                )
+            text = str(value[0].as_py())
+            column = _typed(Column(name, 25, missing_value=text if "insert" in rule.applies_to else None), to)
+            self._place_for(name, column, rule)
+            again = name in self.schema.names
+            schema = self.schema if again else replace(self.schema, columns=(*self.schema.columns, column))
+            self.constants.add(name)
+            self._add(Constant(name, text, rule.applies_to, schema), schema)
+
+    def _place_for(self, name: str, column: Column, rule: RuleConfig) -> None:
+        """A constant is a new column, or another value, for other operations, of one that a constant made."""
+        if name not in self.schema.names:
+            return
+        there = self.schema.column(name)
+        if name not in self.constants or there.type_name != column.type_name:
+            raise ConfigError(
+                f"{self.input.table} has a column {name} already",
+                place=rule.place("constant", name),
+                remedy="give the constant another name, or exclude or rename that column before",
+                code="TRK142",
+            )
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _filter(self, number: int, rule: RuleConfig) -> None:
+        said = rule.filter
+        assert said is not None
+        column = self._find(rule, said.column)
+        if column is None:
+            raise self._no_column(rule, said.column)
+        if said.comparison == "is_null":
+            step = Filter(column, "is_null", (), rule.applies_to, bool(said.is_null))
+        else:
+            step = Filter(column, said.comparison, self._literals(rule, column), rule.applies_to)
+        self.steps.append(step)
+        self.judged.add(self.origin.get(column.name, column.name))
+
+    def _literals(self, rule: RuleConfig, column: Column) -> tuple[Literal, ...]:
+        said = rule.filter
+        assert said is not None
+        name, how = said.comparison, comparison_of(column)
+        if name == "contains":
+            if not is_text(column):
+                raise self._cannot(rule, column, "contains is for texts", "cast the column to text before the filter")
+            return said.literals
+        if name in _ORDERS and not how.ordered:
+            raise self._cannot(
+                rule,
+                column,
+                "values of such a type are only told apart here, and have no order",
+                "use eq, ne, in or is_null; or SQL (input.where, input.sql)",
+            )
+        found = [how.read(text) for text in said.literals]
+        for index, literal in enumerate(found):
+            if literal is None:
+                path = ("filter", name, str(index)) if name == "in" else ("filter", name)
+                raise ConfigError(
+                    f"column {column.name} of {self.input.table} is {_type_of(column)}: this is not {how.what}",
+                    place=rule.place(*path),
+                    remedy=f"write {how.what}, such as {how.example}",
+                    code="TRK141",
+                )
+        return tuple(literal for literal in found if literal is not None)
+
+    def _cannot(self, rule: RuleConfig, column: Column, why: str, remedy: str) -> ConfigError:
+        assert rule.filter is not None
+        return ConfigError(
+            f"column {column.name} of {self.input.table} is {_type_of(column)}, which {rule.filter.comparison} cannot"
+            f" compare: {why}",
+            place=rule.place("filter", rule.filter.comparison),
+            remedy=remedy,
+            code="TRK141",
+        )
+
+    # -- shape ----------------------------------------------------------------------------------------------------
+
+    def _exclude(self, number: int, rule: RuleConfig) -> None:
+        gone = {column.name for column in self._columns(number, rule)}
+        for name in gone & set(self.schema.key):
+            raise ConfigError(
+                f"column {name} is of the key of {self.input.table}",
+                place=rule.place("exclude"),
+                remedy="keep it: without its key a row cannot be found again; hash or mask it instead",
+                code="TRK142",
+            )
+        if not gone:
+            return
+        kept = tuple(name for name in self.schema.names if name not in gone)
+        if not kept:
+            raise ConfigError(
+                f"no column of {self.input.table} is left",
+                place=rule.place("exclude"),
+                remedy="keep one, or leave the table out of the truck",
+                code="TRK142",
+            )
+        schema = self.schema.only(kept)
+        for name in gone:
+            self.origin.pop(name, None)
+            self.altered.pop(name, None)
+        self._add(Reshape(kept, schema), schema)
+
+    def _rename(self, number: int, rule: RuleConfig) -> None:
+        found = self._columns(number, rule)
+        others = {column.name: (rule.rename or {})[column.name] for column in found}
+        if not others:
+            return
+        names = self.schema.names
+        called = [others.get(name, name) for name in names]
+        for old, new in others.items():
+            if called.count(new) > 1:
+                raise ConfigError(
+                    f"{self.input.table} would have two columns {new}",
+                    place=rule.place("rename", old),
+                    remedy="choose another name, or exclude or rename the other column before",
+                    code="TRK142",
+                )
+        columns = tuple(
+            replace(column, name=others[column.name], was_name="") if column.name in others else column
+            for column in self.schema.columns
+        )
+        key = tuple(others.get(name, name) for name in self.schema.key)
+        self.origin = {others.get(name, name): origin for name, origin in self.origin.items()}
+        self.altered = {others.get(name, name): kinds for name, kinds in self.altered.items()}
+        self.constants = {others.get(name, name) for name in self.constants}
+        schema = TableSchema(self.schema.table, columns, key)
+        self._add(Reshape(names, schema), schema)
+
+    # -- all ------------------------------------------------------------------------------------------------------
+
+    def _columns(self, number: int, rule: RuleConfig) -> list[Column]:
+        """Those of the rule's columns that the table has."""
+        found = []
+        for name in rule.columns:
+            column = self._find(rule, name)
+            if column is None:
+                self.skipped.append((number, name))
+            else:
+                found.append(column)
+        return found
+
+    def _find(self, rule: RuleConfig, name: str) -> Column | None:
+        if name in self.schema.names:
+            return self.schema.column(name)
+        renamed = next((column.name for column in self.input.columns if column.was_name == name), None)
+        if renamed is not None:
+            raise SourceError(
+                f"column {name} of {self.input.table}, which a rule `{rule.kind}` is for, is called {renamed} now",
+                remedy="write the new name in the rules of its truck.yml, then trucker run",
+                code="TRK253",
+            )
+        return None
+
+    def _no_column(self, rule: RuleConfig, name: str) -> ConfigError:
+        return no_column(rule, name, self.schema)
+
+    def _with(self, column: Column) -> TableSchema:
+        columns = tuple(column if other.name == column.name else other for other in self.schema.columns)
+        return replace(self.schema, columns=columns)
+
+    def _add(self, step: Step, schema: TableSchema) -> None:
+        self.steps.append(step)
+        self.schema = schema
+
+    def _alter(self, name: str, kind: str) -> None:
+        self.altered[name] = self.altered.get(name, frozenset()) | {kind}
+
+
+def no_column(rule: RuleConfig, name: str, schema: TableSchema) -> ConfigError:
+    """A rule for a column that is not there."""
+    meant = nearest(name, schema.names)
+    path = ("filter", "column") if rule.filter else (rule.kind, *((name,) if rule.rename or rule.cast else ()))
+    return ConfigError(
+        f"{schema.table} has no column {name} at this rule",
+        place=rule.place(*path),
+        remedy=(f"did you mean {meant}? " if meant else "")
+        + f"its columns are {', '.join(schema.names)}; `tables` limits a rule to some tables",
+        code="TRK140",
+    )
+
+
+def _keeps_type(column: Column) -> bool:
+    """Whether a masked value has a place in its type: a text of as many characters does."""
+    if not column.type_name:
+        return column.type_oid in _TEXTS
+    return is_text(column) and column.type_name.startswith(("text", "character varying"))
+
+
+def _typed(column: Column, to: CastType) -> Column:
+    """The column as one of another type."""
+    return replace(
+        column,
+        type_oid=to.oid,
+        typmod=to.typmod,
+        type_name=to.type_name,
+        definition="",
+        labels=(),
+        was_type="",
+    )
+
+
+def _type_of(column: Column) -> str:
+    return column.type_name or f"of the type with oid {column.type_oid}"

@@ -1,0 +1,230 @@
+"""What rules do to changes: one step after the other, each to all rows at once.
+
+New and old cells are treated alike, so that keys, and sums of `new - old`, stay right. A cell that was not sent stays
+marked so (I7). Steps pickle: they travel to the executors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import SecretStr
+
+from trucker.change import (
+    DELETE,
+    INSERT,
+    OLD_FULL,
+    OPERATIONS,
+    UPDATE,
+    Changes,
+    Column,
+    Mask,
+    TableSchema,
+    constant_cells,
+)
+from trucker.config.cast_types import CastType
+from trucker.engine.rules.casts import cast
+from trucker.engine.rules.texts import keyed_hash, mask, rewrite
+from trucker.errors import DataError
+
+Operations = frozenset[str]
+
+_SHOWN: Final = 60
+"""Characters of a key in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Changes on their way through the rules.
+
+    `said` is the operation each row came with, which is what rules are limited by: a filter may make it another one.
+    `unknown` marks updates of which nobody knows whether their row passed the filters before.
+    """
+
+    changes: Changes
+    said: npt.NDArray[np.uint8]
+    unknown: Mask
+
+    @classmethod
+    def of(cls, changes: Changes) -> Frame:
+        return cls(changes, changes.op, np.zeros(len(changes), np.bool_))
+
+    def take(self, rows: Mask) -> Frame:
+        return Frame(self.changes.take(rows), self.said[rows], self.unknown[rows])
+
+    def among(self, operations: Operations) -> Mask:
+        """The rows that came with one of these operations."""
+        codes = [code for code, name in OPERATIONS.items() if name in operations]
+        return np.isin(self.said, codes)
+
+
+class Step(ABC):
+    """One thing to be done."""
+
+    @abstractmethod
+    def apply(self, frame: Frame) -> Frame:
+        """The frame after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite(Step):
+    """Cells of a column made others, in rows of some operations."""
+
+    column: str
+    operations: Operations
+    schema: TableSchema
+
+    @abstractmethod
+    def cells(self, cells: pa.Array) -> pa.Array:
+        """The cells as they are to be."""
+
+    def apply(self, frame: Frame) -> Frame:
+        changes = frame.changes
+        among = frame.among(self.operations)
+        count = len(changes)
+        both = pa.concat_arrays([changes.new.column(self.column), changes.old.column(self.column)])
+        made = self.cells(both)
+        if not among.all():
+            made = pc.if_else(pa.array(np.concatenate([among, among])), made, both)
+        changed = _with_column(changes, self.schema, self.column, made[:count], made[count:])
+        return replace(frame, changes=changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(Rewrite):
+    """Characters replaced."""
+
+    keep_first: int
+    keep_last: int
+    with_: str
+
+    def cells(self, cells: pa.Array) -> pa.Array:
+        return mask(cells, self.keep_first, self.keep_last, self.with_)
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed(Rewrite):
+    """Values replaced by keyed hashes."""
+
+    key: SecretStr
+
+    def cells(self, cells: pa.Array) -> pa.Array:
+        return keyed_hash(cells, self.key.get_secret_value().encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Rewrite):
+    """Matches of a pattern replaced."""
+
+    pattern: str
+    replacement: str
+
+    def cells(self, cells: pa.Array) -> pa.Array:
+        return rewrite(cells, self.pattern, self.replacement)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Step):
+    """A column as another type; what does not fit is an error that names the row, where its key may be seen."""
+
+    column: Column
+    to: CastType
+    schema: TableSchema
+    names_key: bool = True
+
+    def apply(self, frame: Frame) -> Frame:
+        changes, name, count = frame.changes, self.column.name, len(frame.changes)
+        both = pa.concat_arrays([changes.new.column(name), changes.old.column(name)])
+        made, bad = cast(both, self.column, self.to)
+        if bad.any():
+            raise _unfit(changes, int(np.flatnonzero(bad)[0]), name, self)
+        return replace(frame, changes=_with_column(changes, self.schema, name, made[:count], made[count:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape(Step):
+    """Columns left out, or under other names: `names` has those that stay, `schema` what they are afterwards."""
+
+    names: tuple[str, ...]
+    schema: TableSchema
+
+    def apply(self, frame: Frame) -> Frame:
+        changes = frame.changes
+        called = list(self.schema.names)
+        others = dict(zip(self.names, called, strict=True))
+        changes = replace(
+            changes,
+            schema=self.schema,
+            new=changes.new.select(list(self.names)).rename_columns(called),
+            old=changes.old.select(list(self.names)).rename_columns(called),
+            unchanged={others[name]: cells for name, cells in changes.unchanged.items() if name in others},
+        )
+        return replace(frame, changes=changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Step):
+    """A column with one value, in rows of some operations; NULL in the others where it is new."""
+
+    column: str
+    value: str
+    operations: Operations
+    schema: TableSchema
+
+    def apply(self, frame: Frame) -> Frame:
+        changes = frame.changes
+        among = frame.among(self.operations)
+        new = constant_cells(self.value, among & np.isin(changes.op, (INSERT, UPDATE)))
+        old = constant_cells(self.value, among & (changes.old_kind == OLD_FULL))
+        if self.column in changes.schema.names:
+            choice = pa.array(among)
+            new = pc.if_else(choice, new, changes.new.column(self.column))
+            old = pc.if_else(choice, old, changes.old.column(self.column))
+            return replace(frame, changes=_with_column(changes, self.schema, self.column, new, old))
+        changes = replace(
+            changes,
+            schema=self.schema,
+            new=changes.new.append_column(self.column, new),
+            old=changes.old.append_column(self.column, old),
+        )
+        return replace(frame, changes=changes)
+
+
+def _with_column(changes: Changes, schema: TableSchema, name: str, new: pa.Array, old: pa.Array) -> Changes:
+    at = changes.schema.names.index(name)
+    return replace(
+        changes,
+        schema=schema,
+        new=changes.new.set_column(at, name, new),
+        old=changes.old.set_column(at, name, old),
+    )
+
+
+def _unfit(changes: Changes, place: int, column: str, step: Cast) -> DataError:
+    """A value that a cast cannot take, by its row's key: the value itself is nobody's business (I10)."""
+    row, old = place % len(changes), place >= len(changes) or changes.op[place % len(changes)] == DELETE
+    cells = changes.old if old else changes.new
+    key = ", ".join(
+        f"{name} = {_short(cells.column(name)[row].as_py())}" for name in changes.schema.key if step.names_key
+    )
+    what = f"row ({key}) of table {changes.schema.table}" if key else f"a row of table {changes.schema.table}"
+    return DataError(
+        f"{what}: column {column} has a value that is no {step.to.type_name}",
+        remedy="mend the row at the source, or change the rule `cast` of its truck.yml; a `filter` before it can leave"
+        " such rows out",
+        code="TRK560",
+        sqlstate="22P02",
+        column=column,
+    )
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    return value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"

@@ -1,0 +1,35 @@
+"""Texts masked, hashed and rewritten, a column at a time. NULL stays NULL."""
+
+from __future__ import annotations
+
+import hmac
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def mask(cells: pa.Array, keep_first: int, keep_last: int, with_: str) -> pa.Array:
+    """All characters replaced but some at both ends; all of them where there are not more than those."""
+    length = pc.utf8_length(cells)
+    kept = keep_first + keep_last
+    shown = pc.greater(length, kept)
+    hidden = pc.if_else(shown, pc.subtract(length, kept), length)
+    stars = pc.binary_repeat(pa.scalar(with_), pc.cast(hidden, pa.int64()))
+    if not kept:
+        return stars
+    first = pc.utf8_slice_codeunits(cells, 0, keep_first) if keep_first else ""
+    last = pc.utf8_slice_codeunits(cells, -keep_last) if keep_last else ""
+    return pc.if_else(shown, pc.binary_join_element_wise(first, stars, last, ""), stars)
+
+
+def keyed_hash(cells: pa.Array, key: bytes) -> pa.Array:
+    """HMAC-SHA256 as hexadecimal digits; each different value is hashed once."""
+    encoded = cells.dictionary_encode()
+    digest = hmac.digest
+    hashes = [digest(key, value, "sha256").hex() for value in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    return pa.array(hashes, pa.string()).take(encoded.indices)
+
+
+def rewrite(cells: pa.Array, pattern: str, replacement: str) -> pa.Array:
+    """Every match replaced."""
+    return pc.replace_substring_regex(cells, pattern=pattern, replacement=replacement)

@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS, main
-from trucker.config import models
+from trucker.config import models, rules
 from trucker.config.problems import key_of
 from trucker.config.schema import project_schema, truck_schema
 from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, duckdb_form
@@ -166,6 +166,17 @@ def configuration() -> str:
         parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
     parts += ["#### output.columns.*name*\n\n", f"{models.ColumnConfig.__doc__} See [types](TYPES.md).\n\n"]
     parts += [_table(models.ColumnConfig)]
+    parts += [f"### rules\n\n{rules.RuleConfig.__doc__} How to use them: [rules](../howto/rules.md).\n\n"]
+    parts += [_table(rules.RuleConfig)]
+    for title, model in (
+        ("mask", rules.MaskRule),
+        ("hash", rules.HashRule),
+        ("regex", rules.RegexRule),
+        ("filter", rules.FilterRule),
+        ("constant.*name*", rules.ConstantValue),
+        ("route", rules.RouteRule),
+    ):
+        parts += [f"#### rules.{title}\n\n{model.__doc__}\n\n", _table(model)]
     return "".join([*parts, TABLES])
 
 
@@ -246,13 +257,15 @@ def _names(kind: Any) -> Iterator[str]:
     elif isinstance(base, type) and issubclass(base, BaseModel):
         yield from ("text", "mapping") if base is models.Ssl else ("mapping",)
     elif typing.get_origin(base) is tuple:
-        yield "list of connections"
+        yield "list of rules" if typing.get_args(base)[0] is models.RuleConfig else "list of connections"
     elif typing.get_origin(base) is dict:
-        yield "mapping" if typing.get_args(base)[1] is models.ColumnConfig else "mapping of texts"
+        held = _unwrapped(typing.get_args(base)[1])
+        yield "mapping" if isinstance(held, type) and issubclass(held, BaseModel) else "mapping of texts"
     elif isinstance(base, type) and issubclass(base, StrEnum):
         yield from (f"`{word.value}`" for word in base)
     else:
-        yield {str: "text", SecretStr: "text", int: "whole number", float: "number", Path: "path"}[base]
+        words = {str: "text", SecretStr: "text", int: "whole number", float: "number", Path: "path"}
+        yield {**words, bool: "`true` or `false`"}[base]
 
 
 def _unwrapped(kind: Any) -> Any:

@@ -46,9 +46,16 @@ _WHOLE_TABLE: Final = {
 }
 _PATTERN_REMEDY: Final = "write schema.table or patterns such as public.*"
 
+
+def _some(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise refuse("no operation is listed", remedy="list some of insert, update and delete, or remove operations")
+    return value
+
+
 Operations = Annotated[
     tuple[Operation, ...],
-    Field(min_length=1),
+    AfterValidator(_some),
     BeforeValidator(one_or_many),
     WithJsonSchema(
         {
@@ -59,6 +66,13 @@ Operations = Annotated[
             "title": "operation or list of operations",
         }
     ),
+]
+
+_SCALAR: Final = {"type": ["string", "number", "boolean"]}
+Scalar = Annotated[str, WithJsonSchema(_SCALAR)]
+"""A value whose meaning the column's type gives."""
+Literals = Annotated[
+    Texts, WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}], "title": "values"})
 ]
 
 
@@ -132,14 +146,14 @@ class FilterRule(Model):
     """Only rows whose value compares as said. NULL never does. Several filters must all let a row pass."""
 
     column: Text = Field(description="The column.")
-    eq: str | None = Field(default=None, description="Equal to this.")
-    ne: str | None = Field(default=None, description="Not equal to this.")
-    gt: str | None = Field(default=None, description="Greater than this.")
-    gte: str | None = Field(default=None, description="Greater than this, or equal.")
-    lt: str | None = Field(default=None, description="Less than this.")
-    lte: str | None = Field(default=None, description="Less than this, or equal.")
+    eq: Scalar | None = Field(default=None, description="Equal to this.")
+    ne: Scalar | None = Field(default=None, description="Not equal to this.")
+    gt: Scalar | None = Field(default=None, description="Greater than this.")
+    gte: Scalar | None = Field(default=None, description="Greater than this, or equal.")
+    lt: Scalar | None = Field(default=None, description="Less than this.")
+    lte: Scalar | None = Field(default=None, description="Less than this, or equal.")
     contains: Text | None = Field(default=None, description="Text with this in it.")
-    in_: Texts | None = Field(
+    in_: Literals | None = Field(
         default=None, validation_alias="in", serialization_alias="in", description="Equal to one of these."
     )
     is_null: bool | None = Field(default=None, description="`true`: NULL; `false`: any value.")
@@ -180,7 +194,7 @@ COMPARISONS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "in", "i
 class ConstantValue(Model):
     """A value for a new column."""
 
-    value: str = Field(description="The value, as PostgreSQL writes it.")
+    value: Scalar = Field(description="The value, as PostgreSQL writes it.")
     type: TypeName = Field(default="text", description="The new column's type.")
 
 
@@ -266,6 +280,15 @@ class RuleConfig(Model):
             remedy=f"begin each rule with one of {', '.join(KINDS)}",
         )
 
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for index, text in enumerate(value or ()):
+            _checked(parse_pattern, text, _PATTERN_REMEDY, str(index))
+        if value and all(parse_pattern(text).excludes for text in value):
+            raise refuse("tables only says what to leave out", remedy="add what the rule is for")
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if all(getattr(self, kind) is None for kind in KINDS):
@@ -277,11 +300,6 @@ class RuleConfig(Model):
                 key="operations",
                 remedy="remove operations",
             )
-        if self.tables:
-            for index, text in enumerate(self.tables):
-                _checked(parse_pattern, text, _PATTERN_REMEDY, str(index))
-            if all(parse_pattern(text).excludes for text in self.tables):
-                raise refuse("tables only says what to leave out", key="tables", remedy="add what the rule is for")
         if self.route and self.route.table and self.tables:
             raise refuse("the route has both table and tables", key="tables", remedy="remove one of them")
         return self

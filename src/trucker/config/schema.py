@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trucker.config.models import CONNECTIONS, ProjectFile, TruckFile
+from trucker.config.rules import COMPARISONS, KINDS
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE: Final = {"type": "string", "pattern": "{{|{%", "description": "A template."}
+_SCALAR: Final = ["string", "number", "boolean"]
 _NOT_TEXT: Final = ("integer", "number", "boolean")
 _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
@@ -26,14 +28,19 @@ def project_schema() -> Json:
 def truck_schema() -> Json:
     """truck.yml's schema."""
     schema = TruckFile.model_json_schema(by_alias=True)
-    _one_of_table_and_tables(schema["$defs"]["InputConfig"])
+    _one_of(schema["$defs"]["InputConfig"], "table", "tables")
+    for rule in ("MaskRule", "HashRule", "RegexRule"):
+        _one_of(schema["$defs"][rule], "column", "columns")
+    _allow_paths(schema["$defs"]["HashRule"], "key")
+    _one_of(schema["$defs"]["FilterRule"], *COMPARISONS)
+    _one_of(schema["$defs"]["RuleConfig"], *KINDS)
+    _allow_value_alone(schema["$defs"]["RuleConfig"]["properties"]["constant"])
     return {"$schema": _DIALECT, **_allow_templates(schema), "title": "truck.yml"}
 
 
-def _allow_paths(connection: Json) -> None:
-    """Every key of a connection may instead be `<key>_path`, the path of a file that holds the value."""
-    keys = list(connection["properties"])
-    for key in keys:
+def _allow_paths(connection: Json, *some: str) -> None:
+    """Every key of a connection (some of them) may instead be `<key>_path`, the path of a file that holds the value."""
+    for key in some or list(connection["properties"]):
         connection["properties"][f"{key}_path"] = {
             "type": "string",
             "description": f"The path of a file that holds {key}, relative to the project's folder.",
@@ -48,8 +55,13 @@ def _allow_mode_alone(connection: Json) -> None:
     connection["properties"]["ssl"] = {"anyOf": [{"$ref": "#/$defs/Ssl/properties/mode"}, reference], **ssl}
 
 
-def _one_of_table_and_tables(section: Json) -> None:
-    section["oneOf"] = [{"required": ["table"]}, {"required": ["tables"]}]
+def _one_of(section: Json, *keys: str) -> None:
+    section["oneOf"] = [{"required": [key]} for key in keys]
+
+
+def _allow_value_alone(constant: Json) -> None:
+    held = next(form for form in constant["anyOf"] if "additionalProperties" in form)
+    held["additionalProperties"] = {"anyOf": [{"type": _SCALAR}, held["additionalProperties"]]}
 
 
 def _allow_templates(schema: Any) -> Any:
@@ -58,7 +70,8 @@ def _allow_templates(schema: Any) -> Any:
         return [_allow_templates(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    schema = {_LIMITS.get(key, key): value for key, value in schema.items()}
+    # A filter has properties of these names, too.
+    schema = {key if isinstance(value, dict) else _LIMITS.get(key, key): value for key, value in schema.items()}
     if schema.get("type") in _NOT_TEXT or (schema.get("type") == "string" and {"pattern", "enum"} & set(schema)):
         about = {key: schema[key] for key in ("description", "default", "title") if key in schema}
         rest = {key: value for key, value in schema.items() if key not in about}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from trucker.change import Column, Mask
 from trucker.config.cast_types import CastType
 from trucker.engine.rules.compare import FALSE, RANGES, TRUE, comparison_of, is_text, read_time
-from trucker.engine.rules.moments import moment_text
+from trucker.engine.rules.moments import beyond_timestamps, moment_text
 from trucker.engine.rules.numbers import compare_numerics, float_text, numeric_text, parse_float, trimmed
 from trucker.types import Kind, column_kind
 
@@ -144,7 +144,8 @@ def _booleans(cells: pa.Array) -> Fitted:
 def _stamps(cells: pa.Array, source: Kind, to: Kind) -> Fitted:
     zone, clock = to is Kind.TIMESTAMPTZ, to is not Kind.DATE
     if source in _STAMPS:
-        return _restamped(cells, source, to), np.zeros(len(cells), np.bool_)
+        far = beyond_timestamps(cells) if source is Kind.DATE else np.zeros(len(cells), np.bool_)
+        return _restamped(cells, source, to), far
     usual = rf"^{_DAY}{f' {_CLOCK}' if clock else ''}{r'[+]00' if zone else ''}$"
     return _either(
         cells, _true(pc.match_substring_regex(cells, usual)), lambda text: moment_text(text, zone=zone, clock=clock)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import Column, Mask
-from trucker.engine.rules.moments import moment_text, moments
+from trucker.engine.rules.moments import dates, moment_text, moments
 from trucker.engine.rules.numbers import compare_numerics, float_literal, float_order, numeric_text, trimmed
 from trucker.types import Kind, column_kind
 
@@ -135,11 +135,13 @@ def read_boolean(text: str) -> int | None:
 
 
 def _moments(what: str, example: str, *, zone: bool, clock: bool) -> Comparison:
+    count = moments if clock else dates
+
     def read(text: str) -> int | None:
         written = moment_text(text, zone=zone, clock=clock)
-        return None if written is None else int(moments(pa.array([written]))[0].as_py())
+        return None if written is None else int(count(pa.array([written]))[0].as_py())
 
-    return Comparison(what, example, read, moments)
+    return Comparison(what, example, read, count)
 
 
 def read_time(text: str) -> str | None:

@@ -1,8 +1,8 @@
 """Dates and times between PostgreSQL's text and integers of the same order.
 
-A date counts days and a timestamp microseconds from 2000-01-01, which is PostgreSQL's own way, so that every one it has
-fits. Infinity is the greatest and the least integer. Years of four digits go through Arrow; the odd ones, before Christ
-or after 9999, are taken apart.
+A date counts days and a timestamp microseconds from 2000-01-01, which is PostgreSQL's own way, so that every one that
+it has fits. Infinity is the greatest and the least integer. Years of four digits go through Arrow; the odd ones, before
+Christ or after 9999, are taken apart.
 """
 
 from __future__ import annotations
@@ -28,25 +28,37 @@ _ODD: Final = (
     r"(?:\.(?P<fraction>\d{1,6}))?(?:\+00)?)?(?P<era> BC)?$"
 )
 _WRITTEN: Final = re.compile(
-    r"(\d{4,6})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?"
+    r"(\d{4,7})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?"
     r"\s*(Z|[+-]\d\d(?::?\d\d)?)?(\s*BC)?",
     re.IGNORECASE,
 )
 _FIRST_DAY: Final = -2_451_545  # 4714-11-24 BC
 _LAST_YEAR: Final = 294_276
+_LAST_YEAR_OF_DATES: Final = 5_874_897
 _CYCLE: Final = 146_097  # days in 400 years
 
 
+def dates(cells: pa.Array) -> pa.Array:
+    """The day of each date that PostgreSQL wrote, NULL for NULL."""
+    return _counted(cells, clock=False)
+
+
 def moments(cells: pa.Array) -> pa.Array:
-    """An int64 of microseconds for each date or timestamp that PostgreSQL wrote, NULL for NULL."""
+    """The microsecond of each timestamp that PostgreSQL wrote, NULL for NULL."""
+    return _counted(cells, clock=True)
+
+
+def _counted(cells: pa.Array, *, clock: bool) -> pa.Array:
     missing = np.asarray(pc.is_null(cells))
     found = np.zeros(len(cells), np.int64)
     usual = np.asarray(pc.fill_null(pc.match_substring_regex(cells, _USUAL), False))
     if usual.any():
-        found[usual] = _usual(cells if usual.all() else cells.take(pa.array(np.flatnonzero(usual))))
+        found[usual] = _usual(cells if usual.all() else cells.take(pa.array(np.flatnonzero(usual)))) // (
+            1 if clock else DAY
+        )
     rest = np.flatnonzero(~usual & ~missing)
     if len(rest):
-        found[rest] = _unusual(cells.take(pa.array(rest)))
+        found[rest] = _unusual(cells.take(pa.array(rest)), clock=clock)
     return pa.array(found, mask=missing)
 
 
@@ -55,7 +67,7 @@ def _usual(cells: pa.Array) -> Int64s:
     return np.asarray(plain.cast(pa.timestamp("us")).cast(pa.int64())) - _EPOCH_DAYS * DAY
 
 
-def _unusual(cells: pa.Array) -> Int64s:
+def _unusual(cells: pa.Array, *, clock: bool) -> Int64s:
     endless = np.asarray(pc.match_substring(cells, "infinity"))
     below = np.asarray(pc.starts_with(cells, "-"))
     parts = pc.extract_regex(cells, pattern=_ODD)
@@ -71,8 +83,15 @@ def _unusual(cells: pa.Array) -> Int64s:
     fraction = pc.utf8_rpad(pc.fill_null(parts.field("fraction"), ""), 6, "0").cast(pa.int64())
     days = days_of(np.where(bc, 1 - year, year), part("month"), part("day"))
     seconds = (part("hour") * 60 + part("minute")) * 60 + part("second")
-    found = days * DAY + seconds * 1_000_000 + np.asarray(fraction)
+    found = days * DAY + seconds * 1_000_000 + np.asarray(fraction) if clock else days
     return np.where(endless, np.where(below, EARLIEST, LATEST), found)
+
+
+def beyond_timestamps(cells: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which dates no timestamp reaches."""
+    days = np.asarray(pc.fill_null(dates(cells), 0))
+    last = days_of(np.array([_LAST_YEAR + 1]), np.array([1]), np.array([1]))[0]
+    return np.asarray((days >= last) & (days != LATEST))
 
 
 def days_of(year: Int64s, month: Int64s, day: Int64s) -> Int64s:
@@ -115,7 +134,7 @@ def moment_text(text: str, *, zone: bool, clock: bool) -> str | None:
 def _within(year: int, at: datetime, *, clock: bool) -> bool:
     """Whether PostgreSQL's type goes that far."""
     first = days_of(np.array([year]), np.array([at.month]), np.array([at.day]))[0] >= _FIRST_DAY
-    return bool(first) and (not clock or year <= _LAST_YEAR)
+    return bool(first) and year <= (_LAST_YEAR if clock else _LAST_YEAR_OF_DATES)
 
 
 def _offset(text: str | None) -> timedelta:

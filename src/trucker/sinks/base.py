@@ -88,6 +88,7 @@ class Target:
     which is there must have just these columns. `shared` says that other tables' rows go to the same table: a copy adds
     to what is there. `statement` is the truck's output.sql: it writes, and `table` is nobody's business then. Rows for
     it come in `Changes.new`, deletes too, and `Changes.ordinal` is the number of the run (`rows.Rows`) each belongs to.
+    Of statements that take longer than `slow_ms` milliseconds there is a line in the log.
     """
 
     truck: str
@@ -100,6 +101,12 @@ class Target:
     strict: bool = False
     shared: bool = False
     statement: SqlFile | None = None
+    slow_ms: int | None = None
+
+    @property
+    def place(self) -> TableId:
+        """Where its rows are, in the ledger's words: a table, or wherever output.sql puts them."""
+        return TableId("", self.statement.name) if self.statement else self.table
 
     def unfit_of(self, column: str) -> Unfit | None:
         """The column's policy; None where the truck does not say (an error, unless a sink has a lossless form)."""

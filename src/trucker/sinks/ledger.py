@@ -44,22 +44,26 @@ class Entry:
 class Copy:
     """A table whose copy begins. `ours` says that what it holds was put there by this truck; otherwise a table that is
     not empty must be refused (`foreign_rows`). `whole` says that it is an earlier copy, complete at its time, which
-    readers keep until the new one counts; otherwise it may be the half of one that was never finished."""
+    readers keep until the new one counts; otherwise it may be the half of one that was never finished. `adds` says that
+    the rows of other tables are there and stay, whatever becomes of the copy (`Target.shared`)."""
 
     target: Target
     ours: bool
     whole: bool = False
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a batch has to do. `apply` names the targets whose receipts are to be applied, in no order."""
+    """What a batch has to do. `apply` names the targets whose receipts are to be applied, in no order; `adds` those of
+    a copy that counts now whose table keeps the rows it has, being shared."""
 
     copies: tuple[Copy, ...]
     apply: frozenset[Slot]
     positions: Mapping[str, Lsn]
     entries: Mapping[Slot, Entry]
     forgotten: frozenset[str]
+    adds: frozenset[Slot] = frozenset()
 
     @property
     def empty(self) -> bool:
@@ -112,7 +116,7 @@ class Ledger:
                 kept[slot] = Entry(
                     state.phase,
                     state.lsn,
-                    target.table if target else known.target if known else None,
+                    target.place if target else known.target if known else None,
                     # A table that is to be copied again has no attempt until one begins.
                     batch.snapshot or (known.snapshot if known and state.phase is not Phase.COPYING else ""),
                 )
@@ -122,6 +126,7 @@ class Ledger:
             {truck: lsn for truck, lsn in batch.positions.items() if now._moves(truck, lsn)},
             {**self._forgotten(batch), **kept},
             frozenset(batch.forget),
+            frozenset(slot for slot, target in targets.items() if batch.snapshot and now._adds(batch, slot, target)),
         )
 
     def after(self, plan: Plan) -> Ledger:
@@ -148,11 +153,12 @@ class Ledger:
         """Changes of rows that are in another table would be the whole content of this one (I8)."""
         for slot, target in targets.items():
             known = self.entries.get(slot)
-            if not batch.snapshot and known is not None and known.target not in (None, target.table):
+            if not batch.snapshot and known is not None and known.target not in (None, target.place):
+                before, now = (str(place).removeprefix(".") for place in (known.target, target.place))
                 raise TruckFailed(
                     slot[0],
                     SinkError(
-                        f"truck {slot[0]} has copied {slot[1]} to {known.target}, but its output is {target.table} now",
+                        f"truck {slot[0]} has copied {slot[1]} to {before}, but its output is {now} now",
                         remedy=f"trucker reset --truck {slot[0]}, then run: the table is copied to its new place",
                         code="TRK418",
                     ),
@@ -175,9 +181,32 @@ class Ledger:
             return None
         if known is not None and known.snapshot == batch.snapshot != "":
             return None
-        if known is None or known.target != target.table:
+        if target.shared and target.statement is None:
+            return self._shared_copy(batch, slot, target)
+        if known is None or known.target != target.place:
             return Copy(target, ours=False)
-        return Copy(target, ours=True, whole=known.phase is not Phase.COPYING or not known.snapshot)
+        if target.statement is not None and _whole(known) and slot[0] in self.positions:
+            raise _written_already(target)
+        return Copy(target, ours=True, whole=_whole(known))
+
+    def _shared_copy(self, batch: Batch, slot: Slot, target: Target) -> Copy:
+        """Of a table whose rows are among those of others only the first copy can be taken alone: what an earlier one
+        brought cannot be told from the rest. All of a truck's together are copied anew as any table is."""
+        adds, known = self._adds(batch, slot, target), self.entries.get(slot)
+        if adds and known is not None and known.target == target.table and _whole(known):
+            raise _mixed(target)
+        ours = any(truck == slot[0] and entry.target == target.table for (truck, _), entry in self.entries.items())
+        return Copy(target, ours, whole=True, adds=adds)
+
+    def _adds(self, batch: Batch, slot: Slot, target: Target) -> bool:
+        """Whether other tables of the truck, which the batch does not copy, have their rows in the same table."""
+        return target.shared and any(
+            other[0] == slot[0]
+            and other not in batch.tables
+            and entry.target == target.place
+            and entry.phase is not Phase.COPYING
+            for other, entry in self.entries.items()
+        )
 
     def _state_due(self, batch: Batch, slot: Slot, state: TableState) -> bool:
         known = self.entries.get(slot)
@@ -216,6 +245,37 @@ class Ledger:
         if state is None:
             raise SinkError(f"batch {batch.name} has rows for {table} of truck {truck} but no position to store")
         return self._state_due(batch, slot, state)
+
+
+def _whole(entry: Entry) -> bool:
+    """Whether the rows of a complete copy are there; one under way brings none before it ends, or half of them."""
+    return entry.phase is not Phase.COPYING or not entry.snapshot
+
+
+def _mixed(target: Target) -> TruckFailed:
+    return TruckFailed(
+        target.truck,
+        SinkError(
+            f"table {target.source.table} is to be copied again, but in {target.table} its rows are among those of"
+            " other tables",
+            remedy=f"have all of them copied again: trucker reset --truck {target.truck}, then run; {target.table} is"
+            " emptied once and filled anew",
+            code="TRK483",
+        ),
+    )
+
+
+def _written_already(target: Target) -> TruckFailed:
+    """What a statement did with the rows of an earlier copy is not known, so that it cannot be taken back. Once the
+    whole truck has been reset, whoever did that has seen to it."""
+    return TruckFailed(
+        target.truck,
+        SinkError(
+            f"table {target.source.table} is to be copied again, but output.sql has written its rows already",
+            remedy=f"undo or empty what output.sql has written, trucker reset --truck {target.truck}, then run",
+            code="TRK484",
+        ),
+    )
 
 
 def foreign_rows(target: Target) -> TruckFailed:

@@ -12,7 +12,7 @@ the copy's end, each in its transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -33,11 +33,13 @@ where f.contype = 'f' and f.conrelid <> f.confrelid"""
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A target whose copy waits beside it, complete, in `waiting` (a name for SQL)."""
+    """A target whose copy waits beside it, complete, in `waiting` (a name for SQL). One that `adds` shares its table
+    with others, whose rows stay."""
 
     target: Target
     table: DestinationTable
     waiting: str
+    adds: bool = False
 
     @property
     def _names(self) -> list[str]:
@@ -47,12 +49,9 @@ class Beside:
     def _same(self) -> str:
         return " and ".join(f"t.{q} = s.{q}" for q in map(quote_identifier, self.target.source.key))
 
-    def removal(self) -> str:
-        """Rows that are no more; in a table without key every row, since none can be told from its equals."""
-        into = self.target.table.quoted
-        if not self.target.source.key:
-            return f"delete from {into}"
-        return f"delete from {into} t where not exists (select from {self.waiting} s where {self._same})"
+    def is_there(self) -> str:
+        """That a row `t` of the table is among those that wait."""
+        return f"exists (select from {self.waiting} s where {self._same})"
 
     def arrivals(self) -> list[str]:
         """Rows that differ, then those that are new. Compared as text, which exists for every type and tells apart
@@ -80,15 +79,18 @@ def find(session: Session, project: str, slot: Slot) -> str | None:
     return stage_name(name) if name in left_stages(session, name) else None
 
 
-def begin(session: Session, project: str, target: Target) -> None:
-    """Have an empty table to copy into beside the target's. It outlives a crash: parts that were copied stay copied."""
+def begin(session: Session, project: str, target: Target, columns: str = "") -> None:
+    """Have an empty table to copy into beside the target's. It outlives a crash: parts that were copied stay copied.
+
+    With `columns` it is one of these, for rows that belong into no table (`row_stage`).
+    """
     slot = (target.truck, target.source.table)
     end(session, project, [slot])
-    session.run(
-        f"create table {stage_name(_name(project, slot))} (like {target.table.quoted} including constraints"
-        " including defaults including generated including identity including indexes)"
-        " with (autovacuum_enabled = off)"
+    like = (
+        f"like {target.table.quoted} including constraints including defaults including generated including identity"
+        " including indexes"
     )
+    session.run(f"create table {stage_name(_name(project, slot))} ({columns or like}) with (autovacuum_enabled = off)")
 
 
 def end(session: Session, project: str, slots: Iterable[Slot]) -> None:
@@ -108,25 +110,40 @@ def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside,
     ordered = _referring_last(session, copies)
     for copy in ordered:
         yield copy, f"analyze {copy.waiting}"
+    done: set[TableId] = set()
     for copy in reversed(ordered):
-        yield copy, copy.removal()
+        table = copy.target.table
+        if not copy.adds and table not in done:
+            yield copy, _removal([each for each in ordered if each.target.table == table])
+        done.add(table)
     for copy in ordered:
         for statement in copy.arrivals():
             yield copy, statement
+
+
+def _removal(copies: Sequence[Beside]) -> str:
+    """Rows that are no more in any of the copies that go into one table; without a key every row, since none can be
+    told from its equals."""
+    into = copies[0].target.table.quoted
+    if not copies[0].target.source.key:
+        return f"delete from {into}"
+    return f"delete from {into} t where not ({' or '.join(copy.is_there() for copy in copies)})"
 
 
 def _referring_last(session: Session, copies: Sequence[Beside]) -> list[Beside]:
     """In the order of the foreign keys among them; as they come where those go in a circle."""
     if len(copies) < 2:
         return list(copies)
-    by_table: Mapping[TableId, Beside] = {copy.target.table: copy for copy in copies}
+    by_table: dict[TableId, list[Beside]] = {}
+    for copy in copies:
+        by_table.setdefault(copy.target.table, []).append(copy)
     sorter = TopologicalSorter[TableId](dict.fromkeys(by_table, ()))
     for schema, name, parent_schema, parent in session.run(_REFERENCES):
         child, parent_table = TableId(schema, name), TableId(parent_schema, parent)
         if child in by_table and parent_table in by_table:
             sorter.add(child, parent_table)
     try:
-        return [by_table[table] for table in sorter.static_order()]
+        return [copy for table in sorter.static_order() for copy in by_table[table]]
     except CycleError:
         return list(copies)
 

@@ -21,7 +21,9 @@ from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, passing
 from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
 from trucker.sinks.postgres.isolate import Isolation
+from trucker.sinks.postgres.output_sql import Outputs
 from trucker.sinks.postgres.pile import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
+from trucker.sinks.postgres.row_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
 from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
@@ -38,11 +40,20 @@ class Commit:
     and found out by the position when the batch is repeated (I4).
     """
 
-    def __init__(self, session: Session, project: str, describe: Describe, look_again: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        project: str,
+        describe: Describe,
+        look_again: Callable[[], None],
+        *,
+        timeout: float | None = None,
+    ) -> None:
         self._session = session
         self._project = project
         self._describe = describe
         self._look_again = look_again
+        self._timeout = timeout
         self._piles = 0
         self.letters: dict[str, int] = {}
 
@@ -134,9 +145,14 @@ class Commit:
             letter_table.forget(session, self._project, begun)
         if batch.snapshot:
             self._settle_copies(batch, plan, receipts)
+        outputs = [target for target in batch.targets if target.statement and _due(target, plan)]
+        if outputs:
+            Outputs(session, self._project, self._describe, self._timeout).run(batch, outputs, receipts)
+        if batch.snapshot:
             self._run([], plan)
             return
-        apart = frozenset({truck for truck, _ in plan.apply} & (apart | self.letters.keys()))
+        written = {truck for truck, _ in plan.apply} - {target.truck for target in outputs}
+        apart = frozenset(written & (apart | self.letters.keys()))
         todo = self._steps(batch, plan, receipts, apart)
         if apart:
             self._run(todo)
@@ -197,8 +213,14 @@ class Commit:
         straight = []
         for copy in plan.copies:
             slot = (copy.target.truck, copy.target.source.table)
-            if copy.whole or beside.find(self._session, self._project, slot):
+            if copy.target.statement:
                 with blaming(copy.target):
+                    rows = self._describe(self._session, copy.target)
+                    begin_rows(self._session, self._project, copy.target, rows)
+            elif copy.whole or beside.find(self._session, self._project, slot):
+                with blaming(copy.target):
+                    if not copy.ours:
+                        self._refuse_foreign(copy.target)
                     beside.begin(self._session, self._project, copy.target)
             else:
                 straight.append(copy)
@@ -209,11 +231,15 @@ class Commit:
                 self._empty(copy)
 
     def _empty(self, copy: Copy) -> None:
-        into = copy.target.table.quoted
-        if not copy.ours and self._session.run(f"select exists (select from {into})").fetchone() == (True,):
-            raise foreign_rows(copy.target)
-        if copy.ours:
-            self._session.run(f"truncate {into}")
+        if not copy.ours:
+            self._refuse_foreign(copy.target)
+        else:
+            self._session.run(f"truncate {copy.target.table.quoted}")
+
+    def _refuse_foreign(self, target: Target) -> None:
+        found = self._session.run(f"select exists (select from {target.table.quoted})").fetchone()
+        if found == (True,):
+            raise foreign_rows(target)
 
     def _settle_copies(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
         """A copy that begins forgets the parts of earlier ones; one that ends must have every part it is told of."""
@@ -232,9 +258,12 @@ class Commit:
         """Copies that wait beside their tables become those tables' rows."""
         session = self._session
         found = [
-            beside.Beside(target, self._describe(session, target), waiting)
+            beside.Beside(
+                target, self._describe(session, target), waiting, (target.truck, target.source.table) in plan.adds
+            )
             for target in batch.targets
-            if _due(target, plan)
+            if not target.statement
+            and _due(target, plan)
             and (waiting := beside.find(session, self._project, (target.truck, target.source.table)))
         ]
         for copy, statement in beside.settle(session, found):
@@ -244,7 +273,7 @@ class Commit:
 
     def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
-        targets = [target for target in batch.targets if target.truck not in apart and _due(target, plan)]
+        targets = [t for t in batch.targets if t.truck not in apart and not t.statement and _due(t, plan)]
         shares = {target: [part for _, part in _parts(target, receipts)] for target in targets}
         emptied = {target.table: target for target, parts in shares.items() if parts and parts[0].truncates}
         found: list[Step] = []
@@ -325,8 +354,9 @@ def _parts(target: Target, receipts: Sequence[Receipt]) -> list[tuple[int, Part]
 
 
 def _stages(receipts: Sequence[Receipt]) -> list[str]:
-    parts = [receipt.staged for receipt in receipts if isinstance(receipt.staged, Part)]
-    return [chunk.table for part in parts for chunk in part.chunks if chunk.table]
+    staged = [receipt.staged for receipt in receipts]
+    chunks = [chunk.table for part in staged if isinstance(part, Part) for chunk in part.chunks]
+    return [table for table in (*chunks, *(s.table for s in staged if isinstance(s, StagedRows))) if table]
 
 
 def _without(batch: Batch, receipts: Sequence[Receipt], truck: str) -> tuple[Batch, list[Receipt]]:

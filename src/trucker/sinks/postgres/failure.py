@@ -84,13 +84,13 @@ def explain(
 ) -> SinkError:
     """A failed statement. `columns` are those that staging calls c0, c1, …; `copied` keep their names."""
     if passing(error):
-        return SinkUnavailable(f"{where}: {_called(error)}", remedy="it is tried again")
+        return SinkUnavailable(f"{where}: {called(error)}", remedy="it is tried again")
     diag = error.diag
     staged = _STAGED_COLUMN.search(diag.context or "") if columns else None
     column = diag.column_name or (columns[int(staged[1])] if staged and int(staged[1]) < len(columns) else None)
     column = column or _copied_column(diag.context or "", copied)
     named = (("column", column), ("constraint", diag.constraint_name), ("table", _other(diag.table_name, table)))
-    parts = [where, f": {_called(error)}", *(f", {kind} {name}" for kind, name in named if name)]
+    parts = [where, f": {called(error)}", *(f", {kind} {name}" for kind, name in named if name)]
     message, remedy, code = "".join(parts), _remedy(error, table, column), _code(error)
     if not of_data(error):
         return SinkError(message, remedy=remedy, code=code)
@@ -121,7 +121,8 @@ def _copied_column(context: str, names: Sequence[str]) -> str | None:
     return max((name for name in names if rest == name or rest.startswith(f"{name}:")), key=len, default=None)
 
 
-def _called(error: psycopg.Error) -> str:
+def called(error: psycopg.Error) -> str:
+    """The kind of error, in words, without the server's own."""
     if isinstance(error, Silent):
         return str(error)
     words = _CAMEL.sub(" ", type(error).__name__).lower()

@@ -36,7 +36,6 @@ SETTINGS: Final = {
     "array_nulls": "on",
     "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
-    "search_path": "pg_catalog",
     "row_security": "off",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -45,13 +44,19 @@ SETTINGS: Final = {
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
 }
+# Set afterwards, so that a truck's own SQL can have the role's, which is then the session's default.
+_PATH: Final = "pg_catalog"
 
 
 @dataclass(slots=True)
 class Session:
-    """A connection in autocommit mode with `$1` placeholders, and the temporary tables it has made."""
+    """A connection in autocommit mode with `$1` placeholders, and the temporary tables it has made.
+
+    `settings` are those that all of trucker's statements are run with.
+    """
 
     connection: Listening
+    settings: Mapping[str, object] = field(default_factory=dict)
     staging: set[str] = field(default_factory=set)
 
     def run(self, statement: str, *parameters: object) -> psycopg.Cursor[Any]:
@@ -138,7 +143,7 @@ def _connect(config: PostgresConnection) -> Session:
         raise cannot_connect(config, error) from None
     connection.prepare_threshold = 1
     connection.prepared_max = 2_000
-    return Session(connection)
+    return Session(connection, {**_settings(config), "search_path": _PATH})
 
 
 def _open(config: PostgresConnection) -> Listening:
@@ -154,10 +159,11 @@ def _open(config: PostgresConnection) -> Listening:
         if not pooler.refuses_settings(error):
             raise
         connection = opened({})
-    if connection.pooled:
-        try:
+    try:
+        if connection.pooled:
             pooler.settle(connection, settings, config.place, lambda: opened({}))
-        except BaseException:
-            connection.close()
-            raise
+        psycopg.Cursor(connection).execute(f"set search_path = {_PATH}".encode())
+    except BaseException:
+        connection.close()
+        raise
     return connection

@@ -14,12 +14,14 @@ from trucker.errors import SinkError
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
-from trucker.sinks.postgres import beside, check, letter_table, own_tables, table
+from trucker.sinks.output_sql import refuse_truncate
+from trucker.sinks.postgres import beside, check, letter_table, output_sql, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.redrive import redrive
+from trucker.sinks.postgres.row_stage import copy_rows, describe_rows, write_rows
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
 from trucker.sinks.postgres.unfit import fitting
@@ -65,6 +67,10 @@ class PostgresSink(Sink):
             return ledger.states()
 
     def prepare(self, target: Target) -> frozenset[str]:
+        if target.statement is not None:
+            with self._session(f"checking {target.statement.label}") as lent:
+                self._tables[target] = output_sql.prepare(lent, target)
+            return frozenset()
         with self._session(f"preparing table {target.table}") as lent:
             made = self._tables[target] = table.prepare(lent, target)
             if self.letters.get(target.truck):
@@ -74,6 +80,10 @@ class PostgresSink(Sink):
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
         where = f"writing table {target.table}"
+        if target.statement is not None:
+            return self._write_rows(work, changes)
+        if target.shared:
+            changes = _untruncated(target, changes)
         changes = fitting(target, lambda: self._session(where, target), self._describe, changes)
         if work.batch.snapshot:
             with self._session(where, target) as lent:
@@ -84,13 +94,24 @@ class PostgresSink(Sink):
             writer.add(value if value.schema.names == names else value.only(names))
         return Receipt(target.truck, target.source.table, work.part, writer.rows, writer.part())
 
+    def _write_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        """Rows for output.sql."""
+        target = work.target
+        where = f"staging rows of {target.source.table}"
+        fit = as_changes(fitting(target, lambda: self._session(where, target), self._describe, changes))
+        if work.batch.snapshot:
+            with self._session(where, target) as lent:
+                return copy_rows(lent, self._project, work, fit)
+        return write_rows(self._project, work, lambda: self._session(where, target), self._describe, fit)
+
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         with self._session("committing a batch") as lent:
             trucks = {*batch.positions, *(truck for truck, _ in batch.tables)}
             if not trucks <= self._trucks:
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
-            commit = Commit(lent, self._project, self._describe, self._tables.clear)
+            timeout = self._connection.timeouts.statement
+            commit = Commit(lent, self._project, self._describe, self._tables.clear, timeout=timeout)
             commit.run(batch, receipts)
             self.letters = {
                 truck: count
@@ -119,7 +140,7 @@ class PostgresSink(Sink):
         """The target's table as it was when last prepared; executors look once per shape of the target."""
         known = self._tables.get(target)
         if known is None:
-            known = table.describe(lent, target.table)
+            known = describe_rows(lent, target) if target.statement else table.describe(lent, target.table)
             if known is None:
                 raise SinkError(f"there is no table {target.table}", remedy="start trucker again: it makes the table")
             self._tables[target] = known
@@ -140,3 +161,11 @@ class PostgresSink(Sink):
         except Exception:
             self._tables.clear()
             raise
+
+
+def _untruncated(target: Target, changes: Iterator[Changes | CopiedRows]) -> Iterator[Changes | CopiedRows]:
+    """The same values; a truncate among them is refused."""
+    for value in changes:
+        if isinstance(value, Changes):
+            refuse_truncate(target, value)
+        yield value

@@ -17,6 +17,7 @@ from trucker.sinks.postgres.destination_table import DestinationColumn, Destinat
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
+from trucker.sinks.strict import refuse_columns
 from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 
@@ -79,6 +80,9 @@ def prepare(session: Session, target: Target) -> DestinationTable:
                 _create(session, target)
             elif found.kind not in ("r", "p"):
                 raise _no_table(target)
+            elif target.strict:
+                _refuse_columns(target, found)
+                _alter(session, target, _made_text(session, target, found))
             elif target.schema_changes is SchemaChanges.IGNORE:
                 if not _called_otherwise(target, found):
                     _refuse(session, _left_in(target, found), found)
@@ -93,13 +97,18 @@ def prepare(session: Session, target: Target) -> DestinationTable:
 
 
 def _alter(session: Session, target: Target, found: DestinationTable) -> None:
-    types = _types(session, target)
-    _refuse_other_shapes(session, target, types, found)
+    types = types_of(session, target)
+    refuse_other_shapes(session, target, types, found)
     for column in target.source.columns:
         if column.name not in found.columns and column.was_name not in found.columns:
             _tell_text(target, column, types)
     alter(session, target, found, types)
     _refuse(session, target, describe(session, target.table) or found)
+
+
+def _refuse_columns(target: Target, found: DestinationTable) -> None:
+    own = [name for name, column in found.columns.items() if column.has_default or column.identity or column.generated]
+    refuse_columns(target, found.columns, own)
 
 
 def _no_table(target: Target) -> SinkError:
@@ -134,8 +143,8 @@ def _create(session: Session, target: Target) -> None:
     exists = session.run("select 1 from pg_namespace where nspname = $1", table.schema).fetchone()
     if not exists:
         session.run(f"create schema {quote_identifier(table.schema)}")
-    types = _types(session, target)
-    _refuse_other_shapes(session, target, types)
+    types = types_of(session, target)
+    refuse_other_shapes(session, target, types)
     for column in source.columns:
         _tell_text(target, column, types)
     lines = [
@@ -195,7 +204,7 @@ def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
 
 def _differing(session: Session, target: Target, found: DestinationTable) -> list[str]:
     """Columns whose type cannot take the source's: neither the same, nor text, nor castable, nor of the same kind."""
-    types = _types(session, target)
+    types = types_of(session, target)
     shared = [column for column in target.source.columns if column.name in found.columns and types[column.name][1]]
     if not shared:
         return []
@@ -213,7 +222,7 @@ def _differing(session: Session, target: Target, found: DestinationTable) -> lis
     return [f"{name} is {found.columns[name].type}, at the source {types[name][0]}" for (name,) in rows]
 
 
-def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
+def types_of(session: Session, target: Target) -> dict[str, tuple[str, int]]:
     """By column the type to give it here, and the oid of the source's type here: text and 0 where it is not known.
 
     Text is also what the truck says should be, and what names objects that only the source has (`regclass`).
@@ -245,7 +254,7 @@ def _types(session: Session, target: Target) -> dict[str, tuple[str, int]]:
 _DEFINITIONS: Final = definitions_query("$1")
 
 
-def _refuse_other_shapes(
+def refuse_other_shapes(
     session: Session, target: Target, types: Mapping[str, tuple[str, int]], found: DestinationTable | None = None
 ) -> None:
     """Raise for a user's type that has the source's name here, but would read its text as something else."""

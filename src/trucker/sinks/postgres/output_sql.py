@@ -1,0 +1,266 @@
+"""output.sql at a PostgreSQL destination: checked before anything is run, then run inside the batch's transaction.
+
+A statement goes to the server by the extended protocol, which takes one at a time: what the splitting of the file
+should ever miss is a syntax error there, not a second statement. The file has the role's own search path; all other
+settings are trucker's, and are put back before trucker's own statements follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus, TransactionStatus
+
+from trucker.change import quote_identifier
+from trucker.config.sql_lexer import NAME, tokens
+from trucker.config.sql_template import RenderedSql
+from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.sinks import output_sql
+from trucker.sinks.base import Batch, Receipt, Target
+from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
+from trucker.sinks.postgres import beside
+from trucker.sinks.postgres.apply import gone
+from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.failure import called, passing
+from trucker.sinks.postgres.row_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.staging import Describe, Temporaries, stage_name
+
+_SHOWN_WORDS: Final = 3
+# Statements by their first words, a longer beginning before a shorter. They end the transaction, or outlive it.
+_REFUSED: Final = frozenset(
+    {
+        *("begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release", "prepare", "execute"),
+        *("deallocate", "discard", "reset", "listen", "unlisten", "load", "copy", "vacuum", "checkpoint"),
+    }
+)
+_SETTABLE: Final = frozenset({("set", "local"), ("set", "constraints")})
+_NEVER_SET: Final = frozenset({"role", "session", "transaction"})
+# After these the file may speak of what is not there yet.
+_MAKING: Final = frozenset({"create", "alter", "drop", "do", "call", "import"})
+# Messages of these classes speak of names and of the statement, never of a row: syntax and access, features not there,
+# objects in the wrong state, transactions, limits.
+_ABOUT_NAMES: Final = ("42", "0A", "25", "26", "2B", "2D", "34", "3B", "3D", "3F", "54", "55")
+# So many rows are worth an index and a look at them.
+_MANY: Final = 1_000
+
+
+def prepare(session: Session, target: Target) -> DestinationTable:
+    """Check the file against the database, running none of it; the rows' columns as they will be staged."""
+    rows = describe_rows(session, target)
+    with session.connection.transaction(force_rollback=True):
+        session.run(f"create temporary table t_check ({rows_columns(rows)}) on commit drop")
+        with _role_settings(session, None):
+            found = [
+                piece
+                for rendered in renderings(target, "pg_temp.t_check")
+                for piece in _checked(session, target, rendered)
+            ]
+    refuse_empty(target, found)
+    return rows
+
+
+def _checked(session: Session, target: Target, rendered: RenderedSql) -> list[Piece]:
+    found = pieces(rendered)
+    for piece in found:
+        refuse_statement(piece)
+    for piece in found:
+        try:
+            _ask(session, partial(session.connection.pgconn.send_prepare, b"", piece.text.encode()))
+        except psycopg.Error as error:
+            if passing(error):
+                raise
+            raise _failed(target, piece, error, checked=True) from None
+        if _words(piece.text)[0] in _MAKING:
+            break
+    return found
+
+
+def refuse_statement(piece: Piece) -> None:
+    """Raise for a statement that must not be part of the batch's transaction."""
+    words = _words(piece.text)
+    setting = words[0] == "set" and (words[:2] not in _SETTABLE or (words[2:3] and words[2] in _NEVER_SET))
+    if words[0] in _REFUSED or setting:
+        raise output_sql.not_allowed(piece, " ".join(words[:2] if setting else words[:1]).upper())
+
+
+def _words(statement: str) -> tuple[str, ...]:
+    """The first words, in small letters; at least one, which may be empty."""
+    found: list[str] = []
+    for token in tokens(statement):
+        if token.kind == NAME:
+            found.append(token.name)
+        if len(found) == _SHOWN_WORDS:
+            break
+    return tuple(found) or ("",)
+
+
+class Outputs:
+    """Runs the files of a batch's trucks over what was staged, inside the transaction that the session is in."""
+
+    def __init__(self, session: Session, project: str, describe: Describe, timeout: float | None) -> None:
+        self._session = session
+        self._project = project
+        self._describe = describe
+        self._timeout = timeout
+        self._temporaries = Temporaries(session)
+
+    def run(self, batch: Batch, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
+        """`targets` are those whose rows are due. Raises `TruckFailed` for the truck whose file fails."""
+        trucks: dict[str, list[Target]] = defaultdict(list)
+        for target in targets:
+            trucks[target.truck].append(target)
+        for truck, own in trucks.items():
+            try:
+                parts = self._copied(own, receipts) if batch.snapshot else self._staged(own, receipts)
+                for shares in parts:
+                    with _role_settings(self._session, self._timeout):
+                        run_part(shares, self._run)
+            except SinkUnavailable:
+                raise
+            except TruckerError as error:
+                raise TruckFailed(truck, error) from None
+        if batch.snapshot:
+            beside.end(self._session, self._project, [(t.truck, t.source.table) for t in targets])
+
+    # -- what was staged ----------------------------------------------------------------------------------------------
+
+    def _staged(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> Iterator[list[Share]]:
+        """A stream's parts, in order."""
+        by_part: dict[int, list[tuple[Target, StagedRows]]] = defaultdict(list)
+        for target in targets:
+            for receipt in _own(target, receipts):
+                by_part[receipt.part].append((target, receipt.staged))
+        for part in sorted(by_part):
+            if self._temporaries.full:
+                self._temporaries.empty()
+            yield [self._share(target, staged) for target, staged in by_part[part] if staged.rows]
+
+    def _share(self, target: Target, staged: StagedRows) -> Share:
+        session = self._session
+        if staged.table:
+            name = stage_name(staged.table)
+        else:
+            name = self._temporaries.take(rows_columns(self._describe(session, target)))
+        try:
+            if staged.text:
+                copy_rows_in(session, target, name, [staged.text])
+            counts = session.run(f"select n, k, count(*) from {name} group by n, k order by n, k").fetchall()
+        except psycopg.errors.UndefinedTable:
+            raise gone(target.source.table) from None
+        if sum(rows for _, _, rows in counts) != staged.rows:
+            raise gone(target.source.table)
+        if staged.rows >= _MANY and len(counts) > 1:
+            # A temporary table is the session's, and has the index from the last time.
+            index = quote_identifier(f"{staged.table or name.removeprefix('pg_temp.')}_n")
+            session.run(f"create index if not exists {index} on {name} (n, k)")
+            session.run(f"analyze {name} (n, k)")
+        return Share(target, name, counts)
+
+    def _copied(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> Iterator[list[Share]]:
+        """A snapshot's parts, in order, from the tables they wait in."""
+        by_part: dict[int, list[Share]] = defaultdict(list)
+        for target in targets:
+            expected = {receipt.part: receipt.rows for receipt in _own(target, receipts) if receipt.rows}
+            for part, share in self._waiting(target, expected):
+                by_part[part].append(share)
+        for part in sorted(by_part):
+            yield by_part[part]
+
+    def _waiting(self, target: Target, expected: dict[int, int]) -> Iterator[tuple[int, Share]]:
+        session = self._session
+        name = beside.find(session, self._project, (target.truck, target.source.table))
+        if name is None:
+            raise gone(target.source.table)
+        counts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for part, number, code, rows in session.run(f"select p, n, k, count(*) from {name} group by p, n, k"):
+            counts[part].append((number, code, rows))
+        if {part: sum(rows for _, _, rows in found) for part, found in counts.items()} != expected:
+            raise gone(target.source.table)
+        if len(expected) > 1:
+            session.run(f"create index on {name} (p)")
+            session.run(f"analyze {name} (p)")
+        for part, found in counts.items():
+            yield part, Share(target, name, found, f"p = {part}" if len(expected) > 1 else "")
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def _run(self, target: Target, piece: Piece) -> None:
+        refuse_statement(piece)
+        pgconn = self._session.connection.pgconn
+        began = time.monotonic()
+        try:
+            _ask(self._session, partial(pgconn.send_query_params, piece.text.encode(), None))
+        except psycopg.Error as error:
+            late = self._timeout is not None and time.monotonic() - began >= self._timeout
+            if error.sqlstate == "57014" and late and self._timeout is not None:
+                raise output_sql.timed_out(piece, self._timeout) from None
+            if passing(error):
+                raise SinkUnavailable(f"{piece.place()}: {called(error)}", remedy="it is tried again") from None
+            raise _failed(target, piece, error, checked=False) from None
+        if pgconn.transaction_status != TransactionStatus.INTRANS:
+            raise output_sql.ended(piece)
+
+
+def _own(target: Target, receipts: Sequence[Receipt]) -> list[Receipt]:
+    return [r for r in receipts if (r.truck, r.table) == (target.truck, target.source.table)]
+
+
+def _ask(session: Session, send: Callable[[], None]) -> None:
+    """Send something to the server and wait for the answer, as psycopg does; raises its errors."""
+    connection = session.connection
+    with connection.lock:
+        send()
+        results = connection.wait(generators.execute(connection.pgconn))
+    if results and results[-1].status == ExecStatus.FATAL_ERROR:
+        raise psycopg.errors.error_from_result(results[-1])
+
+
+@contextmanager
+def _role_settings(session: Session, timeout: float | None) -> Iterator[None]:
+    """The role's search path and the truck's timeout, until the block ends well; then all of trucker's settings, for
+    the session too: no statement may change them for the next batch. The transaction must still be the same then."""
+    milliseconds = round(timeout * 1000) if timeout else 0
+    with session.connection.pipeline():
+        session.run("set local search_path to default")
+        before = session.run(
+            "select pg_catalog.pg_current_xact_id()::text, pg_catalog.set_config('statement_timeout', $1, true)",
+            f"{max(1, milliseconds)}ms" if timeout else "0",
+        )
+    began = before.fetchone()
+    yield
+    places = ", ".join(
+        f"pg_catalog.set_config(${2 * i + 1}, ${2 * i + 2}, false)" for i in range(len(session.settings))
+    )
+    values = [str(word) for setting in session.settings.items() for word in setting]
+    after = session.run(f"select pg_catalog.pg_current_xact_id()::text, {places}", *values).fetchone()
+    if began is None or after is None or began[0] != after[0]:
+        raise SinkError(
+            "output.sql ended the batch's transaction",
+            remedy="take out what ends it (a function or procedure that commits?), put the destination right, then"
+            " trucker reset --truck",
+            code=output_sql.NOT_ALLOWED,
+        )
+
+
+def _failed(target: Target, piece: Piece, error: psycopg.Error, *, checked: bool) -> TruckerError:
+    """Why a statement failed, and where. When it is only checked there is no row whose data a message could have."""
+    diag = error.diag
+    offset = int(diag.statement_position) - 1 if diag.statement_position else 0
+    state = error.sqlstate or ""
+    shown = checked or (state[:2] in _ABOUT_NAMES and not diag.context and not diag.internal_query)
+    message = f"{diag.message_primary} (SQLSTATE {state})" if shown and diag.message_primary else called(error)
+    if not shown:
+        named = (("column", diag.column_name), ("constraint", diag.constraint_name), ("table", diag.table_name))
+        message += "".join(f", {kind} {name}" for kind, name in named if name)
+    hint = ""
+    if state == "42703":
+        hint = output_sql.meant(target, piece.text, offset) or (diag.message_hint or "" if shown else "")
+    return output_sql.failed(piece, message, offset=offset, hint=hint)

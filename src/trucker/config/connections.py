@@ -65,6 +65,14 @@ class Timeouts(Model):
     )
 
 
+class StatementTimeout(Model):
+    """How long a statement may take before it is ended."""
+
+    statement: Seconds | None = Field(
+        default=None, gt=0, description="For one statement of a truck's SQL file; nothing means any time."
+    )
+
+
 class PostgresConnection(Model):
     """A PostgreSQL database (14 or later), as a source or as a destination."""
 
@@ -251,6 +259,9 @@ class DuckDBConnection(Model):
         ge=256 * MIB,
         description="The most memory that DuckDB takes in the driver; what does not fit is spilled beside the file.",
     )
+    timeouts: StatementTimeout = Field(
+        default=StatementTimeout(), description="How long a statement may take: `statement`, and no other of its keys."
+    )
 
 
 class JsonLinesConnection(Model):
@@ -283,6 +294,9 @@ CONNECTIONS: dict[str, type[Model]] = {
 
 SOURCES = ("postgres",)
 """The adapters a truck can read from."""
+
+RUN_SQL = ("postgres", "duckdb")
+"""The adapters whose destinations can run a truck's output.sql."""
 
 WITHOUT_LETTERS = ("jsonl", "stdout")
 """The adapters whose destinations take every row as it is: none can be refused, or set aside."""

@@ -14,6 +14,7 @@ from trucker.config.document import Item, read_document
 from trucker.config.models import (
     CONNECTIONS,
     NAME,
+    RUN_SQL,
     SOURCES,
     WITHOUT_LETTERS,
     Model,
@@ -24,7 +25,7 @@ from trucker.config.models import (
     TruckFile,
 )
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
-from trucker.config.sql_files import SqlFile, sql_files
+from trucker.config.sql_files import OUTPUT, SqlFile, sql_files
 from trucker.config.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
@@ -236,6 +237,7 @@ class _Loading:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
         self._references(document)
         self._policies(document)
+        self._output_sql(document, files)
         if len(self.errors) > before:
             self._check(TruckFile, document, _without(document.plain(), "name", "folder", "files"))
             return None
@@ -317,6 +319,30 @@ class _Loading:
                 item.place,
                 "remove on_error: dead_letter",
                 "TRK115",
+            )
+
+    def _output_sql(self, document: Item, files: Sequence[SqlFile]) -> None:
+        """A file that writes needs a destination that runs SQL, and no row of it can be set aside."""
+        file = next((file for file in files if file.name == OUTPUT), None)
+        item = document.at(("output", "connection"))
+        adapter = (self.adapters or {}).get(item.value) if isinstance(item.value, str) else None
+        if file is None:
+            return
+        if adapter in CONNECTIONS and adapter not in RUN_SQL:
+            self._error(
+                f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter} connection",
+                Place(file.label),
+                f"remove the file, or name a connection with the adapter {' or '.join(RUN_SQL)} in the truck's output",
+                "TRK118",
+            )
+        letters = document.entries.get("on_error")
+        if letters is not None and letters.value == "dead_letter":
+            self._error(
+                f"the truck has an {OUTPUT}, which writes many rows with one statement: which of them it was refused"
+                " for cannot be found out, so none can be set aside",
+                letters.place,
+                f"remove on_error: dead_letter, or remove {file.label}",
+                "TRK119",
             )
 
     def _policies(self, document: Item) -> None:

@@ -9,9 +9,9 @@ that outlives it.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -26,7 +26,7 @@ from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
 from trucker.errors import ConfigError, Place, SinkError
 from trucker.rows import OPERATION
 from trucker.sinks.base import Target
-from trucker.slow import slow
+from trucker.slow import SlowQueries
 
 FAILED: Final = "TRK480"
 NOT_ALLOWED: Final = "TRK481"
@@ -163,9 +163,8 @@ class _Prepared:
         target = self._share.target
         for piece in self._pieces(code):
             text = piece.text.replace(_RUN, f"{number:0{len(_RUN)}}") if self._runs > 1 else piece.text
-            began = time.monotonic()
-            run(target, Piece(piece.rendered, piece.statement, text))
-            slow(target.truck, _label(target), rows, time.monotonic() - began, target.slow_ms)
+            with _watched(target, rows):
+                run(target, Piece(piece.rendered, piece.statement, text))
 
     def _pieces(self, code: int | None) -> list[Piece]:
         if code not in self._made:
@@ -179,6 +178,13 @@ class _Prepared:
             rendered = _render(self._template, share.target, rows, code)
             self._made[code] = pieces(rendered)
         return self._made[code]
+
+
+def _watched(target: Target, rows: int) -> AbstractContextManager[object]:
+    """A line in the log if what is inside takes long."""
+    if target.slow_ms is None:
+        return nullcontext()
+    return SlowQueries(target.truck, target.slow_ms).watch(_label(target), rows)
 
 
 def pieces(rendered: RenderedSql) -> list[Piece]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -92,6 +92,12 @@ def changes_of(
         np.full(count, xid, np.uint32),
         np.arange(count, dtype=np.int64),
     )
+
+
+def output_rows_of(schema: TableSchema, rows: Sequence[tuple[int, Row, int]], *, lsn: Lsn = ANY_LSN) -> Changes:
+    """Rows for output.sql, each with its operation and the number of its run: deletes have theirs in `new`, too."""
+    made = changes_of(schema, [Change(op, row) for op, row, _ in rows], lsn=lsn)
+    return replace(made, ordinal=np.array([run for _, _, run in rows], np.int64))
 
 
 def copied_rows_of(schema: TableSchema, rows: Sequence[Row], *, lsn: Lsn = ANY_LSN) -> CopiedRows:

@@ -29,6 +29,8 @@ from trucker.change import (
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 from trucker.sinks.ledger import Ledger, foreign_rows
+from trucker.sinks.output_sql import refuse_truncate
+from trucker.sinks.strict import refuse_columns
 
 Row = dict[str, str | None]
 Key = tuple[str | None, ...]
@@ -188,8 +190,12 @@ class MemorySink(Sink):
             return self._store.ledgers.setdefault(self._project, Ledger()).states()
 
     def prepare(self, target: Target) -> frozenset[str]:
+        if target.statement is not None:
+            raise SinkError(f"{target.statement.label}: there is nothing here that runs SQL")
         with self._store.lock:
             table = self._store.tables.setdefault(target.table, MemoryTable.like(target.source))
+            if target.strict:
+                refuse_columns(target, table.columns, ())
             if table.key != target.source.key:
                 raise SinkError(f"table {target.table} has the key {table.key}, not {target.source.key}")
             table.widen(target.source)
@@ -197,6 +203,8 @@ class MemorySink(Sink):
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         values = [value.only(work.target.source.names) for value in as_changes(changes)]
+        for value in values if work.target.shared else ():
+            refuse_truncate(work.target, value)
         staged = tuple(value.to_ipc() for value in values)
         rows = sum(len(value) for value in values)
         return Receipt(work.target.truck, work.target.source.table, work.part, rows, staged)
@@ -210,11 +218,14 @@ class MemorySink(Sink):
                 table = tables.setdefault(copy.target.table, MemoryTable.like(copy.target.source))
                 if table.rows and not copy.ours:
                     raise foreign_rows(copy.target)
-            for target in batch.targets:
-                if (target.truck, target.source.table) in plan.apply:
-                    if batch.snapshot and target.table in tables:
-                        tables[target.table].rows.clear()
-                    _apply(tables, target, receipts)
+            due = [target for target in batch.targets if (target.truck, target.source.table) in plan.apply]
+            added = {target.table for target in due if (target.truck, target.source.table) in plan.adds}
+            for target in due:
+                if batch.snapshot and target.table in tables and target.table not in added:
+                    tables[target.table].rows.clear()
+                    added.add(target.table)
+            for target in due:
+                _apply(tables, target, receipts)
             self._store.tables.clear()
             self._store.tables.update(tables)
             self._store.ledgers[self._project] = ledger.after(plan)

@@ -8,7 +8,8 @@
         def put_foreign_row(self, table: TableId) -> None: ...
 
 A sink that keeps tables in step (net changes) inherits `table_suite.TableSinkSuite`; one with
-`capabilities.keeps_changes` inherits `ChangeSinkSuite`. pytest makes one object of the class per test; give each a
+`capabilities.keeps_changes` inherits `ChangeSinkSuite`; one that runs a truck's output.sql inherits
+`output_suite.OutputSqlSuite` in another class, too. pytest makes one object of the class per test; give each a
 destination of its own, most simply in an autouse fixture of your class. Writes are tried as the framework does them:
 on a copy of the sink that has been pickled and never opened, with receipts that are pickled on their way to `commit`.
 
@@ -91,18 +92,12 @@ class Written:
     old: dict[str, str | None] | None = None
 
 
-class SinkSuite:
-    """What both kinds of sink are asked, and the means to ask it."""
+class SinkMeans:
+    """The means to ask a sink anything."""
 
     def make_sink(self, project: str = "suite") -> Sink:
         """A new sink, not opened, on this test's destination; every call is as if from another process."""
         raise NotImplementedError
-
-    def content(self, target: Target) -> object:
-        """All that can be read of the target, in a form that compares equal when nothing has changed."""
-        raise NotImplementedError
-
-    # -- means ---------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch, load: Load) -> list[Receipt]:
         """Every part by a worker of its own."""
@@ -168,6 +163,14 @@ class SinkSuite:
 
     def values(self, schema: TableSchema, *changes: Change, step: int = 1) -> Changes:
         return changes_of(schema, changes, lsn=Lsn(START + 0x100 * step - 8))
+
+
+class SinkSuite(SinkMeans):
+    """What both kinds of sink are asked."""
+
+    def content(self, target: Target) -> object:
+        """All that can be read of the target, in a form that compares equal when nothing has changed."""
+        raise NotImplementedError
 
     # -- positions and states (I3, I4) ---------------------------------------------------------------------------
 

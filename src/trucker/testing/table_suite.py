@@ -5,6 +5,7 @@ Size: the suite is one class, so that a sink inherits all of it or none.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 
 from trucker.change import Column, Lsn, TableId
 from trucker.errors import SinkError, TruckFailed
-from trucker.sinks.base import Batch, Phase, Sink, Target, Work
+from trucker.sinks.base import Batch, Phase, Sink, TableState, Target, Work
 from trucker.testing.handmade import Row, copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.sink_suite import BAG, ITEMS, ODD_NAMES, ODD_VALUES, START, Load, SinkSuite, target_of
 
@@ -95,6 +96,20 @@ class TableSinkSuite(SinkSuite):
         sink.commit(done, [second])
         self.holds(bag, {"a": "1", "b": "x"})
         sink.commit(done, [second])
+        self.holds(bag, {"a": "1", "b": "x"})
+
+    def test_a_part_that_comes_after_the_copy_counts_for_nothing(self) -> None:
+        """I4: a task that was given up may go on, and write a part that another has written long ago."""
+        bag = target_of(BAG)
+        sink = self.make_sink()
+        sink.open()
+        self.begin_copy(sink, [bag])
+        done = self.copied([bag])
+        values = [copied_rows_of(BAG, [{"a": "1", "b": "x"}])]
+        sink.commit(done, [self.write_part(Work(done, bag, 0), values)])
+        with contextlib.suppress(SinkError):
+            self.write_part(Work(done, bag, 0), values)
+        sink.commit(done, [])
         self.holds(bag, {"a": "1", "b": "x"})
 
     def test_half_a_copy_leaves_nothing_to_the_next(self) -> None:
@@ -608,3 +623,126 @@ class TableSinkSuite(SinkSuite):
         assert len(rows) == 15_000
         assert rows[1] == item(1, text, 1)
         assert rows[4] == item(4, text, -4, text)
+
+    # -- the result of SQL or rules ------------------------------------------------------------------------------
+
+    def test_a_strict_table_has_the_columns_of_the_rows(self) -> None:
+        """A missing or an additional one is refused, with both sides; nothing is altered."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1))
+        sink.prepare(replace(items, strict=True))
+        other = schema_of(
+            ITEMS.table, {"id": "integer not null", "name": "text", "qty": "integer", "size": "text"}, ["id"]
+        )
+        with pytest.raises(SinkError) as caught:
+            sink.prepare(replace(target_of(other), strict=True))
+        assert caught.value.code == "TRK486"
+        assert "only the rows have size; only the table has note" in caught.value.message
+        self.holds(items, item(1))
+
+    def test_a_strict_table_is_made_where_there_is_none(self) -> None:
+        items = replace(target_of(ITEMS), strict=True)
+        sink = self.filled(items, item(1))
+        sink.prepare(items)
+        self.change(sink, items, insert(item(2)))
+        self.holds(items, item(1), item(2))
+
+    # -- several tables into one ---------------------------------------------------------------------------------
+
+    def shared(self) -> tuple[Target, Target]:
+        """Two tables of one truck whose rows go to a third."""
+        one, two = (replace(ITEMS, table=TableId("public", name)) for name in ("east", "west"))
+        into = TableId("public", "all items")
+        return Target("main", one, into, shared=True), Target("main", two, into, shared=True)
+
+    def test_tables_share_an_output(self) -> None:
+        """Copied together, then changed alone; a key that both have is the last one's."""
+        east, west = self.shared()
+        sink = self.make_sink()
+        sink.open()
+        rows = {n: item(n, "east" if n < 3 else "west") for n in range(1, 5)}
+        both = {
+            east: [[copied_rows_of(east.source, [rows[1], item(3, "east")])], [copied_rows_of(east.source, [rows[2]])]]
+        }
+        self.copy(sink, {**both, west: [[copied_rows_of(west.source, [rows[3], rows[4]])]]})
+        self.holds(east, *rows.values())
+        self.change(sink, east, update(item(1, "new")), delete({"id": "2"}))
+        self.change(sink, west, insert(item(5)), step=2)
+        self.holds(east, item(1, "new"), rows[3], rows[4], item(5))
+
+    def test_a_table_joins_a_shared_output(self) -> None:
+        """What is there stays, and a copy that breaks off adds nothing."""
+        east, west = self.shared()
+        sink = self.filled(east, item(1), item(2))
+        self.begin_copy(sink, [west], name="broken")
+        self.write(self.copied([west], name="broken"), {west: [[copied_rows_of(west.source, [item(9)])]]})
+        sink.close()
+        sink = self.make_sink()
+        sink.open()
+        self.copy(sink, {west: [[copied_rows_of(west.source, [item(2, "west"), item(3)])]]}, name="second")
+        self.holds(east, item(1), item(2, "west"), item(3))
+
+    def test_a_shared_output_must_be_empty_at_first(self) -> None:
+        east, west = self.shared()
+        sink = self.make_sink()
+        sink.open()
+        for target in (east, west):
+            sink.prepare(target)
+        self.put_foreign_row(east.table)
+        with pytest.raises(TruckFailed) as caught:
+            self.begin_copy(sink, [east, west])
+        assert caught.value.code == "TRK410"
+
+    def test_one_of_several_is_not_copied_again_alone(self) -> None:
+        """Its rows cannot be told from the others'; all together can be, and the table then has those only."""
+        east, west = self.shared()
+        sink = self.make_sink()
+        sink.open()
+        first: Load = {
+            east: [[copied_rows_of(east.source, [item(1), item(2)])]],
+            west: [[copied_rows_of(west.source, [item(3)])]],
+        }
+        self.copy(sink, first)
+        slot = ("main", west.source.table)
+        sink.commit(Batch(START, START, tables={slot: TableState(Phase.COPYING, Lsn(0))}), [])
+        with pytest.raises(TruckFailed) as caught:
+            self.begin_copy(sink, [west], name="alone")
+        assert caught.value.code == "TRK483"
+        assert "trucker reset --truck main" in caught.value.remedy
+        self.holds(east, item(1), item(2), item(3))
+        sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
+        self.begin_copy(sink, [east, west], name="anew")
+        again: Load = {
+            east: [[copied_rows_of(east.source, [item(2, "two")])]],
+            west: [[copied_rows_of(west.source, [item(4)])]],
+        }
+        done = self.copied([east, west], name="anew")
+        receipts = self.write(done, again)
+        self.holds(east, item(1), item(2), item(3))
+        sink.commit(done, receipts)
+        self.holds(east, item(2, "two"), item(4))
+
+    def test_what_is_left_of_a_new_copy_follows(self) -> None:
+        """Of all tables copied anew one is late: the others' commit takes its old rows away, its own adds."""
+        east, west = self.shared()
+        sink = self.make_sink()
+        sink.open()
+        self.copy(sink, {t: [[copied_rows_of(t.source, [item(n)])]] for n, t in enumerate((east, west))})
+        sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
+        self.begin_copy(sink, [east, west], name="anew")
+        done = self.copied([east], name="anew")
+        sink.commit(done, self.write(done, {east: [[copied_rows_of(east.source, [item(5)])]]}))
+        self.holds(east, item(5))
+        self.begin_copy(sink, [west], name="late")
+        late = self.copied([west], name="late")
+        sink.commit(late, self.write(late, {west: [[copied_rows_of(west.source, [item(6)])]]}))
+        self.holds(east, item(5), item(6))
+
+    def test_a_truncate_of_one_of_several_is_refused(self) -> None:
+        east, west = self.shared()
+        sink = self.make_sink()
+        sink.open()
+        self.copy(sink, {t: [[copied_rows_of(t.source, [item(n)])]] for n, t in enumerate((east, west))})
+        with pytest.raises(SinkError) as caught:
+            self.change(sink, east, truncate())
+        assert caught.value.code == "TRK482"

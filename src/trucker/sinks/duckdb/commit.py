@@ -24,10 +24,11 @@ from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.letter_table import LetterTable
+from trucker.sinks.duckdb.output_sql import Outputs
 from trucker.sinks.duckdb.session import Session, run
 from trucker.sinks.duckdb.sieve import Sieve
 from trucker.sinks.duckdb.staging import MOVE, StagedPart, later_rounds
-from trucker.sinks.duckdb.table import Table, has_keys, is_empty, table_of
+from trucker.sinks.duckdb.table import Table, constraint_of, has_keys, is_empty, table_of
 from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
 from trucker.sinks.letters import Choice, Identity, Letter, Pending, Reason, Redriven, name_row, too_many
 from trucker.sinks.spool import Spool
@@ -49,6 +50,7 @@ class Stores:
     spool: Spool
     books: Bookkeeping
     letters: LetterTable
+    timeout: float | None = None
 
 
 class Refused(Exception):
@@ -246,10 +248,10 @@ class _Work:
         for copy in self._plan.copies:
             with blaming(copy.target):
                 self._begin_copy(copy)
-        due = [t for t in self._batch.targets if (t.truck, t.source.table) in self._plan.apply]
-        for target in due if self._batch.snapshot else ():
-            # All of a copy comes now, and what an earlier one brought goes with the same commit.
-            run(self._connection, f"DELETE FROM {self._table(target).sql}")
+        all_due = [t for t in self._batch.targets if (t.truck, t.source.table) in self._plan.apply]
+        due = [target for target in all_due if not target.statement]
+        if self._batch.snapshot:
+            self._empty(due)
         loads = [load for target in self._ordered(due) if (load := self._load(target)) is not None]
         for load in loads:
             with blaming(load.target):
@@ -257,6 +259,10 @@ class _Work:
         for load in loads:
             with blaming(load.target):
                 self._apply(load)
+        outputs = [target for target in all_due if target.statement]
+        if outputs:
+            stores = self._commit.stores
+            Outputs(self._connection, stores.spool, stores.timeout).run(outputs, self._commit.receipts)
         for truck, pending in self._pending.items():
             self._drive(truck, pending)
             self._commit.stores.letters.store(self._connection, truck, pending, self._batch.dead_letters.get(truck))
@@ -268,11 +274,19 @@ class _Work:
             known = tables[target.table] = table_of(self._connection, target)
         return known
 
+    def _empty(self, targets: Sequence[Target]) -> None:
+        """All of a copy comes now, and what an earlier one brought goes with the same commit."""
+        added = {target.table for target in targets if (target.truck, target.source.table) in self._plan.adds}
+        for table in dict.fromkeys(self._table(target).sql for target in targets if target.table not in added):
+            run(self._connection, f"DELETE FROM {table}")
+
     def _begin_copy(self, copy: Copy) -> None:
+        if copy.target.statement:
+            return
         table = self._table(copy.target)
         if not copy.ours and not is_empty(self._connection, table):
             raise foreign_rows(copy.target)
-        if has_keys(self._connection, copy.target.table):
+        if not copy.adds and has_keys(self._connection, copy.target.table):
             run(self._connection, f"DELETE FROM {table.sql}")
 
     def _ordered(self, targets: Sequence[Target]) -> list[Target]:
@@ -328,7 +342,9 @@ class _Work:
     def _apply(self, load: Load) -> None:
         sieve = self._sieve(load)
         place = (load.target.source.table, load.target.source.names, False)
-        self._limited(place, load, sieve, copied=bool(self._batch.snapshot), letters=False)
+        # In a table that others' rows are in, too, a key may be there already.
+        copied = bool(self._batch.snapshot) and not load.target.shared
+        self._limited(place, load, sieve, copied=copied, letters=False)
 
     def _limited(
         self,
@@ -441,14 +457,7 @@ def explained(error: duckdb.Error, target: Target) -> DataError:
             f"{where} refuses what the source holds: {type(error).__name__}", code="TRK447", sqlstate="22000"
         )
     text = str(error)
-    kinds = (
-        ("NOT NULL constraint", "23502", "a NOT NULL constraint"),
-        ("CHECK constraint", "23514", "a CHECK constraint"),
-        ("foreign key", "23503", "a foreign key"),
-        ("UNIQUE", "23505", "a unique key"),
-        ("uplicate key", "23505", "a unique key"),
-    )
-    state, what = next(((state, what) for mark, state, what in kinds if mark in text), ("23000", "a constraint"))
+    state, what = constraint_of(text)
     column = text.rsplit(".", 1)[-1].strip() if state == "23502" else None
     column = column if column in target.source.names else None
     of = f" on column {column}" if column else ""

@@ -18,6 +18,7 @@ from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.commit import Commit, Stores, redrive
 from trucker.sinks.duckdb.letter_table import LetterTable
@@ -46,7 +47,8 @@ class DuckDBSink(Sink):
         self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
         self._letters = LetterTable(workspace.project)
-        self._stores = Stores(self._session, self._spool, self._books, self._letters)
+        timeout = connection.timeouts.statement
+        self._stores = Stores(self._session, self._spool, self._books, self._letters, timeout)
         self._opened = False
         self.letters: Mapping[str, int] = {}
 
@@ -81,6 +83,10 @@ class DuckDBSink(Sink):
         return ledger.states()
 
     def prepare(self, target: Target) -> frozenset[str]:
+        if target.statement is not None:
+            with self._explaining(f"checking {target.statement.label}"), self._session.transaction() as connection:
+                output_sql.prepare(connection, target)
+            return frozenset()
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
             left = prepare_table(connection, target)
@@ -89,6 +95,8 @@ class DuckDBSink(Sink):
         return left
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        if work.target.statement is not None:
+            return output_sql.stage_rows(self._spool, work, changes)
         return stage(self._spool, work, changes)
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:

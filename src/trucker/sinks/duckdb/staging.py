@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, TRUNCATE, UPDATE, Changes, CopiedRows, Mask, TableSchema
-from trucker.sinks.base import Receipt, Work
+from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.output_sql import refuse_truncate
 from trucker.sinks.spool import Spool, Staged
 
 MOVE: Final = ord("M")
@@ -51,7 +52,7 @@ class StagedPart:
 def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
     """Stage one part, one value at a time."""
     target = work.target
-    tally = _Tally(placed=target.truck in work.batch.dead_letters)
+    tally = _Tally(placed=target.truck in work.batch.dead_letters, shared=target if target.shared else None)
     rows = spool.stage(work, tally.batches(target.source, changes))
     staged = StagedPart(rows, tally.skip, tally.truncated, tally.rounds, dict(tally.actions), dict(tally.kept))
     return Receipt(target.truck, target.source.table, work.part, tally.rows, staged)
@@ -60,8 +61,9 @@ def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> 
 class _Tally:
     """Counts what goes by."""
 
-    def __init__(self, *, placed: bool) -> None:
+    def __init__(self, *, placed: bool, shared: Target | None = None) -> None:
         self._placed = placed
+        self._shared = shared
         self.rows = 0
         self.skip = 0
         self.truncated = False
@@ -74,6 +76,8 @@ class _Tally:
         for value in changes:
             whole = value.to_changes() if isinstance(value, CopiedRows) else value
             self.rows += len(whole)
+            if self._shared is not None:
+                refuse_truncate(self._shared, whole)
             truncates = np.flatnonzero(whole.op == TRUNCATE)
             if len(truncates):
                 self._void()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 
@@ -19,6 +20,7 @@ from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
+from trucker.sinks.strict import refuse_columns
 from trucker.types import DUCKDB_TEXT, Unfit
 
 
@@ -74,7 +76,9 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
     if table is None:
         _create(connection, target)
         return frozenset()
-    if target.schema_changes is SchemaChanges.IGNORE:
+    if target.strict:
+        refuse_columns(target, table.types, _given(connection, target.table))
+    elif target.schema_changes is SchemaChanges.IGNORE:
         return _left_out(target, table)
     due = [*_changes(connection, target, table), *_releases(connection, target)]
     manual = [
@@ -90,6 +94,17 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
     for action in due:
         run(connection, f"ALTER TABLE {table.sql} {action}")
     return frozenset()
+
+
+def _given(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
+    """The columns that the table has a value of its own for."""
+    rows = run(
+        connection,
+        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
+        "AND schema_name = ? AND table_name = ? AND column_default IS NOT NULL",
+        [table.schema, table.name],
+    )
+    return [name for (name,) in rows]
 
 
 def _left_out(target: Target, table: Table) -> frozenset[str]:
@@ -191,8 +206,13 @@ def _check_names(target: Target) -> None:
             remedy="name another schema in the truck's output",
             code="TRK436",
         )
+    refuse_capitals(target, target.source.names)
+
+
+def refuse_capitals(target: Target, names: Sequence[str]) -> None:
+    """Raise for names that are one to DuckDB."""
     seen: dict[str, str] = {}
-    for name in target.source.names:
+    for name in names:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise _same_name(target, name, other)
@@ -260,3 +280,18 @@ def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
         sqlstate="22000",
         column=column,
     )
+
+
+_CONSTRAINTS: Final = (
+    ("NOT NULL constraint", "23502", "a NOT NULL constraint"),
+    ("CHECK constraint", "23514", "a CHECK constraint"),
+    ("foreign key", "23503", "a foreign key"),
+    ("UNIQUE", "23505", "a unique key"),
+    ("uplicate key", "23505", "a unique key"),
+)
+
+
+def constraint_of(message: str) -> tuple[str, str]:
+    """The kind of constraint that DuckDB speaks of: PostgreSQL's code for it, and in words."""
+    found = ((state, what) for mark, state, what in _CONSTRAINTS if mark in message)
+    return next(found, ("23000", "a constraint"))

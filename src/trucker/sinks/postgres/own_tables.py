@@ -213,13 +213,13 @@ def store(session: Session, project: str, plan: Plan) -> None:
 def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: int) -> int | None:
     """Inside a transaction: claim a part of a copy, or say how many rows it has if it was copied before.
 
-    The lock on the table's row keeps another attempt from beginning while this part is being written. Raises
-    if one has begun already.
+    The lock on the table's row keeps another attempt from beginning, and this one from being completed, while this part
+    is being written. Raises if that has happened already: a task that Spark has given up on may still be at it.
     """
     truck, table = slot
     current = session.run(
         """select 1 from trucker.tables where project = $1 and truck = $2 and source_schema = $3 and source_table = $4
-            and snapshot = $5 for share""",
+            and snapshot = $5 and phase = 'copying' for share""",
         project,
         truck,
         table.schema,
@@ -227,7 +227,7 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
         snapshot,
     ).fetchone()
     if current is None:
-        raise SinkError(f"the copy {snapshot} of table {table} has been replaced by another attempt")
+        raise SinkError(f"the copy {snapshot} of table {table} is complete, or has been replaced by another attempt")
     key = (project, truck, table.schema, table.name, snapshot, part)
     claimed = session.run(
         "insert into trucker.chunks values ($1, $2, $3, $4, $5, $6, 0) on conflict do nothing", *key

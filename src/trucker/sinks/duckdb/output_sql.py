@@ -1,0 +1,283 @@
+"""output.sql in a DuckDB file: checked before anything is run, then run inside the batch's transaction.
+
+DuckDB's own parser says what kind a statement is; those that could end the transaction or outlive it are refused. Its
+errors come as JSON while the file runs: that has the place, and no line of the statement in the message.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from trucker.change import Changes, CopiedRows, as_changes
+from trucker.config.sql_template import RenderedSql
+from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.rows import OPERATION
+from trucker.sinks import output_sql
+from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.duckdb.apply import Applier, Load, scan
+from trucker.sinks.duckdb.session import run
+from trucker.sinks.duckdb.staging import StagedPart
+from trucker.sinks.duckdb.table import Table, constraint_of, refuse_capitals
+from trucker.sinks.duckdb.types import duckdb_type, from_text
+from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
+from trucker.sinks.spool import Spool
+
+_Kind: Final = duckdb.StatementType
+_CHECKED: Final = frozenset({_Kind.SELECT, _Kind.INSERT, _Kind.UPDATE, _Kind.DELETE, _Kind.MERGE_INTO})
+# After these the file may speak of what is not there yet.
+_MAKING: Final = frozenset({_Kind.CREATE, _Kind.ALTER, _Kind.DROP, _Kind.CREATE_FUNC})
+_ALLOWED: Final = _CHECKED | _MAKING | {_Kind.CALL, _Kind.EXPLAIN, _Kind.RELATION}
+_EXPLAIN: Final = "EXPLAIN "
+_CHECK: Final = "output_check"
+# The messages of these speak of names and of the statement, never of a row.
+_ABOUT_NAMES: Final = (
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.DependencyException,
+    duckdb.NotImplementedException,
+    duckdb.PermissionException,
+)
+_PASSING: Final = (
+    duckdb.IOException,
+    duckdb.TransactionException,
+    duckdb.OutOfMemoryException,
+    duckdb.FatalException,
+)
+
+
+# -- staging, in an executor ------------------------------------------------------------------------------------------
+
+
+def stage_rows(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    """Stage the rows of one part: run, operation, and the cells as text."""
+    counted: list[int] = []
+    rows = spool.stage(work, _batches(work.target, changes, counted))
+    staged = StagedPart(rows, rounds=1 if rows else 0)
+    return Receipt(work.target.truck, work.target.source.table, work.part, sum(counted), staged)
+
+
+def _batches(target: Target, changes: Iterator[Changes | CopiedRows], counted: list[int]) -> Iterator[pa.RecordBatch]:
+    for value in as_changes(changes):
+        output_sql.refuse_truncate(target, value)
+        shaped = value.reshaped(target.source)
+        output_sql.refuse_partial(target, shaped)
+        counted.append(len(shaped))
+        if len(shaped):
+            names = ["n", "k", *(f"n{number}" for number in range(len(target.source.names)))]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(shaped.ordinal), pa.array(shaped.op), *shaped.new.columns], names=names
+            )
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    """Check the file against the database, running none of it. The caller owns the transaction."""
+    output_sql.refuse_names(target)
+    refuse_capitals(target, (*target.source.names, OPERATION))
+    types = ", ".join(f"c{number} {kind}" for number, kind in enumerate(_types(target)))
+    run(connection, f"CREATE TEMP TABLE {_CHECK} (n BIGINT, k UTINYINT, {types})")
+    try:
+        with _json_errors(connection):
+            texts = renderings(target, f"temp.{_CHECK}")
+            found = [piece for rendered in texts for piece in _checked(connection, target, rendered)]
+    finally:
+        with suppress(duckdb.Error):
+            run(connection, f"DROP TABLE IF EXISTS temp.{_CHECK}")
+    refuse_empty(target, found)
+
+
+def _checked(connection: duckdb.DuckDBPyConnection, target: Target, rendered: RenderedSql) -> list[Piece]:
+    found = pieces(rendered)
+    kinds = [_kind(connection, target, piece) for piece in found]
+    for piece, kind in zip(found, kinds, strict=True):
+        if kind in _MAKING:
+            break
+        if kind not in _CHECKED or piece.text[:8].lower() == "truncate":
+            continue
+        try:
+            run(connection, f"{_EXPLAIN}{piece.text}")
+        except _PASSING:
+            raise
+        except duckdb.Error as error:
+            raise _failed(target, piece, error, checked=True) from None
+    return found
+
+
+def _kind(connection: duckdb.DuckDBPyConnection, target: Target, piece: Piece) -> duckdb.StatementType:
+    """What the statement is; raises for one that must not be part of the batch's transaction."""
+    try:
+        found = connection.extract_statements(piece.text)
+    except duckdb.Error as error:
+        raise _failed(target, piece, error, checked=False) from None
+    for statement in found:
+        if statement.type not in _ALLOWED:
+            raise output_sql.not_allowed(piece, piece.text.split(maxsplit=1)[0].upper()[:20])
+    if not found:
+        raise output_sql.failed(piece, "this is no statement")
+    return found[0].type
+
+
+# -- running, in the driver -------------------------------------------------------------------------------------------
+
+
+class Outputs:
+    """Runs the files of a batch's trucks over what was staged, inside the transaction that the connection is in."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, spool: Spool, timeout: float | None) -> None:
+        self._connection = connection
+        self._spool = spool
+        self._timeout = timeout
+        self._transaction = run(connection, "SELECT txid_current()")
+        self._known: set[str] = set()
+
+    def run(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
+        """`targets` are those whose rows are due. Raises `TruckFailed` for the truck whose file fails."""
+        trucks: dict[str, list[Target]] = defaultdict(list)
+        for target in targets:
+            trucks[target.truck].append(target)
+        for truck, own in trucks.items():
+            try:
+                self._run_truck(own, receipts)
+            except SinkUnavailable:
+                raise
+            except TruckerError as error:
+                raise TruckFailed(truck, error) from None
+
+    def _run_truck(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
+        by_part: dict[int, list[tuple[Target, Receipt]]] = defaultdict(list)
+        for target in targets:
+            for receipt in receipts:
+                if (receipt.truck, receipt.table) == (target.truck, target.source.table) and receipt.rows:
+                    by_part[receipt.part].append((target, receipt))
+        for part in sorted(by_part):
+            shares = [self._share(f"output_{i}", *each) for i, each in enumerate(by_part[part])]
+            with _json_errors(self._connection):
+                run_part(shares, self._run)
+            for share in shares:
+                run(self._connection, f"DROP TABLE {share.staged}")
+
+    def _share(self, name: str, target: Target, receipt: Receipt) -> Share:
+        types, staged = _types(target), receipt.staged.rows
+        cells = (
+            f"{from_text(f'n{i}', kind, target.unfit_of(column))} AS c{i}"
+            for i, (column, kind) in enumerate(zip(target.source.names, types, strict=True))
+        )
+        made = f"CREATE TEMP TABLE {name} AS SELECT n, k, {', '.join(cells)} FROM incoming"
+        try:
+            scan(self._connection, lambda: self._spool.read(staged), made)
+        except (duckdb.DataError, duckdb.InvalidInputException):
+            raise self._unfit(target, types, receipt) from None
+        counts = run(self._connection, f"SELECT n, k, count(*) FROM temp.{name} GROUP BY n, k ORDER BY n, k")
+        return Share(target, f"temp.{name}", counts)
+
+    def _unfit(self, target: Target, types: Sequence[str], receipt: Receipt) -> TruckerError:
+        """Which column's value does not fit: asked beside the transaction, which has failed of it."""
+        load = Load(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
+        table = Table("", dict(zip(target.source.names, types, strict=True)))
+        with self._connection.cursor() as beside:
+            found = Applier(beside, table, load).unfit()
+        if not found:
+            return SinkError(f"the rows of {target.source.table} for output.sql do not fit their types", code="TRK447")
+        reason = found[0][1]
+        return SinkError(
+            reason.message.replace(f"table {target.table}", "the rows"), remedy=reason.remedy, code=reason.code
+        )
+
+    def _run(self, target: Target, piece: Piece) -> None:
+        if piece.statement.text not in self._known:
+            _kind(self._connection, target, piece)
+            self._known.add(piece.statement.text)
+        try:
+            with self._interrupting(piece):
+                run(self._connection, piece.text)
+        except _PASSING:
+            raise
+        except duckdb.Error as error:
+            raise _failed(target, piece, error, checked=False) from None
+        if run(self._connection, "SELECT txid_current()") != self._transaction:
+            raise output_sql.ended(piece)
+
+    @contextmanager
+    def _interrupting(self, piece: Piece) -> Iterator[None]:
+        """A statement that takes longer than the connection lets it is interrupted."""
+        if self._timeout is None:
+            yield
+            return
+        lock, state = threading.Lock(), {"done": False, "late": False}
+
+        def interrupt() -> None:
+            with lock:
+                if not state["done"]:
+                    state["late"] = True
+                    self._connection.interrupt()
+
+        timer = threading.Timer(self._timeout, interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except duckdb.InterruptException:
+            if not state["late"]:
+                raise
+            raise output_sql.timed_out(piece, self._timeout) from None
+        finally:
+            with lock:
+                state["done"] = True
+            timer.cancel()
+
+
+def _types(target: Target) -> list[str]:
+    return [duckdb_type(column, target.unfit_of(column.name)) for column in target.source.columns]
+
+
+@contextmanager
+def _json_errors(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    run(connection, "SET errors_as_json = true")
+    try:
+        yield
+    finally:
+        with suppress(duckdb.Error):
+            run(connection, "SET errors_as_json = false")
+
+
+def _failed(target: Target, piece: Piece, error: duckdb.Error, *, checked: bool) -> TruckerError:
+    """Why a statement failed, and where. When it is only checked there is no row whose data a message could have."""
+    about = _parsed(error)
+    offset = _offset(piece, about, checked)
+    if not checked and not isinstance(error, _ABOUT_NAMES):
+        what = type(error).__name__
+        if isinstance(error, duckdb.ConstraintException):
+            what = f"a row does not keep {constraint_of(str(error))[1]}"
+        return output_sql.failed(piece, what, offset=offset)
+    message, _, more = str(about.get("exception_message", type(error).__name__)).partition("\n")
+    hint = output_sql.meant(target, piece.text, offset) if "column" in message.lower() else ""
+    return output_sql.failed(piece, message, offset=offset, hint=hint or " ".join(more.split()))
+
+
+def _parsed(error: duckdb.Error) -> dict[str, Any]:
+    text = str(error)
+    with suppress(ValueError):
+        found = json.loads(text[text.index("{") :])
+        if isinstance(found, dict):
+            return found
+    return {"exception_message": text.partition("\n")[0]}
+
+
+def _offset(piece: Piece, about: dict[str, Any], checked: bool) -> int:
+    """Where in the statement; DuckDB counts bytes, and what was put in front of it."""
+    with suppress(ValueError):
+        place = int(about.get("position", "")) - (len(_EXPLAIN) if checked else 0)
+        return len(piece.text.encode()[: max(place, 0)].decode(errors="ignore"))
+    return 0

@@ -77,7 +77,7 @@ class Campaign:
     def stop_politely(self) -> None:
         """One that lost a process it cannot do without may have ended by itself, or be about to."""
         code, words = self.trucker.stop(), self.trucker.last_words()
-        assert code in (0, -9, 3) or any(told in words for told in LOST), f"{code}: {words}"
+        assert code in (0, -9, -15, 3) or any(told in words for told in LOST), f"{code}: {words}"
         self.trucker = TruckerProcess(self.folder)
 
     def alive(self) -> None:

@@ -112,17 +112,20 @@ def test_the_long_campaign(campaign: Campaign, tmp_path: Path, tally: Tally) -> 
     tally.seed = campaign.seed
     running = campaign.start(*LOG)
     while time.monotonic() < deadline:
-        campaign.load.wait(dice.randrange(1, 200))
-        tally[_strike(campaign, running, dice)] += 1
-        if not _survives(running):
-            tally.update(f"killed at {point}" for point in strikes.forget())
-            points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
-            running = campaign.start(*LOG, failpoints=strikes.arm(points, 30))
-            tally["started"] += 1
-    if running.process.poll() is None:
-        running.kill_tree()
-    campaign.equal(campaign.start(*LOG))
-    tally["transactions"] = campaign.load.dml.transactions
+        for _ in range(dice.randrange(3, 25)):
+            campaign.load.wait(dice.randrange(1, 200))
+            tally[_strike(campaign, running, dice)] += 1
+            if not _survives(running):
+                tally.update(f"killed at {point}" for point in strikes.forget())
+                points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
+                running = campaign.start(*LOG, failpoints=strikes.arm(points, 30))
+                tally["started"] += 1
+        running.close()
+        campaign.equal(campaign.start(*LOG))
+        tally["quiet points"] += 1
+        tally["transactions"] = campaign.load.dml.transactions
+        campaign.load.go()
+        running = campaign.start(*LOG)
 
 
 def _strike(campaign: Campaign, running: TruckerProcess, dice: random.Random) -> str:

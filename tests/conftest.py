@@ -16,6 +16,7 @@ pytest_plugins = [
     "fixtures.project",
     "fixtures.spark",
     "fixtures.standby",
+    "fixtures.tally",
     "fixtures.tls",
     "fixtures.campaign",
 ]

@@ -12,13 +12,15 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import trucker
-from fixtures.campaign import Campaign, kill, processes
+from fixtures.campaign import Campaign, Ended, kill, processes
 from fixtures.project import TruckerProcess
+from fixtures.tally import Tally
 from fixtures.waiting import wait_until
 from trucker.failpoint import POINTS
 
@@ -28,6 +30,10 @@ FIRST = [point for point in POINTS if point.startswith(("setup.", "copy."))]
 SURVIVED = [p for p in POINTS if p.startswith(("capture.", "worker.")) or p == "batch.offset.before"]
 # The driver's own: the project must be started again.
 FATAL = [point for point in POINTS if point not in (*FIRST, *SURVIVED)]
+
+
+# With every fact that the lines have.
+LOG = ("--log-format", "json")
 
 
 class Strikes:
@@ -45,9 +51,12 @@ class Strikes:
     def left(self, points: Sequence[str]) -> list[str]:
         return [point for point in points if not (self._folder / point).exists()]
 
-    def forget(self) -> None:
-        for path in self._folder.iterdir():
+    def forget(self) -> list[str]:
+        """Which have struck; they may again."""
+        struck = sorted(self._folder.iterdir())
+        for path in struck:
             path.unlink()
+        return [path.name for path in struck]
 
 
 def _die(trucker: TruckerProcess, point: str) -> None:
@@ -95,32 +104,50 @@ def test_every_point_is_in_the_code_once() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_the_long_campaign(campaign: Campaign, tmp_path: Path) -> None:
+def test_the_long_campaign(campaign: Campaign, tmp_path: Path, tally: Tally) -> None:
     """Failpoints and processes at random, one, several or all at once, for as long as TRUCKER_SOAK_MINUTES says."""
     dice = random.Random(campaign.seed)
     strikes = Strikes(tmp_path / "strikes", dice)
     deadline = time.monotonic() + 60 * float(os.environ.get("TRUCKER_SOAK_MINUTES", "10"))
-    running = campaign.start()
+    tally.seed = campaign.seed
+    running = campaign.start(*LOG)
     while time.monotonic() < deadline:
-        campaign.load.wait(dice.randrange(1, 200))
-        match dice.randrange(5):
-            case 0:
-                running.kill_tree()
-            case 1:
-                kill([dice.choice(running.tree())])
-            case 2:
-                kill(processes(running, dice.choice(("trucker.engine.capture", "pyspark", "SparkSubmit"))))
-            case 3:
-                assert running.stop() == 0, running.output()
-            case _:
+        for _ in range(dice.randrange(3, 25)):
+            campaign.load.wait(dice.randrange(1, 200))
+            tally[_strike(campaign, running, dice)] += 1
+            if not _survives(running):
+                tally.update(f"killed at {point}" for point in strikes.forget())
+                points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
+                running = campaign.start(*LOG, failpoints=strikes.arm(points, 30))
+                tally["started"] += 1
+        running.close()
+        campaign.equal(campaign.start(*LOG))
+        tally["quiet points"] += 1
+        tally["transactions"] = campaign.load.dml.transactions
+        campaign.load.go()
+        running = campaign.start(*LOG)
+
+
+def _strike(campaign: Campaign, running: TruckerProcess, dice: random.Random) -> str:
+    """Something happens to it, or it is let catch up; what it was."""
+    match dice.randrange(5):
+        case 0:
+            running.kill_tree()
+            return "all killed"
+        case 1:
+            kill([dice.choice(running.tree())])
+            return "any one killed"
+        case 2:
+            words = dice.choice(("trucker.engine.capture", "pyspark", "SparkSubmit"))
+            kill(processes(running, words))
+            return f"{words} killed"
+        case 3:
+            running.stop_after_kills()
+            return "stopped"
+        case _:
+            with suppress(Ended):  # a point that was armed has struck meanwhile
                 campaign.caught_up(running)
-        if not _survives(running):
-            strikes.forget()
-            points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
-            running = campaign.start(failpoints=strikes.arm(points, 30))
-    if running.process.poll() is None:
-        running.kill_tree()
-    campaign.equal(campaign.start())
+            return "left to catch up"
 
 
 def _survives(trucker: TruckerProcess) -> bool:

@@ -16,6 +16,7 @@ from fixtures.pg import Database, new_database, start_server
 from fixtures.project import ProjectFolder, TruckerProcess, postgres
 from fixtures.proxy import Proxy
 from fixtures.random_dml import chosen_seed
+from fixtures.tally import Tally
 from fixtures.waiting import wait_until
 from fixtures.world import World
 from fixtures.world_equality import differences
@@ -58,7 +59,7 @@ class Misfortunes:
         )
         for name in ("replica", "lake", "audit"):
             self.project.truck(name, ["public.*"], {"connection": name})
-        self.trucker = TruckerProcess(self.project)
+        self.trucker = self._started()
         self.all: list[Callable[[], None]] = [
             self.kill_all,
             self.kill_one,
@@ -74,7 +75,10 @@ class Misfortunes:
         """A process whose loss it cannot survive ends it, with an error; then it is started again, as systemd would."""
         if self.trucker.process.poll() is not None:
             self.trucker.close()
-            self.trucker = TruckerProcess(self.project)
+            self.trucker = self._started()
+
+    def _started(self) -> TruckerProcess:
+        return TruckerProcess(self.project, "--log-format", "json")
 
     def kill_all(self) -> None:
         self.trucker.kill_tree()
@@ -83,7 +87,7 @@ class Misfortunes:
         self.world.dice.choice(self.trucker.tree()).kill()
 
     def stop(self) -> None:
-        assert self.trucker.stop() in (0, 3, 4), self.trucker.output()
+        self.trucker.stop_after_kills(3)  # it may have been started while a server was away
 
     def crash_source(self) -> None:
         self.shop.server.kill()
@@ -153,9 +157,10 @@ class Misfortunes:
         self.far.close()
 
 
-def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse: Database) -> None:
+def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse: Database, tally: Tally) -> None:
     """I2 to I8, with everything that can fail failing."""
-    world = World(shop, chosen_seed())
+    tally.seed = chosen_seed()
+    world = World(shop, tally.seed)
     world.create()
     deadline = time.monotonic() + 60 * float(os.environ.get("TRUCKER_SOAK_MINUTES", "10"))
     campaign = Misfortunes(tmp_path / "project", shop, warehouse, world)
@@ -166,14 +171,17 @@ def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse
                 campaign.steps(world.dice.randrange(300))
                 misfortune = world.dice.choice(campaign.all)
                 suffered.append(misfortune.__name__)
+                tally[misfortune.__name__] += 1
                 misfortune()
                 campaign.alive()
             campaign.assert_equal()
+            tally["quiet points"] += 1
             campaign.alive()
     except BaseException as error:
         error.add_note(f"after {world.steps} steps and {', '.join(suffered)}")
         raise
     finally:
+        tally["steps"] = world.steps
         campaign.close()
         world.close()
     assert suffered

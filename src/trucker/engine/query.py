@@ -18,7 +18,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +52,9 @@ Failures = Mapping[str, TruckerError]
 
 BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
 
-UNTOLD = frozenset({"TRK405", "TRK406"})
-"""What fails so may be let in by a change that the stream does not tell: NOT NULL dropped, a value added to an enum."""
+UNTOLD = frozenset({"TRK405", "TRK406", "TRK411", "TRK440", "TRK441"})
+"""What fails so may be due to a change that the stream does not tell: NOT NULL dropped, a value added to an enum, rows
+written anew that are not found as they were."""
 
 
 class SourceQuery:
@@ -221,15 +222,20 @@ class SourceQuery:
 
     # -- what the stream does not tell ---------------------------------------------------------------------------
 
-    def examine(self, table: TableId, now: Look | None, lsn: Lsn) -> bool:
-        """Hold a look at a table, not older than `lsn`, against what its trucks know; False while one lags."""
+    def examine(self, table: TableId, now: Look | None, lsn: Lsn, runs: Collection[TruckRun]) -> bool:
+        """Hold a look at a table, not older than `lsn`, against what its trucks know; False while one lags.
+
+        One that copies the table, or catches up apart from the others, lags whatever its position.
+        """
         durable = self.reader.durable()
         with self.turn:
-            settled = True
-            for run in self._alive():
+            members, settled = {run.name for run in self._alive()}, True
+            for run in runs:
+                if table not in run.truck.tables or run.phase is TruckPhase.FAILED:
+                    continue
+                there = run.name in members and table in run.floors
                 caught_up = durable.seen_lsn >= lsn and run.position >= min(lsn, durable.commit_lsn)
-                if table in run.floors:
-                    settled = settled and caught_up and self._examine(run, table, now)
+                settled = there and caught_up and self._examine(run, table, now) and settled
             return settled
 
     def _examine(self, run: TruckRun, table: TableId, now: Look | None) -> bool:

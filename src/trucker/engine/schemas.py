@@ -332,13 +332,25 @@ class _Judge:
                 return f"column {column.name} is another one than the destination has rows of"
         if self._now is None:
             return ""
-        found = rewritten(before.look, self._now, reading.numbers)
+        names = {before.look.by_number[n].column.name for n in reading.numbers if n in before.look.by_number}
+        other = replaced(before.look, self._now, names)
+        if other:
+            return f"column {other} is another one than the destination has rows of"
+        # Columns that no shape has shown yet count too: the look they were added before is what the next one is held
+        # against.
+        found = rewritten(before.look, self._now, {*reading.numbers, *self._unseen()})
         if found is not None:
             return found.why
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
             return "a column's type was altered in the midst of a transaction"
         return ""
+
+    def _unseen(self) -> set[int]:
+        """Columns that are there by now, were not when rows were last written, and that the truck takes."""
+        now = self._now.columns if self._now else ()
+        known = self._before.look.by_number
+        return {seen.number for seen in now if seen.number not in known and self._table.takes(seen.column.name)}
 
     def _same_table(self, relation: Relation) -> None:
         known = self._before.look

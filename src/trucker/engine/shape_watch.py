@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 
 from trucker.change import Lsn, TableId
 from trucker.engine.query import SourceQuery
+from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection
 from trucker.postgres.shape import Look, digests, look, position
@@ -28,9 +29,10 @@ Connect = Callable[[], Connection]
 class ShapeWatch:
     """Watches the tables of one source."""
 
-    def __init__(self, connect: Connect, tables: frozenset[TableId], query: SourceQuery) -> None:
+    def __init__(self, connect: Connect, runs: Collection[TruckRun], query: SourceQuery) -> None:
         self._connect = connect
-        self._tables = tables
+        self._runs = runs
+        self._tables = frozenset(table for run in runs for table in run.truck.tables)
         self._query = query
         self._seen: dict[TableId, tuple[int, str] | None] = {}
         self._waiting: dict[TableId, tuple[Look | None, Lsn]] = {}
@@ -57,5 +59,7 @@ class ShapeWatch:
     def judge(self) -> None:
         """Judge what all trucks have caught up with; the rest waits."""
         self._waiting = {
-            table: waiting for table, waiting in self._waiting.items() if not self._query.examine(table, *waiting)
+            table: (seen, lsn)
+            for table, (seen, lsn) in self._waiting.items()
+            if not self._query.examine(table, seen, lsn, self._runs)
         }

@@ -306,8 +306,8 @@ class SourceRun:
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
 
     def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
-        tables = frozenset(table for run in self.runs.values() for table in run.truck.tables)
-        return ShapeWatch(lambda: connect(self.resolved.reads, application="trucker catalog"), tables, query)
+        runs = list(self.runs.values())
+        return ShapeWatch(lambda: connect(self.resolved.reads, application="trucker catalog"), runs, query)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""

@@ -1,0 +1,111 @@
+"""What a shape means for a truck, given what its destination has: renamed, retyped, to be copied again, refused."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+from trucker.change import Column, Lsn, SchemaChanges, TableId
+from trucker.engine.known import Known, KnownTables
+from trucker.engine.plan import Table
+from trucker.engine.schemas import Described, Reading, Schemas
+from trucker.errors import TruckerError
+from trucker.postgres.shape import Look, SeenColumn
+
+T = TableId("public", "t")
+INT, BIGINT = 23, 20
+
+
+def message(*columns: tuple[str, int], table: str = "t", oid: int = 7) -> bytes:
+    """A Relation message of `(name, type)` columns."""
+    body = b"".join(b"\0" + name.encode() + b"\0" + struct.pack(">Ii", kind, -1) for name, kind in columns)
+    head = b"R" + struct.pack(">I", oid) + b"public\0" + table.encode() + b"\0d"
+    return head + struct.pack(">H", len(columns)) + body
+
+
+def look(*columns: tuple[int, str, int, int], file: int = 1) -> Look:
+    """Columns by number, name, type and the transaction that altered them last."""
+    seen = tuple(SeenColumn(n, Column(name, kind, type_name=str(kind)), False, at) for n, name, kind, at in columns)
+    return Look(T, 7, Lsn(1), ("id",), max(n for n, *_ in columns), seen, {7: file})
+
+
+BEFORE = look((1, "id", INT, 1), (2, "n", INT, 1))
+
+
+def read(folder: Path, now: Look, *messages: bytes, table: Table | None = None, known: Known | None = None) -> Reading:
+    tables = KnownTables(folder / "shapes.json")
+    tables.put("truck", {T: known or Known(BEFORE, frozenset({1, 2}))})
+    schemas = Schemas(lambda *_: Described(now, {}), tables)
+    reading, news = schemas.read("truck", table or Table(T, T, ("id",)), messages, lambda: 50)
+    assert news
+    return reading
+
+
+def refused(folder: Path, now: Look, *messages: bytes, table: Table | None = None) -> str:
+    try:
+        read(folder, now, *messages, table=table)
+    except TruckerError as error:
+        return error.code
+    raise AssertionError("nothing was refused")
+
+
+def test_a_renamed_column(tmp_path: Path) -> None:
+    reading = read(tmp_path, look((1, "id", INT, 1), (2, "m", INT, 9)), message(("id", INT), ("m", INT)))
+    assert [(c.name, c.was_name) for c in reading.target.source.columns] == [("id", ""), ("m", "n")]
+    assert (reading.again, reading.renames) == ("", ())
+    kept = reading.called_as_before(frozenset({"m"}))
+    assert kept.target.source.names == ("id", "n")
+    assert kept.renames == ((("id", "m"), ("id", "n")),)
+    assert kept.known.name_at_destination(2) == "n"
+
+
+def test_a_renamed_key(tmp_path: Path) -> None:
+    now = look((1, "key", INT, 9), (2, "n", INT, 1))
+    reading = read(tmp_path, now, message(("key", INT), ("n", INT)), table=Table(T, T, ("key",)))
+    assert reading.target.source.key == ("key",)
+    reading = read(tmp_path, now, message(("id", INT), ("n", INT)), table=Table(T, T, ("key",)))
+    assert reading.target.source.key == ("id",)
+
+
+def test_a_rewrite_of_a_column_that_no_shape_has_shown_yet(tmp_path: Path) -> None:
+    """The look becomes what the next shape is held against, by which the file is no other one any more."""
+    now = look((1, "id", INT, 1), (2, "n", INT, 1), (3, "made", INT, 9), file=2)
+    assert read(tmp_path, now, message(("id", INT), ("n", INT))).again
+    left_out = Table(T, T, ("id",), excepted=frozenset({"made"}))
+    assert not read(tmp_path, now, message(("id", INT), ("n", INT)), table=left_out).again
+    same_file = replace(now, files={7: 1})
+    assert not read(tmp_path, same_file, message(("id", INT), ("n", INT))).again
+
+
+def test_a_wider_type_and_a_rewrite(tmp_path: Path) -> None:
+    wide = message(("id", INT), ("n", BIGINT))
+    reading = read(tmp_path, look((1, "id", INT, 1), (2, "n", BIGINT, 9), file=2), wide)
+    assert reading.target.source.column("n").was_type == str(INT)
+    assert reading.again
+    assert not read(tmp_path, look((1, "id", INT, 1), (2, "n", BIGINT, 9)), wide).again
+
+
+def test_a_column_that_is_another_one_under_its_name(tmp_path: Path) -> None:
+    now = look((1, "id", INT, 1), (3, "n", INT, 9))
+    assert read(tmp_path, now, message(("id", INT), ("n", INT))).again
+    dropped = Known(look((1, "id", INT, 1)), frozenset({1}), dropped=frozenset({"n"}))
+    assert read(tmp_path, now, message(("id", INT), ("n", INT)), known=dropped).again
+
+
+def test_a_dropped_column_is_named(tmp_path: Path) -> None:
+    reading = read(tmp_path, look((1, "id", INT, 1)), message(("id", INT)))
+    assert reading.target.dropped == ("n",)
+    assert reading.target.schema_changes is SchemaChanges.APPLY
+    assert reading.known.dropped == {"n"}
+
+
+def test_rows_of_another_table(tmp_path: Path) -> None:
+    assert refused(tmp_path, BEFORE, message(("id", INT), ("n", INT), table="u")) == "TRK252"
+    assert refused(tmp_path, BEFORE, message(("id", INT), ("n", INT), oid=8)) == "TRK252"
+
+
+def test_a_column_that_slips_in_or_out(tmp_path: Path) -> None:
+    now = look((1, "id", INT, 1), (2, "m", INT, 9))
+    renamed = message(("id", INT), ("m", INT))
+    assert refused(tmp_path, now, renamed, table=Table(T, T, ("id",), only=frozenset({"n"}))) == "TRK253"

@@ -28,6 +28,7 @@ from trucker.config.connections import (
     Text,
     Timeouts,
 )
+from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
@@ -45,6 +46,7 @@ __all__ = [
     "InputConfig",
     "JsonLinesConnection",
     "LogConfig",
+    "LookupConfig",
     "Model",
     "OutputConfig",
     "PostgresConnection",
@@ -264,6 +266,9 @@ class TruckFile(Model):
     )
     slow_query_threshold_ms: int | None = Field(
         default=None, ge=0, description="Instead of the project's, for the SQL files of this truck."
+    )
+    lookups: dict[LookupName, LookupConfig] = Field(
+        default={}, description="Tables that the truck's Spark files can join, as `{{ lookups.<name> }}`."
     )
 
 

@@ -80,7 +80,8 @@ def _bytes(cells: pa.Array) -> pa.Array:
     kept[offsets[:-1]] = kept[offsets[:-1] + 1] = False
     digits = _NIBBLES[data[kept]]
     count = np.arange(len(offsets), dtype=np.int64)
-    found = strings((offsets - 2 * count) // 2, digits[0::2] << 4 | digits[1::2], pa.binary())
+    octets = (digits[0::2] * 16 + digits[1::2]).astype(np.uint8)
+    found = strings((offsets - 2 * count) // 2, octets, pa.binary())
     return pc.if_else(cells.is_valid(), found, pa.scalar(None, pa.binary())) if cells.null_count else found
 
 

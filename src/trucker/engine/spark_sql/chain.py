@@ -105,7 +105,7 @@ def _is_query(session: SparkSession, text: str) -> bool:
     while plan.getClass().getSimpleName() == "UnresolvedWith":
         plan = plan.child()
     base = "org.apache.spark.sql.catalyst.plans.logical."
-    instance_of = session._jvm.java.lang.Class.forName  # type: ignore[union-attr]
+    instance_of = session._jvm.java.lang.Class.forName
     kinds = ("Command", "ParsedStatement", "CompoundPlanStatement")
     return not any(instance_of(base + kind).isInstance(plan) for kind in kinds)
 

@@ -66,7 +66,7 @@ class _Plan:
         execution = frame._jdf.queryExecution()
         self.analyzed = execution.analyzed()
         self._execution = execution
-        self._convert = frame.sparkSession._jvm.scala.jdk.javaapi.CollectionConverters  # type: ignore[union-attr]
+        self._convert = frame.sparkSession._jvm.scala.jdk.javaapi.CollectionConverters
 
     @property
     def optimized(self) -> Any:

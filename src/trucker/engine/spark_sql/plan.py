@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -164,7 +165,7 @@ def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spool
     cuts = [0, *(np.flatnonzero(np.diff(rows.run)) + 1).tolist(), len(rows)] if len(rows) else [0]
     runs: list[SpooledRun] = []
     pieces: list[pa.RecordBatch] = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         present = {_CODES[code] for code in np.unique(rows.op[start:end]).tolist()}
         own = [batch.slice(at, min(BATCH_ROWS, end - at)) for at in range(start, end, BATCH_ROWS)]
         operations = tuple(name for name in ORDER if name in present)

@@ -62,7 +62,7 @@ class _RowsSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self.options["rows"])
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # type: ignore[override]
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _Writer(self.options["result"])
 
 

@@ -1,7 +1,7 @@
 """A truck with files for Spark SQL, in the driver: what they make of rows, and the rows on their way through them.
 
-Few rows are a relation of the driver's own: Spark plans and runs the query with no file and, mostly, no process between;
-what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them, write the
+Few rows are a relation of the driver's own: Spark plans and runs the query with no file and, mostly, no process
+between; what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them, write the
 result, and hand it to the sink (`source`, `handing`). Which way it is makes no difference to the result.
 
 Safe in several threads. Errors are the truck's own (I8); what Spark itself is to blame for is passing.
@@ -30,12 +30,11 @@ from trucker.engine.spark_sql.handing import Handing, Result, hand_on
 from trucker.engine.spark_sql.lookups import Lookups
 from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun
 from trucker.engine.spark_sql.result import RUN, Texts, expression
-
 from trucker.rows import OPERATION
 from trucker.sinks.base import Receipt, Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from trucker.config.sql_template import RenderedSql
     from trucker.engine.plan import SinkSpec
@@ -63,7 +62,8 @@ class SparkTruck:
 
     def compile(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan:
         """What the files give for rows with these columns, by analysis alone. Raises what is wrong, with its place."""
-        with self._explaining(attempts := []):
+        attempts: list[Attempt] = []
+        with self._explaining(attempts):
             own = self._ready()
             frame = own.session.createDataFrame([], rows_schema(columns))
             attempt = Attempt(own.session, tuple(c.name for c in columns), table, lambda _: frame, checks=True)
@@ -91,7 +91,8 @@ class SparkTruck:
         """The result of a few rows; None where it is too large for the driver."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        with self._explaining(attempts := []):
+        attempts: list[Attempt] = []
+        with self._explaining(attempts):
             own = self._ready()
             schema = rows.schema
             kinds = from_arrow_schema(schema, prefer_timestamp_ntz=True)
@@ -121,12 +122,13 @@ class SparkTruck:
         try:
             kinds = from_arrow_schema(filed.schema, prefer_timestamp_ntz=True)
             for run in group:
-                with self._explaining(attempts := []):
+                attempts: list[Attempt] = []
+                with self._explaining(attempts):
                     own = self._ready()
                     reader = own.session.read.format(own.format).schema(kinds)
 
-                    def frame(run: SpooledRun, operation: str, reader: object = reader) -> DataFrame:
-                        return reader.option("rows", option(Reading(filed, run, operation))).load()  # type: ignore
+                    def frame(run: SpooledRun, operation: str, reader: DataFrameReader = reader) -> DataFrame:
+                        return reader.option("rows", option(Reading(filed, run, operation))).load()
 
                     result = self._result(own, plan, filed, run, frame, attempts)
                     texts = Texts(plan.given, filed, (run,))

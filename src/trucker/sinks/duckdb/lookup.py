@@ -52,7 +52,7 @@ class DuckDBLookup:
         return tuple(Column(str(name), 0, type_name=_type(str(kind))) for name, kind, *_ in rows)
 
     def read(self, table: TableId, columns: Sequence[Column], keys: pa.Table | None, most: int) -> pa.Table:
-        """The rows, typed as DuckDB has them; those alone whose values are in `keys`, whose columns have their names."""
+        """The rows, typed as DuckDB has them; with `keys` those whose columns of the same names have its values."""
         listed = ", ".join(_selected(column) for column in columns)
         statement = f"SELECT {listed} FROM {table.quoted} l"
         with self._explaining(table), self._open() as connection:

@@ -1,8 +1,8 @@
 """A truck with files for Spark SQL, in the driver: what they make of rows, and the rows on their way through them.
 
 Few rows are a relation of the driver's own: Spark plans and runs the query with no file and, mostly, no process
-between; what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them, write the
-result, and hand it to the sink (`source`, `handing`). Which way it is makes no difference to the result.
+between; what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them,
+write the result, and hand it to the sink (`source`, `handing`). Which way it is makes no difference to the result.
 
 Safe in several threads. Errors are the truck's own (I8); what Spark itself is to blame for is passing.
 """
@@ -29,8 +29,8 @@ from trucker.engine.spark_sql.functions import load_functions, register_function
 from trucker.engine.spark_sql.handing import Handing, Result, hand_on
 from trucker.engine.spark_sql.lookups import Lookups
 from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun
-from trucker.engine.spark_sql.result import RUN, Texts, expression
-from trucker.rows import OPERATION
+from trucker.engine.spark_sql.result import RUN, Texts, as_rows, expression
+from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Receipt, Work
 
 if TYPE_CHECKING:
@@ -74,13 +74,23 @@ class SparkTruck:
 
     def run(self, plan: SparkPlan, rows: Spooled, work: Work, spec: SinkSpec) -> Receipt | None:
         """Put the rows through the files and stage what these give; None where they give nothing."""
+        with self._results(plan, rows) as results:
+            return hand_on(self._spark, Handing(plan.columns, results, work, spec), self._folder)
+
+    def give(self, plan: SparkPlan, rows: Spooled) -> list[Rows]:
+        """What the files give for the rows, in pieces. For looking at it: nothing is written, and all is held."""
+        with self._results(plan, rows) as results:
+            return [as_rows(plan.columns, batch) for result in results for batch in result.read()]
+
+    @contextmanager
+    def _results(self, plan: SparkPlan, rows: Spooled) -> Iterator[tuple[Result, ...]]:
         results: list[Result] = []
         try:
             for group in _groups(rows.runs):
                 few = sum(run.rows for run in group) <= FEW_ROWS
                 found = self._in_driver(plan, rows, group) if few else None
                 results += self._in_executors(plan, rows, group) if found is None else found
-            return hand_on(self._spark, Handing(plan.columns, tuple(results), work, spec), self._folder)
+            yield tuple(results)
         finally:
             for result in results:
                 result.discard()

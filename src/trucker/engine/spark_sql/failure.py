@@ -96,13 +96,10 @@ def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> 
 
 
 def _of_query(condition: str, error: Any, truck: str, rendered: Sequence[RenderedSql]) -> EngineError:
-    for context in error.getQueryContext():
-        if not hasattr(context, "fragment"):
-            continue
-        found = context.fragment()
+    for context in _contexts(error):
+        found, start = context.fragment(), context.startIndex()
         for each in rendered:
             for statement in each.statements():
-                start = context.startIndex()
                 if found and statement.text[start : start + len(found)] == found:
                     return _failed(truck, str(each.place(statement.offset + start)), condition, found)
     return _failed(truck, _first(rendered), condition, "")
@@ -150,6 +147,13 @@ def _condition(error: Any) -> str:
     return ""
 
 
+def _contexts(error: Any) -> list[Any]:
+    """The places in SQL texts that an error names."""
+    from pyspark.errors import QueryContextType
+
+    return [context for context in error.getQueryContext() if context.contextType() == QueryContextType.SQL]
+
+
 def _parameters(error: AnalysisException) -> dict[str, str]:
     return dict(error.getMessageParameters() or {})
 
@@ -163,8 +167,8 @@ def _said(error: AnalysisException) -> str:
 
 def _offset(error: AnalysisException, text: str) -> int:
     """Where in the statement, in characters."""
-    for context in error.getQueryContext():
-        if hasattr(context, "startIndex") and context.startIndex() >= 0:
+    for context in _contexts(error):
+        if context.startIndex() >= 0:
             return int(context.startIndex())
     found = _LINE.search(str(error))
     if not found:

@@ -98,17 +98,20 @@ def _has_json(kind: DataType) -> bool:
     return isinstance(kind, spark.StructType | spark.MapType | spark.VariantType | spark.ArrayType)
 
 
-def expression(each: Given, present: bool) -> SparkColumn:
-    """The column as it is to come from Spark; NULL where a branch of the result does not give it."""
+def expression(each: Given, present: DataType | None) -> SparkColumn:
+    """The column as it is to come from Spark; NULL where a branch of the result does not give it.
+
+    `present` is the type it has there. What needs no cast gets none: Spark would name ours as the place of failures.
+    """
     from pyspark.sql import functions
 
-    spark = each.form.ddl
-    if not present:
-        return functions.lit(None).cast(spark).alias(each.column.name)
-    column = functions.col(quoted(each.column.name))
+    name, spark = each.column.name, each.form.ddl
+    if present is None:
+        return functions.lit(None).cast(spark).alias(name)
+    column = functions.col(quoted(name))
     if each.type == _JSON:
-        column = functions.to_json(column, {"ignoreNullFields": "false"})
-    return column.cast(spark).alias(each.column.name)
+        return functions.to_json(column, {"ignoreNullFields": "false"}).alias(name)
+    return column if present.simpleString() == spark else column.cast(spark).alias(name)
 
 
 def quoted(name: str) -> str:

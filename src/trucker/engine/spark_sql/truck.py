@@ -230,10 +230,10 @@ def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:
 def _shaped(branch: Branch, plan: SparkPlan, run: SpooledRun) -> DataFrame:
     from pyspark.sql import functions
 
-    there = set(branch.frame.columns)
-    word = functions.lit(branch.operation) if branch.operation else functions.col(OPERATION).cast("string")
+    there = {field.name: field.dataType for field in branch.frame.schema.fields}
+    word = functions.lit(branch.operation) if branch.operation else functions.col(OPERATION)
     return branch.frame.select(
-        *(expression(each, each.column.name in there) for each in plan.given),
+        *(expression(each, there.get(each.column.name)) for each in plan.given),
         word.alias(OPERATION),
         functions.lit(run.number).cast("bigint").alias(RUN),
     )

@@ -10,25 +10,15 @@ from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
 from trucker.engine.spark_sql.lineage import needed, origins
 from trucker.engine.spark_sql.plan import ORDER, Given, SparkPlan
 from trucker.engine.spark_sql.result import given
-from trucker.engine.spark_sql.types import form_of
 from trucker.errors import ConfigError
 from trucker.rows import OLD, OPERATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 DIFFERENT = "TRK142"
 NO_FORM = "TRK143"
-
-
-def rows_schema(columns: Sequence[Column]) -> StructType:
-    """The rows' columns and their operation as Spark has them."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    fields = [(column.name, form_of(column).list_or_value) for column in columns]
-    return from_arrow_schema(pa.schema([*fields, (OPERATION, pa.string())]), prefer_timestamp_ntz=True)
 
 
 class Compiling:

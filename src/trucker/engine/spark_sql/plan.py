@@ -7,7 +7,7 @@ fsynced, and a file that nobody names any more goes with the folder at the next 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -88,9 +88,13 @@ class SpooledRun:
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """Rows of a part, typed for Spark: in `data` where they are few, else in `file`."""
+    """Rows of a part, typed for Spark: in `data` where they are few, else in `file`.
+
+    `schema` has all columns that a query sees. Those that no file looks at are not kept, and read as NULL.
+    """
 
     runs: tuple[SpooledRun, ...]
+    schema: pa.Schema
     data: bytes = b""
     file: str = ""
 
@@ -118,19 +122,15 @@ class Spooled:
         with source, pa.ipc.open_file(source) as reader:
             yield reader
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as a query sees them."""
-        with self.opened() as reader:
-            return _seen(reader.schema)
-
     def in_file(self, folder: Path) -> Spooled:
         """The same in a file."""
         if self.file:
             return self
         with self.opened() as reader:
             pieces = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-            return Spooled(self.runs, file=spill(folder, partial(_write, schema=reader.schema, pieces=pieces)))
+            return Spooled(
+                self.runs, self.schema, file=spill(folder, partial(_write, schema=reader.schema, pieces=pieces))
+            )
 
     def discard(self) -> None:
         """Give the room back."""
@@ -149,11 +149,19 @@ class Reading:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as a query sees them."""
         for batch in self.spooled.read(self.run):
-            rows = batch.select(_seen(batch.schema).names)
+            rows = self._whole(batch)
             if self.operation and self.run.operations != (self.operation,):
                 rows = rows.filter(pc.equal(rows.column(OPERATION), self.operation))
             if rows.num_rows:
                 yield rows
+
+    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        there = set(batch.schema.names)
+        cells = [
+            batch.column(field.name) if field.name in there else pa.nulls(batch.num_rows, field.type)
+            for field in self.spooled.schema
+        ]
+        return pa.RecordBatch.from_arrays(cells, schema=self.spooled.schema)
 
 
 def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spooled:
@@ -171,15 +179,18 @@ def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spool
         operations = tuple(name for name in ORDER if name in present)
         runs.append(SpooledRun(int(rows.run[start]), operations, end - start, len(pieces), len(own)))
         pieces += own
+    schema = rows_schema(rows.columns)
     sink = pa.BufferOutputStream()
     if batch.nbytes <= INLINE_BYTES:
         _write(sink, schema=batch.schema, pieces=pieces)
-        return Spooled(tuple(runs), data=sink.getvalue().to_pybytes())
-    return Spooled(tuple(runs), file=spill(folder, partial(_write, schema=batch.schema, pieces=pieces)))
+        return Spooled(tuple(runs), schema, data=sink.getvalue().to_pybytes())
+    return Spooled(tuple(runs), schema, file=spill(folder, partial(_write, schema=batch.schema, pieces=pieces)))
 
 
-def _seen(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in schema if not field.name.startswith(_TEXT)])
+def rows_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The rows' columns and their operation, typed."""
+    fields = [(column.name, form_of(column).list_or_value) for column in columns]
+    return pa.schema([*fields, (OPERATION, pa.string())])
 
 
 def kept_text(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -40,7 +40,6 @@ _PLAIN: Final[dict[str, tuple[str, Kind, pa.DataType]]] = {
 }
 _WIDER: Final = {"tinyint": "smallint", "void": "string"}
 _JSON: Final = "to json"
-_TIME: Final = "as text"
 
 
 def given(name: str, kind: DataType, origins: Sequence[Column]) -> Given | None:
@@ -73,8 +72,6 @@ def _computed(kind: DataType) -> tuple[str, str, Form] | None:
         return simple[0], simple[1].spark, simple[1]
     if _has_json(kind):
         return "jsonb", _JSON, TEXT_FORM
-    if kind.typeName().startswith("time("):
-        return "time without time zone", _TIME, TEXT_FORM
     return None
 
 

@@ -23,12 +23,12 @@ import pyarrow as pa
 from trucker.change import Column, TableId
 from trucker.config.models import Connection, TruckConfig
 from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
-from trucker.engine.spark_sql.compile import Compiling, rows_schema
+from trucker.engine.spark_sql.compile import Compiling
 from trucker.engine.spark_sql.failure import be_quiet, explained
 from trucker.engine.spark_sql.functions import load_functions, register_functions
 from trucker.engine.spark_sql.handing import Handing, Result, hand_on
 from trucker.engine.spark_sql.lookups import Lookups
-from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun
+from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun, rows_schema
 from trucker.engine.spark_sql.result import RUN, Texts, as_rows, expression
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Receipt, Work
@@ -62,10 +62,13 @@ class SparkTruck:
 
     def compile(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan:
         """What the files give for rows with these columns, by analysis alone. Raises what is wrong, with its place."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         attempts: list[Attempt] = []
         with self._explaining(attempts):
             own = self._ready()
-            frame = own.session.createDataFrame([], rows_schema(columns))
+            kinds = from_arrow_schema(rows_schema(columns), prefer_timestamp_ntz=True)
+            frame = own.session.createDataFrame([], kinds)
             attempt = Attempt(own.session, tuple(c.name for c in columns), table, lambda _: frame, checks=True)
             attempts.append(attempt)
             self._lookups.describe(attempt, own.chain.lookups, columns)
@@ -104,12 +107,11 @@ class SparkTruck:
         attempts: list[Attempt] = []
         with self._explaining(attempts):
             own = self._ready()
-            schema = rows.schema
-            kinds = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+            kinds = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
             def frame(run: SpooledRun, operation: str) -> DataFrame:
                 batches = Reading(rows, run, operation).batches()
-                return own.session.createDataFrame(pa.Table.from_batches(batches, schema), kinds)
+                return own.session.createDataFrame(pa.Table.from_batches(batches, rows.schema), kinds)
 
             whole = reduce(_union, [self._result(own, plan, rows, run, frame, attempts) for run in group])
             table = whole.limit(min(FEW_ROWS, self._truck.rows_max) + 1).toArrow()

@@ -11,7 +11,6 @@
     any other                                   string, the value's text      text
                                                 struct, map, variant,         jsonb
                                                 arrays of such and of arrays
-                                                time                          time
 
 A column that a query passes on as it is keeps its PostgreSQL type and text (`origin`). A value that Spark's type has
 no place for is an error, never NULL (I8).

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from trucker.config.document import Item, read_document
+from trucker.config.lookups import LOOKED_UP
 from trucker.config.models import (
     CONNECTIONS,
     NAME,
@@ -236,6 +237,7 @@ class _Loading:
             if key in document.entries:
                 self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
         self._references(document)
+        self._looked_up(document)
         self._policies(document)
         self._output_sql(document, files)
         if len(self.errors) > before:
@@ -285,23 +287,11 @@ class _Loading:
 
     def _references(self, document: Item) -> None:
         """The connections a truck names must exist, and its input must be one that can be read from."""
-        names = self.adapters
         for side in ("input", "output"):
-            section = document.entries.get(side)
-            item = section.entries.get("connection") if section else None
-            if names is None or item is None or not isinstance(item.value, str) or not item.value:
+            item, adapter = self._adapter(document.entries.get(side))
+            if item is None or adapter is None:
                 continue
-            adapter = names.get(item.value)
-            if adapter is None:
-                meant = nearest(item.value, names)
-                self._error(
-                    f'there is no connection "{item.value}"',
-                    item.place,
-                    (f'did you mean "{meant}"? ' if meant else "")
-                    + f"the connections in {PROJECT_FILE}: {', '.join(names) or 'none'}",
-                    "TRK107",
-                )
-            elif side == "input" and adapter not in SOURCES and adapter in CONNECTIONS:
+            if side == "input" and adapter not in SOURCES and adapter in CONNECTIONS:
                 self._error(
                     f'"{item.value}" is a {adapter} connection, which cannot be read from',
                     item.place,
@@ -310,6 +300,36 @@ class _Loading:
                 )
             elif side == "output" and adapter in WITHOUT_LETTERS:
                 self._refuse_letters(document, adapter)
+
+    def _looked_up(self, document: Item) -> None:
+        """A lookup's connection must be one whose tables trucker can read."""
+        for section in document.at(("lookups",)).entries.values() if "lookups" in document.entries else ():
+            item, adapter = self._adapter(section)
+            if item is not None and adapter in CONNECTIONS and adapter not in LOOKED_UP:
+                self._error(
+                    f'"{item.value}" is a {adapter} connection, whose tables cannot be looked up',
+                    item.place,
+                    f"a lookup's connection has the adapter {' or '.join(LOOKED_UP)}",
+                    "TRK109",
+                )
+
+    def _adapter(self, section: Item | None) -> tuple[Item | None, str | None]:
+        """The connection that a section names, and its adapter; one that does not exist is an error."""
+        names = self.adapters
+        item = section.entries.get("connection") if section else None
+        if names is None or item is None or not isinstance(item.value, str) or not item.value:
+            return None, None
+        adapter = names.get(item.value)
+        if adapter is None:
+            meant = nearest(item.value, names)
+            self._error(
+                f'there is no connection "{item.value}"',
+                item.place,
+                (f'did you mean "{meant}"? ' if meant else "")
+                + f"the connections in {PROJECT_FILE}: {', '.join(names) or 'none'}",
+                "TRK107",
+            )
+        return item, adapter
 
     def _refuse_letters(self, document: Item, adapter: str) -> None:
         item = document.entries.get("on_error")

@@ -30,6 +30,7 @@ from trucker.config.connections import (
     Text,
     Timeouts,
 )
+from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
 from trucker.config.sql_files import SqlFile
@@ -49,6 +50,7 @@ __all__ = [
     "InputConfig",
     "JsonLinesConnection",
     "LogConfig",
+    "LookupConfig",
     "Model",
     "OutputConfig",
     "PostgresConnection",
@@ -273,6 +275,9 @@ class TruckFile(Model):
     )
     rules: tuple[RuleConfig, ...] = Field(
         default=(), description="What is done to rows before any SQL, in the order written."
+    )
+    lookups: dict[LookupName, LookupConfig] = Field(
+        default={}, description="Tables that the truck's Spark files can join, as `{{ lookups.<name> }}`."
     )
 
 

@@ -25,6 +25,7 @@ from trucker.errors import SinkError, SinkUnavailable, TruckerError
 log = logging.getLogger("trucker.sinks.duckdb")
 
 IDLE_SECONDS: Final = 1.0
+_written: Final[set[Path]] = set()
 MEMORY: Final = 1 << 30
 _HOLDER: Final = re.compile(r"lock is held in (.+?) \(PID (\d+)\)")
 _SETTINGS: Final = (
@@ -61,6 +62,7 @@ class Session:
         """The connection, for as long as the block runs."""
         with self._lock:
             if self._connection is None:
+                _written.add(self._path.resolve())
                 self._connection = connect(self._path, memory=self._memory)
                 # A process that ends without closing still leaves no log to replay, and no complaint of the binding.
                 atexit.register(self.close)
@@ -120,6 +122,11 @@ class Session:
                 self.close()
             except duckdb.Error:
                 log.warning("closing an idle database failed", exc_info=True)
+
+
+def written_here(path: Path) -> bool:
+    """Whether a session of this process writes to the file: no other connection may be of another kind then."""
+    return path.resolve() in _written
 
 
 def connect(path: Path, *, memory: int | None = None, read_only: bool = False) -> duckdb.DuckDBPyConnection:

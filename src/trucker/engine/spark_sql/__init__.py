@@ -1,0 +1,1 @@
+"""Spark SQL for trucks: transform.sql, insert.sql, update.sql and delete.sql, Python functions and lookups."""

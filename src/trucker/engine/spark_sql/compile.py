@@ -1,0 +1,119 @@
+"""A truck's plan for a table's rows, by Spark's analysis of its files: nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trucker.change import Column, TableId
+from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.spark_sql.lineage import needed, origins
+from trucker.engine.spark_sql.plan import ORDER, Given, SparkPlan
+from trucker.engine.spark_sql.result import given
+from trucker.errors import ConfigError
+from trucker.rows import OLD, OPERATION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+DIFFERENT = "TRK142"
+NO_FORM = "TRK143"
+
+
+class Compiling:
+    """One look at a truck's files, with rows that have these columns."""
+
+    def __init__(self, chain: Chain, attempt: Attempt, columns: tuple[Column, ...], table: TableId) -> None:
+        self._chain = chain
+        self._attempt = attempt
+        self._columns = {column.name: column for column in columns}
+        self._table = table
+        self._rows = attempt.rows("")
+
+    def plan(self) -> SparkPlan:
+        at_once = self._chain.tells_operation(self._attempt)
+        branches = self._chain.branches(self._attempt, ORDER, at_once=at_once)
+        for branch in branches:
+            _refuse_doubles(branch)
+        self._same_columns(branches)
+        found = self._given(branches)
+        names = [*self._columns, OPERATION]
+        used = frozenset().union(*(needed(branch.frame, names) for branch in branches))
+        keys = frozenset(self._columns) & used
+        return SparkPlan(self._table, tuple(self._columns.values()), keys, found, at_once)
+
+    def _given(self, branches: Sequence[Branch]) -> tuple[Given, ...]:
+        fields: dict[str, list[tuple[Branch, DataType, str]]] = {}
+        for branch in sorted(branches, key=lambda each: -ORDER.index(each.operation or ORDER[-1])):
+            passed = origins(branch.frame, [self._rows])
+            for field, origin in zip(branch.frame.schema.fields, passed, strict=True):
+                if field.name.lower() != OPERATION:
+                    fields.setdefault(field.name, []).append((branch, field.dataType, origin))
+        return tuple(self._one(name, found) for name, found in fields.items())
+
+    def _one(self, name: str, found: Sequence[tuple[Branch, DataType, str]]) -> Given:
+        """One column from what each branch gives for it; a bare NULL fits any."""
+        from pyspark.sql.types import NullType
+
+        told = [each for each in found if not isinstance(each[1], NullType)] or found
+        sources = [self._columns[origin] for _, _, origin in told if origin in self._columns]
+        same = len(sources) == len(told) and len({(s.type_name, s.type_oid) for s in sources}) == 1
+        kind = told[0][1] if same else self._common(name, told)
+        made = given(name, kind, list({s.name: s for s in sources}.values()) if same else ())
+        if made is None:
+            raise ConfigError(
+                f'{told[0][0].file}: column "{name}" has the type {kind.simpleString()}, which has no form at a'
+                " destination",
+                remedy=f"cast it, as in cast({name} as string)",
+                code=NO_FORM,
+            )
+        return made
+
+    def _common(self, name: str, told: Sequence[tuple[Branch, DataType, str]]) -> DataType:
+        from pyspark.errors import AnalysisException
+
+        kinds = list(dict.fromkeys(kind.simpleString() for _, kind, _ in told))
+        if len(kinds) == 1:
+            return told[0][1]
+        union = " union all ".join(f"select cast(null as {kind})" for kind in kinds)
+        try:
+            return self._attempt.session.sql(union).schema.fields[0].dataType
+        except AnalysisException:
+            sides = "; ".join(f"{branch.file} as {kind.simpleString()}" for branch, kind, _ in told)
+            raise ConfigError(
+                f'the truck\'s files give column "{name}" in types that do not go together: {sides}',
+                remedy="cast it to one type in all of them",
+                code=DIFFERENT,
+            ) from None
+
+    def _same_columns(self, branches: Sequence[Branch]) -> None:
+        """What is inserted and what is updated are rows of one table; a delete needs no more than its key."""
+        sides = {each: branch for branch in branches for each in branch.covers if not branch.operation} | {
+            branch.operation: branch for branch in branches if branch.operation
+        }
+        if "insert" not in sides or "update" not in sides or sides["insert"] is sides["update"]:
+            return
+        inserts, updates = (_written(sides[operation].frame) for operation in ("insert", "update"))
+        if set(inserts) != set(updates):
+            raise ConfigError(
+                f"inserted rows have other columns than updated ones: {sides['insert'].file} gives"
+                f" {', '.join(inserts)}; {sides['update'].file} gives {', '.join(updates)}",
+                remedy="give the same columns for both operations",
+                code=DIFFERENT,
+            )
+
+
+def _written(frame: DataFrame) -> list[str]:
+    return [name for name in frame.columns if name.lower() != OPERATION and not name.lower().startswith(OLD)]
+
+
+def _refuse_doubles(branch: Branch) -> None:
+    names = [name.lower() for name in branch.frame.columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f'{branch.file}: the result has two columns "{twice}"',
+            remedy=f"leave one out, or give it another name: … as other_{twice}",
+            code=DIFFERENT,
+        )

@@ -1,0 +1,177 @@
+"""What Spark says of a truck's files, in trucker's words: file and line as written, Spark's reason, no value (I10).
+
+Spark's messages for what fails on rows quote them. So of these only the name of the condition and the query's own
+text are kept; of what fails before any row is read, the message.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trucker.config.sql_lexer import Statement
+from trucker.config.sql_template import RenderedSql
+from trucker.errors import ConfigError, EngineError, JobFailed, TruckerError
+
+if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
+
+UNRESOLVED: Final = "TRK140"
+NOT_ONE: Final = "TRK141"
+FAILED: Final = "TRK544"
+
+_LINE: Final = re.compile(r"line (\d+),? pos (\d+)")
+_OURS: Final = re.compile(r"\[(TRK\d{3})\] ([^\n]*)(?:\n\s+next: ([^\n]*))?")
+_FRAME: Final = re.compile(r'File "[^"]*functions\.py", line (\d+), in (\w+)')
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Warning|Exit|Interrupt|Iteration))\b", re.MULTILINE)
+_NOISE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+|\s*\(line \d+, pos \d+\)|; line \d+ pos \d+")
+_INSTEAD: Final = {
+    "CAST_INVALID_INPUT": "use try_cast, which gives NULL instead",
+    "DIVIDE_BY_ZERO": "use try_divide or nullif",
+    "ARITHMETIC_OVERFLOW": "use a wider type, or try_add and its kin",
+    "NUMERIC_VALUE_OUT_OF_RANGE": "use a wider type",
+}
+
+
+def be_quiet() -> None:
+    """pyspark logs every failure of a query with its message, values included."""
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+
+
+def unresolved(error: AnalysisException, rendered: RenderedSql, statement: Statement) -> ConfigError:
+    """What Spark's parser and analysis refuse, before any row is read."""
+    message = _said(error)
+    proposal = _parameters(error).get("proposal", "")
+    meant = re.match(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", proposal)
+    return ConfigError(
+        message,
+        place=rendered.place(statement.offset + _offset(error, statement.text)),
+        remedy=f"did you mean {meant[0]}?" if meant else "correct the query",
+        code=UNRESOLVED,
+    )
+
+
+def not_one(rendered: RenderedSql, statements: Sequence[Statement]) -> ConfigError:
+    """A file with nothing in it, or with more than one statement."""
+    return ConfigError(
+        "a file for Spark is one query" + (", and this one is empty" if not statements else ""),
+        place=rendered.place(statements[1].offset if statements else 0),
+        remedy="write one select; steps before it go into a with",
+        code=NOT_ONE,
+    )
+
+
+def no_query(rendered: RenderedSql, statement: Statement) -> ConfigError:
+    """A statement that does something."""
+    return ConfigError(
+        "a file for Spark is a query, and this is a command",
+        place=rendered.place(statement.offset),
+        remedy="write a select that gives the rows; what writes goes into output.sql",
+        code=NOT_ONE,
+    )
+
+
+def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
+    """Why a query failed as it ran. What is no fault of the truck's is tried again."""
+    from pyspark.errors import PySparkException, PythonException
+
+    if isinstance(error, TruckerError):
+        return error
+    if isinstance(error, PythonException):
+        return _of_python(str(error), truck, rendered)
+    if isinstance(error, PySparkException):
+        condition = error.getCondition()
+        if condition:
+            return _of_query(condition, error, truck, rendered)
+    condition = _condition(getattr(error, "java_exception", None))
+    if condition:
+        return _failed(truck, _first(rendered), condition, "")
+    return JobFailed(
+        f"truck {truck}: Spark gave up on a query: {type(error).__name__}",
+        remedy="see spark.log in the project's state folder",
+    )
+
+
+def _of_query(condition: str, error: Any, truck: str, rendered: Sequence[RenderedSql]) -> EngineError:
+    for context in _contexts(error):
+        found, start = context.fragment(), context.startIndex()
+        for each in rendered:
+            for statement in each.statements():
+                if found and statement.text[start : start + len(found)] == found:
+                    return _failed(truck, str(each.place(statement.offset + start)), condition, found)
+    return _failed(truck, _first(rendered), condition, "")
+
+
+def _failed(truck: str, place: str, condition: str, fragment: str) -> EngineError:
+    at = f" at {' '.join(fragment.split())[:120]}" if fragment else ""
+    remedy = _INSTEAD.get(condition.partition(".")[0], "correct the query for the rows that make it fail")
+    return EngineError(f"truck {truck}: {place}: Spark stops with {condition}{at}", remedy=remedy, code=FAILED)
+
+
+def _of_python(text: str, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
+    """What a Python worker raised: a function of the truck's, or a step of trucker's own."""
+    ours = _OURS.search(text)
+    if ours:
+        return EngineError(f"truck {truck}: {ours[2]}", remedy=ours[3] or "", code=ours[1])
+    frames = _FRAME.findall(text)
+    raised = _RAISED.findall(text)
+    kind = raised[-1] if raised else "an exception"
+    place = f"functions.py:{frames[-1][0]}: {frames[-1][1]} raised" if frames else f"{_first(rendered)}: Python raised"
+    return EngineError(
+        f"truck {truck}: {place} {kind}", remedy="make the function hold for every value, NULL too", code=FAILED
+    )
+
+
+def _first(rendered: Sequence[RenderedSql]) -> str:
+    return ", ".join(dict.fromkeys(each.file.label for each in rendered))
+
+
+def _condition(error: Any) -> str:
+    """The name of the condition in an exception of the JVM or what caused it."""
+    seen = 0
+    while error is not None and seen < 10:
+        try:
+            name = error.getCondition()
+        except Exception:
+            name = None
+        if name and not str(name).startswith(("_LEGACY", "INTERNAL_ERROR")):
+            return str(name)
+        try:
+            error = error.getCause()
+        except Exception:
+            return ""
+        seen += 1
+    return ""
+
+
+def _contexts(error: Any) -> list[Any]:
+    """The places in SQL texts that an error names."""
+    from pyspark.errors import QueryContextType
+
+    return [context for context in error.getQueryContext() if context.contextType() == QueryContextType.SQL]
+
+
+def _parameters(error: AnalysisException) -> dict[str, str]:
+    return dict(error.getMessageParameters() or {})
+
+
+def _said(error: AnalysisException) -> str:
+    """The message's first lines as one, without its code, its state and the query it repeats."""
+    text = str(error).strip().partition("== SQL")[0]
+    text = text.partition(";\n")[0]
+    return " ".join(_NOISE.sub("", text).split())[:400] or type(error).__name__
+
+
+def _offset(error: AnalysisException, text: str) -> int:
+    """Where in the statement, in characters."""
+    for context in _contexts(error):
+        if context.startIndex() >= 0:
+            return int(context.startIndex())
+    found = _LINE.search(str(error))
+    if not found:
+        return 0
+    lines = text.split("\n")
+    return sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])

@@ -1,0 +1,134 @@
+"""Python functions for Spark SQL: what a truck's functions.py has is there under its name.
+
+A function without `_` before its name becomes a function of Spark's; the type it gives is its return annotation's. What
+pyspark's `udf` and its kin made is taken as it is. Functions travel to executors by value, so that these need no file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+import sys
+import traceback
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trucker.config.sql_files import SqlFile
+from trucker.errors import ConfigError, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE: Final = "functions.py"
+CODE: Final = "TRK144"
+_TYPES: Final[dict[Any, str]] = {
+    str: "string",
+    int: "bigint",
+    float: "double",
+    bool: "boolean",
+    bytes: "binary",
+    datetime.date: "date",
+    datetime.datetime: "timestamp",
+    decimal.Decimal: "decimal(38,18)",
+}
+_KNOWN: Final = "str, int, float, bool, bytes, date, datetime, Decimal, list[…], or one of these | None"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function for Spark SQL; `gives` is Spark's type, empty where pyspark has made it one already."""
+
+    name: str
+    function: Any
+    gives: str = ""
+
+
+def load_functions(folder: Path) -> list[Function]:
+    """The functions of a truck's folder; none where it has no functions.py. Runs the file."""
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    label = str(Path(folder.parent.name) / folder.name / FILE)
+    module = _run(path, label)
+    found = []
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        if hasattr(value, "returnType") and hasattr(value, "evalType"):
+            found.append(Function(name, value))
+        elif inspect.isfunction(value) and value.__module__ == module.__name__:
+            found.append(Function(name, value, _gives(value, label)))
+    return found
+
+
+def register_functions(session: SparkSession, functions: list[Function]) -> None:
+    """Let the session's SQL call them."""
+    for each in functions:
+        if each.gives:
+            session.udf.register(each.name, each.function, each.gives)
+        else:
+            session.udf.register(each.name, each.function)
+
+
+def _run(path: Path, label: str) -> types.ModuleType:
+    """The module. It is in `sys.modules` only while it runs: pickled later, its functions go by value."""
+    module = types.ModuleType(f"functions_of_{path.parent.name}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except SyntaxError as error:
+        raise _error(f"{error.msg}", label, error.lineno or 0) from None
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(path)), 0)
+        raise _error(f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}", label, line) from None
+    finally:
+        sys.modules.pop(module.__name__, None)
+    return module
+
+
+def _gives(function: types.FunctionType, label: str) -> str:
+    line = function.__code__.co_firstlineno
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:
+        raise _error(f"the annotations of {function.__name__} fail: {type(error).__name__}", label, line) from None
+    if "return" not in hints:
+        raise _error(f"{function.__name__} does not say what it gives", label, line)
+    found = _spark_type(hints["return"])
+    if found is None:
+        raise _error(f"{function.__name__} gives what has no type in Spark SQL", label, line)
+    return found
+
+
+def _spark_type(hint: Any) -> str | None:
+    if hint in _TYPES:
+        return _TYPES[hint]
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        rest = [each for each in inside if each is not types.NoneType]
+        return _spark_type(rest[0]) if len(rest) == 1 else None
+    if origin is list and len(inside) == 1:
+        element = _spark_type(inside[0])
+        return f"array<{element}>" if element else None
+    return None
+
+
+def _error(message: str, label: str, line: int) -> ConfigError:
+    remedy = f"annotate its result with {_KNOWN}; a name that begins with _ is the file's own"
+    return ConfigError(
+        message,
+        place=Place(label, line),
+        remedy=remedy if " gives" in message or " give" in message else "correct it",
+        code=CODE,
+    )
+
+
+def functions_label(file: SqlFile) -> str:
+    """Where the functions beside a SQL file are."""
+    return str(Path(file.label).with_name(FILE))

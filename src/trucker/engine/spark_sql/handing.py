@@ -1,0 +1,128 @@
+"""What Spark SQL gave, handed to a sink: few rows by the driver, many by an executor.
+
+Imports no pyspark.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from trucker.change import Changes, Column
+from trucker.engine.spark_sql.plan import spill
+from trucker.engine.spark_sql.result import as_rows
+from trucker.errors import JobFailed
+from trucker.failpoint import reach
+from trucker.lsn import Lsn
+from trucker.sinks.base import Receipt, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trucker.engine.plan import Outcome, SinkSpec
+
+# A sink is used by one thread at a time; this process has one of each destination.
+_writing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result as text, in order: in memory or in a file."""
+
+    batches: tuple[pa.RecordBatch, ...] = ()
+    file: str = ""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        if not self.file:
+            yield from self.batches
+            return
+        try:
+            source = pa.memory_map(self.file)
+        except OSError as error:
+            raise JobFailed(
+                f"a result of Spark SQL is not in {self.file}: {error.strerror or error}",
+                remedy="the state folder must be shared by driver and executors; the batch is done again",
+                code="TRK542",
+            ) from error
+        with source, pa.ipc.open_stream(source) as reader:
+            yield from reader
+
+    def in_file(self, folder: Path) -> Result:
+        """The same in a file."""
+        return self if self.file else Result(file=spill(folder, self._write))
+
+    def discard(self) -> None:
+        if self.file:
+            Path(self.file).unlink(missing_ok=True)
+
+    def _write(self, file: pa.NativeFile) -> None:
+        with pa.ipc.new_stream(file, self.batches[0].schema) as stream:
+            for batch in self.batches:
+                stream.write_batch(batch)
+
+
+@dataclass(frozen=True)
+class Handing:
+    """Results of one part and the work they are for."""
+
+    columns: tuple[Column, ...]
+    results: tuple[Result, ...]
+    work: Work
+    spec: SinkSpec
+
+    def changes(self) -> Iterator[Changes]:
+        """The rows as the sink takes them."""
+        from trucker.engine.steps import written
+
+        batch = self.work.batch
+        # A change stands before the end of its batch; a copied row at the snapshot itself.
+        lsn = batch.end if batch.snapshot else Lsn(max(0, int(batch.end) - 1))
+        first = self.work.part << 32
+        for result in self.results:
+            for each in result.read():
+                if each.num_rows:
+                    yield written(as_rows(self.columns, each), self.work.target, lsn, first)
+                    first += each.num_rows
+
+    def write(self, part: int) -> Outcome:
+        """Stage them; `part` is what a job counts its work by."""
+        from trucker.engine.plan import Failure, Outcome
+        from trucker.engine.work import sink_for
+        from trucker.errors import TruckerError
+
+        target = self.work.target
+        try:
+            reach("worker.stage.before")
+            receipt = sink_for(self.spec).write(self.work, self.changes())
+            reach("worker.stage.after")
+        except TruckerError as error:
+            return Outcome(failures=[Failure(target.truck, error, target.source.table)])
+        return Outcome({self.spec.connection.name: [receipt]})
+
+
+def hand_on(spark: SparkSession, handing: Handing, folder: Path) -> Receipt | None:
+    """Stage the results: here where all of them are, else where files are read. None where there are no rows."""
+    from trucker.engine.job import run_job
+
+    if not handing.results:
+        return None
+    if all(not result.file for result in handing.results):
+        with _writing:
+            outcome = handing.write(0)
+    else:
+        filed = tuple(result.in_file(folder) for result in handing.results)
+        try:
+            (outcome,) = run_job(spark, partial(Handing.write, replace(handing, results=filed)), [0])
+        finally:
+            for result in filed:
+                result.discard()
+    for failure in outcome.failures:
+        raise failure.error
+    (receipts,) = outcome.receipts.values()
+    return receipts[0]

@@ -1,0 +1,245 @@
+"""A truck with files for Spark SQL, in the driver: what they make of rows, and the rows on their way through them.
+
+Few rows are a relation of the driver's own: Spark plans and runs the query with no file and, mostly, no process
+between; what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them,
+write the result, and hand it to the sink (`source`, `handing`). Which way it is makes no difference to the result.
+
+Safe in several threads. Errors are the truck's own (I8); what Spark itself is to blame for is passing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from trucker.change import Column, TableId
+from trucker.config.models import Connection, TruckConfig
+from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.spark_sql.compile import Compiling
+from trucker.engine.spark_sql.failure import be_quiet, explained
+from trucker.engine.spark_sql.functions import load_functions, register_functions
+from trucker.engine.spark_sql.handing import Handing, Result, hand_on
+from trucker.engine.spark_sql.lookups import Lookups
+from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun, rows_schema
+from trucker.engine.spark_sql.result import RUN, Texts, as_rows, expression
+from trucker.rows import OPERATION, Rows
+from trucker.sinks.base import Receipt, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+    from trucker.config.sql_template import RenderedSql
+    from trucker.engine.plan import SinkSpec
+
+FEW_ROWS: Final = 5_000
+"""So many rows at most go through the driver, and of a result come back to it."""
+
+RUNS_AT_ONCE: Final = 8
+"""So many small runs are one query of Spark's."""
+
+
+class SparkTruck:
+    """See the module's docstring. `folder` is where rows wait, shared by driver and executors."""
+
+    def __init__(
+        self, spark: SparkSession, truck: TruckConfig, connections: Sequence[Connection], folder: Path
+    ) -> None:
+        be_quiet()
+        self._spark = spark
+        self._truck = truck
+        self._folder = folder
+        self._lookups = Lookups(truck, connections)
+        self._lock = threading.Lock()
+        self._own: _Own | None = None
+
+    def compile(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan:
+        """What the files give for rows with these columns, by analysis alone. Raises what is wrong, with its place."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        attempts: list[Attempt] = []
+        with self._explaining(attempts):
+            own = self._ready()
+            kinds = from_arrow_schema(rows_schema(columns), prefer_timestamp_ntz=True)
+            frame = own.session.createDataFrame([], kinds)
+            attempt = Attempt(own.session, tuple(c.name for c in columns), table, lambda _: frame, checks=True)
+            attempts.append(attempt)
+            self._lookups.describe(attempt, own.chain.lookups, columns)
+            plan = Compiling(own.chain, attempt, columns, table).plan()
+            return replace(plan, needed=plan.needed | self._lookups.needs(own.chain.lookups, columns))
+
+    def run(self, plan: SparkPlan, rows: Spooled, work: Work, spec: SinkSpec) -> Receipt | None:
+        """Put the rows through the files and stage what these give; None where they give nothing."""
+        with self._results(plan, rows) as results:
+            return hand_on(self._spark, Handing(plan.columns, results, work, spec), self._folder)
+
+    def give(self, plan: SparkPlan, rows: Spooled) -> list[Rows]:
+        """What the files give for the rows, in pieces. For looking at it: nothing is written, and all is held."""
+        with self._results(plan, rows) as results:
+            return [as_rows(plan.columns, batch) for result in results for batch in result.read()]
+
+    @contextmanager
+    def _results(self, plan: SparkPlan, rows: Spooled) -> Iterator[tuple[Result, ...]]:
+        results: list[Result] = []
+        try:
+            for group in _groups(rows.runs):
+                few = sum(run.rows for run in group) <= FEW_ROWS
+                found = self._in_driver(plan, rows, group) if few else None
+                results += self._in_executors(plan, rows, group) if found is None else found
+            yield tuple(results)
+        finally:
+            for result in results:
+                result.discard()
+
+    # -- the two ways ----------------------------------------------------------------------------------------------
+
+    def _in_driver(self, plan: SparkPlan, rows: Spooled, group: Sequence[SpooledRun]) -> list[Result] | None:
+        """The result of a few rows; None where it is too large for the driver."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        attempts: list[Attempt] = []
+        with self._explaining(attempts):
+            own = self._ready()
+            kinds = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+
+            def frame(run: SpooledRun, operation: str) -> DataFrame:
+                batches = Reading(rows, run, operation).batches()
+                return own.session.createDataFrame(pa.Table.from_batches(batches, rows.schema), kinds)
+
+            whole = reduce(_union, [self._result(own, plan, rows, run, frame, attempts) for run in group])
+            table = whole.limit(min(FEW_ROWS, self._truck.rows_max) + 1).toArrow()
+        if table.num_rows > self._truck.rows_max:
+            self._check(table.num_rows)
+        if table.num_rows > FEW_ROWS:
+            return None
+        texts = Texts(plan.given, rows, tuple(group))
+        batches = tuple(texts.of(batch) for batch in table.combine_chunks().to_batches() if batch.num_rows)
+        return [Result(batches)] if batches else []
+
+    def _in_executors(self, plan: SparkPlan, rows: Spooled, group: Sequence[SpooledRun]) -> list[Result]:
+        """The results of runs, a query each, in files."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from trucker.engine.spark_sql.source import Writing, option, results
+
+        filed = rows.in_file(self._folder)
+        found: list[Result] = []
+        try:
+            kinds = from_arrow_schema(filed.schema, prefer_timestamp_ntz=True)
+            for run in group:
+                attempts: list[Attempt] = []
+                with self._explaining(attempts):
+                    own = self._ready()
+                    reader = own.session.read.format(own.format).schema(kinds)
+
+                    def frame(run: SpooledRun, operation: str, reader: DataFrameReader = reader) -> DataFrame:
+                        return reader.option("rows", option(Reading(filed, run, operation))).load()
+
+                    result = self._result(own, plan, filed, run, frame, attempts)
+                    texts = Texts(plan.given, filed, (run,))
+                    writing = Writing(str(self._folder), secrets.token_hex(8), texts, self._truck.rows_max)
+                    result.write.format(own.format).option("result", option(writing)).mode("append").save()
+                    found += [Result(file=file) for file in results(writing)]
+        except BaseException:
+            for each in found:
+                each.discard()
+            raise
+        finally:
+            if not rows.file:
+                filed.discard()
+        return found
+
+    def _result(
+        self,
+        own: _Own,
+        plan: SparkPlan,
+        rows: Spooled,
+        run: SpooledRun,
+        frame: Callable[[SpooledRun, str], DataFrame],
+        attempts: list[Attempt],
+    ) -> DataFrame:
+        """What the files give for a run, with the columns of the plan, the operation and the run."""
+        names = tuple(column.name for column in plan.rows)
+        attempt = Attempt(own.session, names, plan.table, lambda operation: frame(run, operation))
+        attempts.append(attempt)
+        self._lookups.fill(attempt, own.chain.lookups, Reading(rows, run))
+        branches = own.chain.branches(attempt, run.operations, at_once=plan.at_once)
+        return reduce(_union, [_shaped(branch, plan, run) for branch in branches])
+
+    # -- what both need --------------------------------------------------------------------------------------------
+
+    def _ready(self) -> _Own:
+        """The truck's own session, its functions in it. Made when first asked for: errors in files stop one truck."""
+        with self._lock:
+            if self._own is None:
+                self._own = _Own(self._spark, self._truck)
+            return self._own
+
+    @contextmanager
+    def _explaining(self, attempts: list[Attempt]) -> Iterator[None]:
+        """Turn what Spark raises into trucker's errors; forget the attempts' views afterwards."""
+        try:
+            yield
+        except Exception as error:
+            rendered: list[RenderedSql] = [each for attempt in attempts for each in attempt.rendered]
+            raise explained(error, self._truck.name, rendered) from None
+        finally:
+            for attempt in attempts:
+                attempt.close()
+
+    def _check(self, rows: int) -> None:
+        from trucker.engine.spark_sql.source import check_rows
+
+        check_rows(rows, self._truck.rows_max)
+
+
+class _Own:
+    """A Spark session of the truck's own, with its views, functions and formats, on the project's context."""
+
+    def __init__(self, spark: SparkSession, truck: TruckConfig) -> None:
+        from trucker.engine.spark_sql.source import new_format
+
+        self.chain = Chain(truck)
+        functions = load_functions(truck.folder)
+        self.session = spark.newSession()
+        self.session.conf.set("spark.sql.session.timeZone", "UTC")
+        source = new_format()
+        self.format = source.name()
+        self.session.dataSource.register(source)
+        register_functions(self.session, functions)
+
+
+def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:
+    """Runs that go through Spark in one query: several small ones, or a large one."""
+    group: list[SpooledRun] = []
+    for run in runs:
+        rows = sum(each.rows for each in group)
+        if group and (len(group) == RUNS_AT_ONCE or rows + run.rows > FEW_ROWS):
+            yield group
+            group = []
+        group.append(run)
+    if group:
+        yield group
+
+
+def _shaped(branch: Branch, plan: SparkPlan, run: SpooledRun) -> DataFrame:
+    from pyspark.sql import functions
+
+    there = {field.name: field.dataType for field in branch.frame.schema.fields}
+    word = functions.lit(branch.operation) if branch.operation else functions.col(OPERATION)
+    return branch.frame.select(
+        *(expression(each, there.get(each.column.name)) for each in plan.given),
+        word.alias(OPERATION),
+        functions.lit(run.number).cast("bigint").alias(RUN),
+    )
+
+
+def _union(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionAll(other)

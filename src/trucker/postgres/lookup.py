@@ -1,0 +1,91 @@
+"""Tables that a truck looks values up in: described, and read by keys or whole, every value as text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+import pyarrow as pa
+
+from trucker.change import Column, TableId, quote_identifier
+from trucker.config.models import PostgresConnection
+from trucker.errors import SourceError
+from trucker.listening import Listening
+from trucker.postgres.catalog import source_types
+from trucker.postgres.connect import connect, translated
+from trucker.postgres.source_query.arrays import array_literal
+from trucker.postgres.source_query.result import describe, stream
+
+TOO_MANY: Final = "TRK264"
+
+
+class LookupSession:
+    """A connection for lookups, kept open. One thread at a time reads; the others wait."""
+
+    def __init__(self, config: PostgresConnection) -> None:
+        self._config = config.replica or config
+        self._lock = threading.Lock()
+        self._connection: Listening | None = None
+
+    def columns(self, table: TableId) -> tuple[Column, ...]:
+        """The table's columns. It may be a view, too."""
+        with self._lock, translated(f"connection {self._config.name}: looking at {table}"):
+            link = self._open()
+            fields = describe(link, f"select * from {table.quoted}")
+            types = source_types(link, [(field.type_oid, field.typmod) for field in fields])
+        return tuple(Column(f.name, f.type_oid, f.typmod, types[f.type_oid, f.typmod].name) for f in fields)
+
+    def check(self, table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> None:
+        """Whether values of the keys' types can be looked up in the columns of their names; nothing is read."""
+        with self._lock, translated(f"connection {self._config.name}: looking up in {table}"):
+            describe(self._open(), _statement(table, columns, keys))
+
+    def read(
+        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: Sequence[pa.Array], most: int
+    ) -> pa.RecordBatch:
+        """The rows that have one of the `values`, texts side by side, in the keys' columns; without keys all rows.
+
+        A key's type is the values' own, whatever the column's is. More rows than `most` are an error.
+        """
+        pieces, rows = [], 0
+        parameters = [array_literal(cells) for cells in values]
+        with self._lock, translated(f"connection {self._config.name}: looking up in {table}"):
+            for piece in stream(self._open(), f"{_statement(table, columns, keys)} limit {most + 1}", parameters):
+                pieces.append(piece)
+                rows += piece.num_rows
+        if rows > most:
+            raise SourceError(
+                f"a lookup in {table} gives more than {most} rows",
+                remedy="look up by keys (on:) that fewer rows have, or raise rows_max in truck.yml",
+                code=TOO_MANY,
+            )
+        names = [column.name for column in columns]
+        empty = pa.RecordBatch.from_arrays([pa.array([], pa.string())] * len(columns), names=names)
+        return pa.concat_batches([empty, *(piece.rename_columns(names) for piece in pieces)])
+
+    def close(self) -> None:
+        with self._lock, suppress(psycopg.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> Listening:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = connect(self._config, application="trucker lookup")
+        return self._connection
+
+
+def _statement(table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> str:
+    listed = ", ".join(f"l.{quote_identifier(column.name)}" for column in columns)
+    statement = f"select {listed} from {table.quoted} l"
+    if len(keys) == 1:
+        return f"{statement} where l.{quote_identifier(keys[0].name)} = any($1::{keys[0].type_name}[])"
+    if keys:
+        given = ", ".join(f"${number}::{key.type_name}[]" for number, key in enumerate(keys, 1))
+        names = ", ".join(f"k{number}" for number in range(len(keys)))
+        same = " and ".join(f"l.{quote_identifier(key.name)} = k.k{number}" for number, key in enumerate(keys))
+        return f"{statement} join unnest({given}) as k({names}) on {same}"
+    return statement

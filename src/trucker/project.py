@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.config.load import load_project
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Checkable, Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
@@ -48,8 +49,22 @@ class Project:
     # -- check --------------------------------------------------------------------------------------------------
 
     def check(self) -> list[Finding]:
-        """Look at everything a run needs, on both sides, changing nothing; each finding has its remedy."""
-        return self._examine()[0]
+        """Look at everything a run needs, on both sides, changing nothing; each finding has its remedy.
+
+        Spark is started where a truck has SQL files for it.
+        """
+        findings, sources = self._examine()
+        if any(finding.level is Level.ERROR for finding in findings) or not self._has_spark_sql():
+            return findings
+        from trucker.engine.run import checked_on_spark
+
+        return [
+            *findings,
+            *checked_on_spark(self.config, sources, {c.name: self._sink(c) for c in self._destinations()}),
+        ]
+
+    def _has_spark_sql(self) -> bool:
+        return any(truck.file(name) for truck in self.config.trucks for name in ON_SPARK)
 
     def _examine(self) -> tuple[list[Finding], dict[str, ResolvedSource]]:
         findings = [
@@ -63,13 +78,16 @@ class Project:
             if resolved is not None:
                 sources[connection.name] = resolved
         shared = set()
+        sinks = {}
         for place in self._destinations():
-            sink = self._sink(place)
+            sink = sinks[place.name] = self._sink(place)
             findings += _examine_destination(place, sink, databases)
             findings += _examine_letters(sink)
             if sink.capabilities.keeps_changes:
                 shared.add(place.name)
         findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
+        if not any(finding.level is Level.ERROR for finding in findings):
+            findings += _examine_recipes(self.config, sources.values(), sinks, shared)
         return findings, sources
 
     def _sources(self) -> list[PostgresConnection]:
@@ -329,6 +347,22 @@ def _examine_outputs(
     except TruckerError as error:
         return [_finding("trucks", error)]
     return []
+
+
+def _examine_recipes(
+    config: ProjectConfig, sources: Iterable[ResolvedSource], sinks: Mapping[str, Sink], shared: set[str]
+) -> list[Finding]:
+    from trucker.engine.recipe import Recipes
+    from trucker.engine.sql_check import check_sql
+
+    kept = {name: name in shared for name in sinks}
+    return [
+        finding
+        for source in sources
+        for finding in check_sql(
+            source, sinks, Recipes(source.reads, kept, config.slow_query_threshold_ms), spark=False
+        )
+    ]
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

@@ -6,6 +6,7 @@ A relation of rows has, for each column of the table, the new value under its ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,3 +51,15 @@ class Rows:
         """The chosen rows (a mask, or indices in the order wanted)."""
         indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         return Rows(self.columns, self.cells.take(pa.array(indices)), self.op[indices], self.run[indices])
+
+
+def concat_rows(parts: Sequence[Rows]) -> Rows | None:
+    """One value from several with the same columns, in the given order; None from none."""
+    if not parts:
+        return None
+    return Rows(
+        parts[0].columns,
+        pa.concat_batches([part.cells for part in parts]),
+        np.concatenate([part.op for part in parts]),
+        np.concatenate([part.run for part in parts]),
+    )

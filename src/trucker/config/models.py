@@ -288,6 +288,11 @@ class TruckConfig(TruckFile):
     folder: Path
     files: tuple[SqlFile, ...] = ()
 
+    @property
+    def does_more(self) -> bool:
+        """Whether it does more than replicate tables as they are."""
+        return bool(self.files or self.rules or self.output.key or self.compact != "net")
+
     def file(self, name: str) -> SqlFile | None:
         """One of its SQL files, if it is there."""
         return next((file for file in self.files if file.name == name), None)

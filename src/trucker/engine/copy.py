@@ -18,7 +18,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,9 @@ from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, room
-from trucker.engine.schemas import copied, fit
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Truck, room
+from trucker.engine.recipe import Recipes
+from trucker.engine.schemas import Reading, copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
@@ -71,6 +72,7 @@ class Copier:
         temporary_slot: str,
         destinations: Mapping[str, Destination],
         known: KnownTables,
+        recipes: Recipes,
         *,
         backoff: Backoff,
         tries: int | None,
@@ -83,6 +85,7 @@ class Copier:
         self._temporary_slot = temporary_slot
         self.destinations = destinations
         self.known = known
+        self.recipes = recipes
         self._backoff = backoff
         self._tries = tries
         self.spawn = spawn
@@ -156,6 +159,7 @@ class _Attempt:
         self._failures: dict[str, TruckerError] = {}
         self._left: dict[tuple[str, TableId], TruckerError] = {}
         self._looks: dict[TableId, Look] = {}
+        self._recipes: dict[tuple[str, TableId], Recipe] = {}
 
     def run(self) -> list[tuple[Need, TruckerError]]:
         """Copy; what is left to be copied, and why."""
@@ -232,7 +236,8 @@ class _Attempt:
             destination = self._copier.destinations[truck.destination]
             try:
                 made = {
-                    table: fit(
+                    table: self._fitted(
+                        truck,
                         copied(
                             truck.name,
                             truck.tables[table],
@@ -240,7 +245,7 @@ class _Attempt:
                             self._looks[table],
                             self._copier.known.get(truck.name, table),
                         ),
-                        destination.prepare,
+                        destination,
                     )
                     for table in sorted(need.tables)
                 }
@@ -248,9 +253,21 @@ class _Attempt:
                 self._failures[truck.name] = error
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
-            self._copier.known.put(truck.name, {table: reading.known for table, reading in made.items()})
-            targets[truck.destination] += [reading.target for reading in made.values()]
+            self._copier.known.put(truck.name, {table: reading.known for table, (reading, _) in made.items()})
+            targets[truck.destination] += [target for _, target in made.values()]
         return targets
+
+    def _fitted(self, truck: Truck, reading: Reading, destination: Destination) -> tuple[Reading, Target]:
+        """The reading and the target it is for, the destination prepared."""
+        made = self._copier.recipes.of(truck, reading.target)
+        if made is None:
+            fitted = fit(reading, destination.prepare)
+            return fitted, fitted.target
+        target, recipe = made
+        left = destination.prepare(target)
+        self._recipes[truck.name, target.source.table] = recipe
+        source = target.source.only([name for name in target.source.names if name not in left])
+        return reading, replace(target, source=source)
 
     def _commit(
         self,
@@ -288,7 +305,8 @@ class _Attempt:
         for name, own in targets.items():
             for target in own:
                 if target.truck not in self._failures and self._is_done(target):
-                    readers[target.source.table].append(Assignment(name, target, self._exported.lsn))
+                    recipe = self._recipes.get((target.truck, target.source.table))
+                    readers[target.source.table].append(Assignment(name, target, self._exported.lsn, recipe=recipe))
         pairs = [(chunk, assignments) for table, assignments in readers.items() for chunk in chunks[table]]
         return [CopyPart(index, chunk, assignments) for index, (chunk, assignments) in enumerate(pairs)]
 
@@ -302,6 +320,7 @@ class _Attempt:
             {name: self._batch(own, exported.lsn, None) for name, own in targets.items()},
             {name: destinations[name].spec for name in targets},
             room(len(parts), max(len(part.assignments) for part in parts)),
+            self._copier.recipes.folder,
         )
 
     def _copy(
@@ -313,7 +332,9 @@ class _Attempt:
         copier = self._copier
         copier.group = self._name
         with _Watch(copier.spark, self._name, len(parts), self._alive()):
-            outcomes = run_job(copier.spark, partial(copy_part, self._shared(targets, parts)), parts, group=self._name)
+            shared = self._shared(targets, parts)
+            outcomes = run_job(copier.spark, partial(copy_part, shared), parts, group=self._name)
+            outcomes = copier.recipes.finish(outcomes, shared)
         for outcome in outcomes:
             for destination, kept in outcome.receipts.items():
                 receipts[destination] += kept

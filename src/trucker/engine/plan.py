@@ -11,12 +11,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from trucker.change import Lsn, SchemaChanges, TableId, TableSchema
+from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
-from trucker.config.models import Connection, PostgresConnection
+from trucker.config.models import Connection, PostgresConnection, TruckConfig
+from trucker.config.sql_files import OUTPUT
+from trucker.engine.fold import Fold
+from trucker.engine.rules import RuleSet
+from trucker.engine.spark_sql.plan import SparkPlan, Spooled
 from trucker.errors import TruckerError
+from trucker.postgres.catalog import Connection as SourceConnection
 from trucker.postgres.snapshot import Chunk
+from trucker.postgres.source_query import SourceQuery, run_query
+from trucker.rows import Rows
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
+from trucker.slow import SlowQueries
 from trucker.types import Unfit
 
 RECEIPTS: Final = 32 << 20
@@ -62,7 +70,8 @@ class Table:
 class Truck:
     """A truck with its names and patterns resolved against the source.
 
-    `dead_letters` is how many failing rows it may set aside; None where the first one stops it.
+    `dead_letters` is how many failing rows it may set aside; None where the first one stops it. `config` is there where
+    the truck does more than replicate: it has rules or SQL.
     """
 
     name: str
@@ -70,6 +79,17 @@ class Truck:
     destination: str
     tables: Mapping[TableId, Table]
     dead_letters: int | None = None
+    config: TruckConfig | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a table can be copied again without more ado: what is there of it is known to be its rows."""
+        return self.config is None or not (self.config.file(OUTPUT) or self.shares)
+
+    @property
+    def shares(self) -> bool:
+        """Whether several of its tables go into one."""
+        return len({table.output for table in self.tables.values()}) < len(self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +101,58 @@ class SinkSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a table's changes become the rows of a target, for a truck that does more than replicate.
+
+    `reads` is the table as it is read. Where there is SQL, `relation` has the columns of the rows that the first of it
+    gets; with `past` deletes do not go through it. `by_transaction` ends runs with each transaction.
+    """
+
+    reads: TableSchema
+    fold: Fold = Fold.NET
+    rules: RuleSet | None = None
+    relation: tuple[Column, ...] = ()
+    query: SourceQuery | None = None
+    spark: SparkPlan | None = None
+    past: bool = False
+    by_transaction: bool = False
+    ignores_truncate: bool = False
+    rows_max: int = 1_000_000
+    slow: SlowQueries | None = None
+    timeout: float | None = None
+
+    def ask(self, session: SourceConnection, rows: Rows) -> Rows:
+        """What input.sql gives for the rows."""
+        assert self.query is not None
+        return run_query(session, self.query, rows, rows_max=self.rows_max, slow=self.slow, timeout=self.timeout)
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """One target's share of a batch: its changes whose commit is not below `after`.
 
-    `renames` has the names to read a shape's columns by, where the target's are not the stream's.
+    `renames` has the names to read a shape's columns by, where the target's are not the stream's. With a `recipe` the
+    target's rows are made by it.
     """
 
     destination: str
     target: Target
     after: Lsn
     renames: Renames = ()
+    recipe: Recipe | None = None
+
+    @property
+    def reads(self) -> TableSchema:
+        """The table as its changes are read."""
+        return self.recipe.reads if self.recipe else self.target.source
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
     """What all parts of a batch of streamed changes share; it travels once, however many they are.
 
-    `room` is how many bytes the receipt of one part for one target may carry.
+    `room` is how many bytes the receipt of one part for one target may carry. `source` is where SQL of trucks reads,
+    `folder` where rows wait for Spark.
     """
 
     log: Path
@@ -105,6 +160,8 @@ class StreamBatch:
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
     room: int = CARRIED
+    source: PostgresConnection | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +174,7 @@ class StreamPart:
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """What all chunks of a snapshot share; `room` as above."""
+    """What all chunks of a snapshot share; `room` and `folder` as above."""
 
     connection: PostgresConnection
     snapshot: str
@@ -125,6 +182,7 @@ class CopyBatch:
     batches: Mapping[str, Batch]
     sinks: Mapping[str, SinkSpec]
     room: int = CARRIED
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +204,21 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows of one part of an assignment that wait for Spark SQL; it writes them as `part`."""
+
+    assignment: Assignment
+    part: int
+    rows: Spooled
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task hands back: receipts by destination, and what failed."""
+    """What a task hands back: receipts by destination, what is left for Spark SQL, and what failed."""
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
+    waiting: Sequence[Waiting] = ()
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int) -> list[StreamPart]:

@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any
 from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
+from trucker.config.models import PostgresConnection
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
+from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
@@ -67,7 +69,9 @@ class SourceQuery:
         folder: Path,
         destinations: Mapping[str, Destination],
         schemas: Schemas,
+        recipes: Recipes,
         *,
+        reads: PostgresConnection,
         max_bytes: int,
         patience: float,
         part_bytes: int,
@@ -86,6 +90,8 @@ class SourceQuery:
         self._folder = folder
         self._destinations = destinations
         self._schemas = schemas
+        self._recipes = recipes
+        self._reads = reads
         self._leave = leave
         self._copy_again = copy_again
         self._query: StreamingQuery | None = None
@@ -244,7 +250,7 @@ class SourceQuery:
             why = self._schemas.examine(run.name, run.truck.tables[table], now)
             if not why or destination.keeps_changes:
                 return True
-            if run.truck.tables[table].schema_changes is SchemaChanges.STOP:
+            if run.truck.tables[table].schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
                 raise stale(run.name, table, why)
             batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY})
             failures = destination.commit(batch, ())
@@ -310,7 +316,9 @@ class SourceQuery:
     def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
         blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
         failures: dict[str, TruckerError] = {}
-        shares = divide(runs, lane, blocks, start, self.reader, self._schemas, self._destinations, failures)
+        shares = divide(
+            runs, lane, blocks, start, self.reader, self._schemas, self._destinations, self._recipes, failures
+        )
         again = to_copy_again(shares, lane)
         assignments = assigned(shares, again, lane, end)
         if not assignments and not failures and not again and not lane and not self._persist_due(runs):
@@ -441,8 +449,16 @@ class SourceQuery:
     ) -> list[Outcome]:
         parts = consecutive(blocks, self._part_bytes)
         sinks = {name: self._destinations[name].spec for name in batches}
-        batch = StreamBatch(self._folder, batches, sinks, assignments, room(len(parts), len(assignments)))
-        return run_job(self._spark, partial(stream_part, batch), parts)
+        batch = StreamBatch(
+            self._folder,
+            batches,
+            sinks,
+            assignments,
+            room(len(parts), len(assignments)),
+            self._reads if any(assignment.recipe for assignment in assignments) else None,
+            self._recipes.folder,
+        )
+        return self._recipes.finish(run_job(self._spark, partial(stream_part, batch), parts), batch)
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trucker.change import TableId
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
+from trucker.config.sql_files import OUTPUT
 from trucker.engine.plan import Table, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
@@ -112,7 +113,9 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             named=name in missing_tables(config.input.tables, ()),
         )
     letters = config.dead_letters_max if config.on_error == "dead_letter" else None
-    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters)
+    shared = len({table.output for table in resolved.values()}) < len(resolved)
+    own = config if config.does_more or shared else None
+    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters, own)
 
 
 def _output_table(config: TruckConfig, source: TableId) -> TableId:
@@ -166,7 +169,9 @@ def _published(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -
 
 
 def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, str]], shared: AbstractSet[str]) -> None:
-    """Refuse two inputs for one output table, and an output table that is an input (a loop).
+    """Refuse two trucks for one output table, and an output table that is an input (a loop).
+
+    Several tables of one truck may go into one. Where output.sql writes is not known.
 
     `databases` gives what a PostgreSQL connection really is: its cluster's identifier and database. `shared` names
     the destinations that keep every change as it is, where inputs may well meet.
@@ -189,10 +194,10 @@ def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, st
                     remedy="write to another table, schema or database (output.table, output.schema)",
                     code="TRK121",
                 )
-            if truck.destination in shared:
+            if truck.destination in shared or (truck.config and truck.config.file(OUTPUT)):
                 continue
             other, input_ = writers.setdefault((place, table.output), (truck, table))
-            if input_ is not table:
+            if input_ is not table and other is not truck:
                 raise ConfigError(
                     f"truck {truck.name} from {table.source} and truck {other.name} from {input_.source}"
                     f" both write {table.output} of {truck.destination}",

@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
 from trucker.config.models import ProjectConfig
+from trucker.config.sql_files import ON_SPARK
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import SinkSpec
+from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
+from trucker.engine.sql_check import check_sql
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
+from trucker.finding import Finding
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, write_status
-from trucker.sinks.base import TruckState, Workspace
+from trucker.sinks.base import Sink, TruckState, Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,8 +79,11 @@ class ProjectRun:
         spark = session
         try:
             with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile
-                starting = None if session else starter.submit(self._start_spark)
+                starting = None if session else starter.submit(_started, self._config)
                 try:
+                    if self._has_spark_sql:
+                        # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
+                        self._check_sql(session or (starting.result() if starting else None))
                     states = self._open()
                 finally:
                     spark = session or (starting.result() if starting else None)
@@ -92,6 +99,15 @@ class ProjectRun:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return self._show(running=False)
+
+    @property
+    def _has_spark_sql(self) -> bool:
+        return any(truck.file(name) for truck in self._config.trucks for name in ON_SPARK)
+
+    def _check_sql(self, spark: SparkSession | None) -> None:
+        assert spark is not None
+        for source in self._sources:
+            source.check_sql(spark)
 
     def _open(self) -> Mapping[str, TruckState]:
         states: Mapping[str, TruckState] = self._stored(self._sources)
@@ -112,17 +128,6 @@ class ProjectRun:
                 run.name: stored[run.name] for run in runs if run.truck.destination == name and run.name in stored
             }
         return states
-
-    def _start_spark(self) -> SparkSession:
-        from trucker.engine.session import start_session
-
-        spark = self._config.spark
-        return start_session(
-            f"trucker {self._config.unique_id}",
-            master=spark.master,
-            settings=spark.settings,
-            state=self._config.state_folder,
-        )
 
     def _watch(self, spark: SparkSession) -> None:
         process = _java(spark)
@@ -230,6 +235,36 @@ class ProjectRun:
         if self._observer is not None:
             self._observer(status)
         return status
+
+
+def checked_on_spark(
+    config: ProjectConfig, resolved: Mapping[str, ResolvedSource], sinks: Mapping[str, Sink]
+) -> list[Finding]:
+    """What is wrong with the trucks that have SQL for Spark, by a session of its own."""
+    spark = _started(config)
+    try:
+        kept = {name: sink.capabilities.keeps_changes for name, sink in sinks.items()}
+        findings: list[Finding] = []
+        for source in resolved.values():
+            recipes = Recipes(
+                source.reads, kept, config.slow_query_threshold_ms, config.state_folder / "spool" / "check"
+            )
+            recipes.start(spark, config)
+            findings += check_sql(source, sinks, recipes, spark=True)
+        return findings
+    finally:
+        _stop_spark(spark)
+
+
+def _started(config: ProjectConfig) -> SparkSession:
+    from trucker.engine.session import start_session
+
+    return start_session(
+        f"trucker {config.unique_id}",
+        master=config.spark.master,
+        settings=config.spark.settings,
+        state=config.state_folder,
+    )
 
 
 def _java(spark: SparkSession) -> Popen[bytes] | None:

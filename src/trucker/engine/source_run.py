@@ -36,6 +36,7 @@ from trucker.engine.known import KnownTables
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.query import SourceQuery
+from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Described, Schemas
 from trucker.engine.shape_watch import ShapeWatch
@@ -102,7 +103,20 @@ class SourceRun:
         self._spark: SparkSession | None = None
         self._known = KnownTables(config.state_folder / "shapes" / f"{self.name}.json")
         self._schemas = Schemas(self._describe, self._known)
+        self._recipes = Recipes(
+            resolved.reads,
+            {name: destination.keeps_changes for name, destination in destinations.items()},
+            config.slow_query_threshold_ms,
+            config.state_folder / "spool" / "rows",
+        )
         self._query: SourceQuery | None = None
+
+    def check_sql(self, spark: SparkSession) -> None:
+        """Compile what every truck does with its tables; raises for the first that is wrong."""
+        self._recipes.start(spark, self._config)
+        for truck in self.resolved.trucks:
+            for name, table in truck.tables.items():
+                self._recipes.of(truck, table.target(truck.name, self.resolved.tables[name].schema))
 
     # -- before Spark -------------------------------------------------------------------------------------------
 
@@ -269,12 +283,15 @@ class SourceRun:
         if self._stop.is_set():
             return
         self._spark = spark
+        self._recipes.start(spark, self._config)
         query = self._query = SourceQuery(
             self.name,
             spark,
             self.folder,
             self._destinations,
             self._schemas,
+            self._recipes,
+            reads=self.resolved.reads,
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
             part_bytes=self._config.batch.part_bytes,
@@ -376,6 +393,7 @@ class SourceRun:
             self.resolved.temporary_slot,
             self._destinations,
             self._known,
+            self._recipes,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,

@@ -11,6 +11,7 @@ from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Assignment
+from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, fit, stale
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
@@ -39,6 +40,7 @@ def divide(
     reader: LogReader,
     schemas: Schemas,
     destinations: Mapping[str, Destination],
+    recipes: Recipes,
     failures: dict[str, TruckerError],
 ) -> list[TableShare]:
     """The shares of these blocks, their destinations prepared; a truck that cannot take its own is in `failures`."""
@@ -49,7 +51,9 @@ def divide(
         destination = destinations[run.truck.destination]
         try:
             found = _messages(run, lane, relations, schemas)
-            own = [_share(run, table, found[table], xid, lane, schemas, destination) for table in sorted(found)]
+            own = [
+                _share(run, table, found[table], xid, lane, schemas, destination, recipes) for table in sorted(found)
+            ]
         except TruckerError as error:
             failures[run.name] = error
         else:
@@ -114,11 +118,19 @@ def _share(
     lane: Lane | None,
     schemas: Schemas,
     destination: Destination,
+    recipes: Recipes,
 ) -> TableShare:
     reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid)
     if destination.keeps_changes:
         reading = replace(reading, again="")
-    if news and not reading.doubtful:
+    if not reading.again and (made := recipes.of(run.truck, reading.target)):
+        target, recipe = made
+        left = destination.prepare(target)
+        target = replace(target, source=target.source.only([n for n in target.source.names if n not in left]))
+        after = _after(run, table, lane)
+        assignment = Assignment(destination.name, target, after, reading.renames, recipe)
+        return TableShare(run, messages[-1], reading, news, assignment)
+    if news and not reading.doubtful and run.truck.config is None:
         reading = replace(reading, target=replace(reading.target, stale=bool(reading.again)))
         reading = fit(reading, destination.prepare)
         if not reading.again and not destination.keeps_changes:
@@ -126,7 +138,7 @@ def _share(
     if not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
         return TableShare(run, messages[-1], reading, news, assignment)
-    if reading.target.schema_changes is SchemaChanges.STOP:
+    if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
         raise stale(run.name, table, reading.again)
     return TableShare(run, messages[-1], reading, news)
 

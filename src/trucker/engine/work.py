@@ -27,13 +27,17 @@ from trucker.engine.plan import (
     SinkSpec,
     StreamBatch,
     StreamPart,
+    Waiting,
 )
 from trucker.engine.sealed import Held, unseal
+from trucker.engine.spark_sql.plan import spool_rows
+from trucker.engine.steps import make, make_copy
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.failpoint import reach
 from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import decode
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
+from trucker.rows import Rows, concat_rows
 from trucker.sinks.base import Receipt, Sink, Work
 from trucker.sinks.registry import make_sink
 
@@ -61,6 +65,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     kept = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
+    waiting: list[Waiting] = []
     for assignments in _alike(batch.assignments):
         try:
             shares = _Shares(_load(batch, part, assignments))
@@ -68,7 +73,9 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             reason = _reason(error, "reading the change log")
             failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
             continue
-        for assignment in assignments:
+        for own in _by_truck(assignments):
+            _make(batch, part.index, own, shares, receipts, failures, waiting)
+        for assignment in (each for each in assignments if each.recipe is None):
             try:
                 changes = shares.of(assignment, compacted=assignment.destination not in kept)
             except Exception as error:
@@ -77,13 +84,67 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
                 continue
             if changes:
                 _write(batch, part.index, assignment, changes, receipts, failures)
-    return Outcome(receipts, failures)
+    return Outcome(receipts, failures, waiting)
+
+
+def _by_truck(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
+    """Those with a recipe: a truck's tables together, since their rows go in one order."""
+    found: dict[str, list[Assignment]] = defaultdict(list)
+    for assignment in assignments:
+        if assignment.recipe is not None:
+            found[assignment.target.truck].append(assignment)
+    return list(found.values())
+
+
+def _make(
+    batch: StreamBatch,
+    part: int,
+    assignments: Sequence[Assignment],
+    shares: _Shares,
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+    waiting: list[Waiting],
+) -> None:
+    """What a truck's recipes make of its tables' changes, written or left for Spark SQL."""
+    truck = assignments[0].target.truck
+    try:
+        raw = [(each, shares.of(each, compacted=False)) for each in assignments]
+        made = make([share for share in raw if share[1]], batch.source, part)
+        for each in made:
+            _hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
+    except Exception as error:
+        failures.append(Failure(truck, _reason(error, f"the rules and SQL of truck {truck}")))
+
+
+def _hand_on(
+    batch: StreamBatch | CopyBatch,
+    part: int,
+    assignment: Assignment,
+    changes: Iterable[Changes],
+    rows: Rows | None,
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+    waiting: list[Waiting],
+) -> None:
+    """To the sink, or to Spark SQL; a part of which both get something is two, what goes past the SQL first."""
+    if assignment.recipe is None or assignment.recipe.spark is None:
+        own = list(changes)
+        if own:
+            _write(batch, part, assignment, own, receipts, failures)
+        return
+    ahead = list(changes)
+    if ahead:
+        _write(batch, 2 * part, assignment, ahead, receipts, failures)
+    if rows is not None and len(rows):
+        assert batch.folder is not None
+        waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows)))
 
 
 def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
     """Read one chunk inside the shared snapshot, once, and write it to every target."""
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
+    waiting: list[Waiting] = []
     try:
         # Closed without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions.
         with closing(connect(batch.connection, application="trucker copy")) as connection:
@@ -92,6 +153,9 @@ def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
             if len(part.assignments) > 1:
                 pieces = list(pieces)
             for assignment in part.assignments:
+                if assignment.recipe is not None:
+                    _make_copy(batch, part, assignment, pieces, receipts, failures, waiting)
+                    continue
                 own = (_narrow(piece, assignment) for piece in pieces)
                 _write(batch, part.index, assignment, own, receipts, failures)
     except Exception as error:
@@ -100,11 +164,35 @@ def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
         trucks = {assignment.target.truck for assignment in part.assignments} - failed
         table = part.chunk.schema.table
         return Outcome({}, [*failures, *(Failure(truck, reason, table) for truck in trucks)])
-    return Outcome(receipts, failures)
+    return Outcome(receipts, failures, waiting)
+
+
+def _make_copy(
+    batch: CopyBatch,
+    part: CopyPart,
+    assignment: Assignment,
+    pieces: Iterable[CopiedRows],
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+    waiting: list[Waiting],
+) -> None:
+    """As `_make`, for a chunk: its pieces stream through to the sink, and wait together for Spark SQL."""
+    assert assignment.recipe is not None
+    try:
+        made = make_copy(batch, part.chunk, assignment, iter(pieces))
+        if assignment.recipe.spark is None:
+            changes = (changes for each in made for changes in each.changes)
+            _write(batch, part.index, assignment, changes, receipts, failures)
+            return
+        rows = concat_rows([each.rows for each in made if each.rows is not None and len(each.rows)])
+        _hand_on(batch, part.index, assignment, (), rows, receipts, failures, waiting)
+    except Exception as error:
+        truck, table = assignment.target.truck, assignment.target.source.table
+        failures.append(Failure(truck, _reason(error, f"the rules and SQL of truck {truck}"), table))
 
 
 def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
-    names = assignment.target.source.names
+    names = assignment.reads.names
     return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)
 
 
@@ -167,8 +255,8 @@ def _wanted(
     keys: dict[TableId, tuple[str, ...]] = {}
     after: dict[TableId, Lsn] = {}
     for assignment in assignments:
-        table = assignment.target.source.table
-        keys[table] = assignment.target.source.key
+        table = assignment.reads.table
+        keys[table] = assignment.reads.key
         after[table] = min(after.get(table, assignment.after), assignment.after)
     renames = {each.target.source.table: each.renames for each in assignments if each.renames}
     return keys, after, renames
@@ -182,7 +270,7 @@ class _Shares:
         self._done: dict[tuple[TableId, Lsn, TableSchema, bool], list[Changes]] = {}
 
     def of(self, assignment: Assignment, *, compacted: bool) -> list[Changes]:
-        source = assignment.target.source
+        source = assignment.reads
         found = (source.table, assignment.after, source, compacted)
         if found not in self._done:
             shaped = self._shaped(source, assignment.after)

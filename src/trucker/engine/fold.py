@@ -1,0 +1,117 @@
+"""How much of a truck's changes is folded: all of a part, those of each transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Changes, Column, TableSchema
+from trucker.engine.compact import compact
+
+Indices = npt.NDArray[np.int64]
+
+
+class Fold(StrEnum):
+    """What a truck wants."""
+
+    NET = "net"
+    TRANSACTION = "transaction"
+    NONE = "none"
+
+
+def fold(changes: Sequence[Changes], how: Fold) -> list[Changes]:
+    """The changes of one table, in order, as the truck wants them; at most one value, but for a change of shape."""
+    if not changes:
+        return []
+    if how is Fold.NONE:
+        newest = changes[-1].schema
+        return [Changes.concat([each.reshaped(newest) for each in changes])]
+    if how is Fold.NET:
+        return compact(changes)
+    marked = [_marked(each) for each in changes]
+    return [_unmarked(each, changes[-1].schema.key) for each in compact(marked)]
+
+
+def _mark(schema: TableSchema) -> str:
+    return max(schema.names, key=len) + "~"
+
+
+def _marked(changes: Changes) -> Changes:
+    """With the transaction as a column of the key, so that only its own changes of a row are folded."""
+    schema = changes.schema
+    name = _mark(schema)
+    lsns, places = np.unique(changes.commit_lsn, return_inverse=True)
+    texts = pa.array([str(lsn) for lsn in lsns.tolist()], pa.string()).take(pa.array(places))
+    column = Column(name, 25, type_name="text")
+    key = (*schema.key, name) if schema.key else ()
+    return replace(
+        changes,
+        schema=TableSchema(schema.table, (*schema.columns, column), key),
+        new=changes.new.append_column(name, texts),
+        old=changes.old.append_column(name, texts),
+    )
+
+
+def _unmarked(changes: Changes, key: tuple[str, ...]) -> Changes:
+    narrow = changes.only(changes.schema.names[:-1])
+    return replace(narrow, schema=replace(narrow.schema, key=key))
+
+
+def without_truncates(changes: Sequence[Changes]) -> list[Changes]:
+    """All but the truncates."""
+    rest = (each.take(each.op != TRUNCATE) if has_truncate([each]) else each for each in changes)
+    return [each for each in rest if len(each)]
+
+
+def has_truncate(changes: Sequence[Changes]) -> bool:
+    return any(bool((each.op == TRUNCATE).any()) for each in changes)
+
+
+def filled(changes: Changes) -> Changes:
+    """Cells that were not sent, taken from the row as it was where that came whole (I7)."""
+    if not changes.unchanged:
+        return changes
+    full = changes.old_kind == OLD_FULL
+    new = changes.new
+    unchanged = {}
+    for name, mask in changes.unchanged.items():
+        known = mask & full
+        if known.any():
+            place = changes.schema.names.index(name)
+            cells = pc.if_else(pa.array(known), changes.old.column(name), new.column(name))
+            new = new.set_column(place, name, cells)
+        if (mask & ~full).any():
+            unchanged[name] = mask & ~full
+    return replace(changes, new=new, unchanged=unchanged)
+
+
+def taken_apart(changes: Changes) -> Changes:
+    """Updates of the key as a delete of the old one and an insert of the new one.
+
+    Only what was kept together for cells that were not sent comes like this out of folding. Once these are known, it
+    is to be folded again: a key may be left by one row and taken by another.
+    """
+    moves: Indices = np.flatnonzero((changes.op == UPDATE) & (changes.old_kind == OLD_KEY))
+    if not len(moves):
+        return changes
+    leaving = changes.take(moves)
+    leaving = replace(leaving, op=np.full(len(moves), DELETE, np.uint8), new=_nothing(leaving.new), unchanged={})
+    op, old_kind = changes.op.copy(), changes.old_kind.copy()
+    op[moves], old_kind[moves] = INSERT, NO_OLD
+    moved = pa.array(old_kind != changes.old_kind)
+    old = [pc.if_else(moved, None, cells) for cells in changes.old.columns]
+    arriving = replace(
+        changes, op=op, old_kind=old_kind, old=pa.RecordBatch.from_arrays(old, names=list(changes.schema.names))
+    )
+    return Changes.concat([leaving, arriving])
+
+
+def _nothing(rows: pa.RecordBatch) -> pa.RecordBatch:
+    names = rows.schema.names
+    return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows, pa.string())] * len(names), names=names)

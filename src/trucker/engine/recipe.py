@@ -1,0 +1,237 @@
+"""Recipes: what a truck's rules and SQL files make of a table, compiled against the table as it is.
+
+Compiled in the driver, anew for every shape of a table; what is wrong with a file is found here, before a row is read.
+Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination looks at output.sql itself
+(`Sink.prepare`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trucker.change import Column, TableId, TableSchema
+from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
+from trucker.config.sql_template import SqlTemplate
+from trucker.engine.fold import Fold
+from trucker.engine.plan import CopyBatch, Failure, Outcome, Recipe, StreamBatch, Truck, Waiting
+from trucker.engine.relation import given_columns, relation_of
+from trucker.engine.rules import compile_rules
+from trucker.errors import ConfigError, TruckerError
+from trucker.postgres.connect import connect
+from trucker.postgres.source_query import SourceQuery, prepare_query
+from trucker.sinks.base import Target, Work
+from trucker.slow import SlowQueries
+from trucker.types import Unfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trucker.engine.spark_sql.truck import SparkTruck
+    from trucker.engine.spark_sql.plan import SparkPlan
+
+_AT_ONCE: Final = 4
+"""So many parts go through Spark SQL at once."""
+
+_OPERATION: Final = re.compile(r"\boperation\b", re.IGNORECASE)
+
+
+class Recipes:
+    """The recipes of one source's trucks. Used by every thread that plans a batch."""
+
+    def __init__(
+        self, reads: PostgresConnection, kept: Mapping[str, bool], slow_ms: int, folder: Path | None = None
+    ) -> None:
+        """`kept` says of each destination whether it keeps every change; in `folder` rows wait for Spark. Until Spark
+        has been started its files are not looked at, and what would come of them is not known. Statements that take
+        `slow_ms` are told, for trucks that do not say otherwise."""
+        self._reads = reads
+        self._slow_ms = slow_ms
+        self._kept = kept
+        self.folder = folder
+        self._spark: dict[str, SparkTruck] | None = None
+        self._made: dict[tuple[str, TableId], tuple[Target, tuple[Target, Recipe]]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, spark: SparkSession, config: ProjectConfig) -> None:
+        """Spark is there: have it ready for every truck that has files for it."""
+        trucks = [truck for truck in config.trucks if any(truck.file(name) for name in ON_SPARK)]
+        if self._spark is not None or not trucks:
+            return
+        from trucker.engine.spark_sql.truck import SparkTruck
+
+        assert self.folder is not None
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
+
+    def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
+        """The outcomes, with what waited for Spark SQL done: several parts at once."""
+        failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
+        waiting = [each for outcome in outcomes for each in outcome.waiting]
+        if not waiting:
+            return outcomes
+        with ThreadPoolExecutor(_AT_ONCE, "spark sql") as pool:
+            own = (each for each in waiting if each.assignment.target.truck not in failed)
+            done = list(pool.map(partial(self._finished, batch), own))
+        for each in waiting:
+            each.rows.discard()
+        return [*outcomes, *done]
+
+    def _finished(self, batch: StreamBatch | CopyBatch, waiting: Waiting) -> Outcome:
+        assignment = waiting.assignment
+        destination, target, recipe = assignment.destination, assignment.target, assignment.recipe
+        assert self._spark is not None
+        assert recipe is not None
+        assert recipe.spark is not None
+        work = Work(batch.batches[destination], target, waiting.part, batch.room)
+        try:
+            receipt = self._spark[target.truck].run(recipe.spark, waiting.rows, work, batch.sinks[destination])
+        except TruckerError as error:
+            return Outcome(failures=[Failure(target.truck, error, target.source.table)])
+        return Outcome({destination: [receipt]} if receipt else {})
+
+    def of(self, truck: Truck, plain: Target) -> tuple[Target, Recipe] | None:
+        """The target as its rows will be and the recipe; None where the truck replicates the table as it is.
+
+        `plain` is the target it would have without rules and SQL. Raises what is wrong, with file and line.
+        """
+        if truck.config is None:
+            return None
+        found = (truck.name, plain.source.table)
+        with self._lock:
+            known = self._made.get(found)
+            if known is None or known[0] != plain:
+                own = truck.config.slow_query_threshold_ms
+                slow = SlowQueries(truck.name, self._slow_ms if own is None else own)
+                made = _Compiler(truck, truck.config, self._reads, self._kept[truck.destination], self._spark)
+                target, recipe = made.compile(plain)
+                recipe = replace(recipe, slow=slow, timeout=self._reads.timeouts.statement)
+                target = replace(target, slow_ms=slow.threshold_ms) if target.statement else target
+                known = self._made[found] = (plain, (target, recipe))
+            return known[1]
+
+
+class _Compiler:
+    def __init__(
+        self,
+        truck: Truck,
+        config: TruckConfig,
+        reads: PostgresConnection,
+        kept: bool,
+        spark: Mapping[str, SparkTruck] | None,
+    ) -> None:
+        self._truck, self._config, self._reads, self._kept, self._spark = truck, config, reads, kept, spark
+
+    def compile(self, plain: Target) -> tuple[Target, Recipe]:
+        config, schema = self._config, plain.source
+        if not config.files and config.output.key:
+            raise ConfigError(
+                f"truck {config.name} names a key for its output, and has no SQL that could give it",
+                remedy="remove output.key: rows are identified as in the input",
+                code="TRK138",
+            )
+        rules = compile_rules(config.rules, schema) if config.rules else None
+        shape = rules.schema if rules else schema
+        fold = Fold.NONE if self._kept and not config.files else _fold(config)
+        recipe = Recipe(schema, fold, rules, ignores_truncate=config.on_truncate == "ignore")
+        target = replace(plain, source=shape, shared=self._truck.shares)
+        if not config.files:
+            self._check_kept()
+            return target, recipe
+        positions = config.compact == "none"
+        relation = relation_of(shape, positions=positions)
+        query = self._query(shape, positions)
+        columns = query.columns if query else relation
+        plan = self._plan(columns, schema.table)
+        columns = plan.columns if plan else columns
+        recipe = replace(
+            recipe,
+            relation=relation,
+            query=query,
+            spark=plan,
+            past=self._past,
+            by_transaction=config.batch == "transaction",
+            rows_max=config.rows_max,
+        )
+        return self._written(replace(target, unfit=_fitting(target, columns)), columns, shape), recipe
+
+    @property
+    def _past(self) -> bool:
+        """Whether deletes go past the SQL: nothing in it speaks of them."""
+        files = self._config.files
+        if self._config.file(OUTPUT) or self._config.file(BY_OPERATION["delete"]) or self._kept:
+            return False
+        return not any(_OPERATION.search(file.text) or SqlTemplate(file).old_columns for file in files)
+
+    def _query(self, shape: TableSchema, positions: bool) -> SourceQuery | None:
+        file = self._config.file(INPUT)
+        if file is None:
+            return None
+        with closing(connect(self._reads, application="trucker input", own_sql=True)) as connection:
+            return prepare_query(connection, file, shape, positions=positions)
+
+    def _plan(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan | None:
+        if self._spark is None or not any(self._config.file(name) for name in ON_SPARK):
+            return None
+        return self._spark[self._truck.name].compile(columns, table)
+
+    def _written(self, target: Target, columns: Sequence[Column], shape: TableSchema) -> Target:
+        statement = self._config.file(OUTPUT)
+        if statement is not None:
+            return replace(target, source=TableSchema(shape.table, tuple(columns)), statement=statement)
+        self._check_kept()
+        given = given_columns(columns, old=False)
+        return replace(self._with_key(replace(target, source=TableSchema(shape.table, given)), shape), strict=True)
+
+    def _check_kept(self) -> None:
+        if self._config.compact == "none" and not self._kept:
+            raise ConfigError(
+                f"truck {self._truck.name} keeps every change (compact: none), and no file says how they are written",
+                remedy="write output.sql, such as insert into history (…) select … from {{ rows }}",
+                code="TRK137",
+            )
+
+    def _with_key(self, target: Target, shape: TableSchema) -> Target:
+        """The target with its key: what the truck says, else the input's."""
+        key, names = self._config.output.key or shape.key, target.source.names
+        missing = [name for name in key if name not in names]
+        if (not key and not self._kept) or missing:
+            raise ConfigError(
+                f"truck {self._truck.name}: "
+                + (f"the rows for {target.table} have no {', '.join(missing)}" if key else f"{shape.table} has no key"),
+                remedy="name the columns that identify a row at the destination as output.key, and have the SQL give"
+                f" them; it gives {', '.join(names)}",
+                code="TRK138",
+            )
+        if self._past and frozenset(key) != frozenset(shape.key) and self._config.files:
+            raise ConfigError(
+                f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by"
+                f" {', '.join(shape.key)} in {shape.table}, and no SQL file says which row a delete is to delete",
+                remedy="select r.operation as well, and the key of deletes from old values: "
+                f"coalesce(r.{shape.key[0]}, r.old__{shape.key[0]}) as {key[0]}"
+                if shape.key
+                else "write delete.sql",
+                code="TRK139",
+            )
+        return replace(target, source=replace(target.source, key=tuple(key)))
+
+
+def _fold(config: TruckConfig) -> Fold:
+    if config.compact == "none":
+        return Fold.NONE
+    return Fold.TRANSACTION if config.batch == "transaction" else Fold.NET
+
+
+def _fitting(target: Target, columns: Sequence[Column]) -> tuple[tuple[str, Unfit], ...]:
+    names = {column.name for column in columns}
+    return tuple(each for each in target.unfit if each[0] in names)

@@ -1,0 +1,34 @@
+"""An executor's session at a source, for the SQL of trucks; kept from batch to batch, as its process is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from trucker.config.models import PostgresConnection
+from trucker.listening import Listening
+from trucker.postgres.connect import connect
+
+_sessions: dict[str, tuple[PostgresConnection, Listening]] = {}
+
+
+@contextmanager
+def source_session(config: PostgresConnection) -> Iterator[Listening]:
+    """This process's session there. After any failure the next one is another."""
+    known = _sessions.pop(config.name, None)
+    session = known[1] if known and known[0] == config and not known[1].closed else None
+    if known and session is None:
+        _close(known[1])
+    if session is None:
+        session = connect(config, application="trucker input", own_sql=True)
+    try:
+        yield session
+    except BaseException:
+        _close(session)
+        raise
+    _sessions[config.name] = (config, session)
+
+
+def _close(session: Listening) -> None:
+    with suppress(Exception):
+        session.close()

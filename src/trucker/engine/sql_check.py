@@ -1,0 +1,49 @@
+"""Rules and SQL files held against the real databases, before a truck runs. Nothing is run and nothing made (I11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from trucker.change import TableId
+from trucker.config.sql_files import ON_SPARK
+from trucker.engine.plan import Truck
+from trucker.engine.recipe import Recipes
+from trucker.engine.resolve import ResolvedSource
+from trucker.errors import TruckerError
+from trucker.finding import Finding, Level
+from trucker.sinks.base import Sink
+
+
+def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipes, *, spark: bool) -> Iterator[Finding]:
+    """What is wrong with each truck's rules and SQL, or that all is well. Without `spark` its files are left out, and
+    what is written after them."""
+    for truck in source.trucks:
+        if truck.config is None or not truck.config.does_more:
+            continue
+        on_spark = any(truck.config.file(name) for name in ON_SPARK)
+        if on_spark and not spark:
+            continue
+        wrong = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
+        names = ", ".join(file.name for file in truck.config.files) or "rules"
+        yield from wrong or [Finding(Level.OK, f"truck {truck.name}", f"{names} fit the databases")]
+
+
+def _check_table(
+    source: ResolvedSource, truck: Truck, table: TableId, sinks: Mapping[str, Sink], recipes: Recipes
+) -> list[Finding]:
+    plain = truck.tables[table].target(truck.name, source.tables[table].schema)
+
+    def look() -> None:
+        made = recipes.of(truck, plain)
+        if made is not None and made[0].statement is not None:
+            sinks[truck.destination].prepare(made[0])
+
+    return _found(f"truck {truck.name}", look)
+
+
+def _found(subject: str, look: Callable[[], None]) -> list[Finding]:
+    try:
+        look()
+    except TruckerError as error:
+        return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
+    return []

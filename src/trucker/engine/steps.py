@@ -1,0 +1,242 @@
+"""What an executor does with a truck's changes before a sink gets them: fold, rules, the source's SQL.
+
+Called by the tasks of `engine.work`; imports no pyspark. What may fail: the source, SQL, a rule; the caller turns that
+into the truck's failure. All of it may be repeated: nothing is written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
+from trucker.config.models import PostgresConnection
+from trucker.engine.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.plan import Assignment, CopyBatch, Recipe
+from trucker.engine.relation import keyed_changes, only_deletes, rows_of, statement_changes
+from trucker.engine.runs import Runs, number_runs
+from trucker.engine.source_session import source_session
+from trucker.errors import SinkError
+from trucker.lsn import ZERO, Lsn
+from trucker.postgres.catalog import Connection
+from trucker.postgres.connect import connect
+from trucker.postgres.snapshot import Chunk, enter_snapshot
+from trucker.postgres.source_query import query_chunk, reselect
+from trucker.postgres.visible import await_visible
+from trucker.rows import Rows
+from trucker.sinks.base import Target
+
+PLACE = ("commit_lsn", "ordinal")
+
+
+@dataclass(slots=True)
+class Made:
+    """What a recipe has made of a table's changes in a part: `changes` for the sink, `rows` for Spark SQL."""
+
+    assignment: Assignment
+    changes: list[Changes] = field(default_factory=list)
+    rows: Rows | None = None
+
+
+def recipe_of(assignment: Assignment) -> Recipe:
+    assert assignment.recipe is not None
+    return assignment.recipe
+
+
+def make(
+    shares: Sequence[tuple[Assignment, Sequence[Changes]]], source: PostgresConnection | None, part: int
+) -> list[Made]:
+    """The rows of one truck's tables in a part; `part` keeps their places apart from other parts'."""
+    made = [Made(assignment) for assignment, _ in shares]
+    reader = _Reader(source, [changes.xid for _, own in shares for changes in own])
+    left = [_prepared(each, changes, reader) for each, (_, changes) in zip(made, shares, strict=True)]
+    going = [(each, changes) for each, changes in zip(made, left, strict=True) if changes is not None]
+    if not going:
+        return made
+    recipe = recipe_of(going[0][0].assignment)
+    runs = number_runs([changes for _, changes in going], recipe.fold, by_transaction=recipe.by_transaction)
+    for (each, changes), run in zip(going, runs, strict=True):
+        _queried(each, changes, run, reader, part)
+    return made
+
+
+class _Reader:
+    """Reads at the source for a part: at or after all of its transactions."""
+
+    def __init__(self, source: PostgresConnection | None, xids: Sequence[npt.NDArray[np.uint32]]) -> None:
+        self._source = source
+        self._xids = xids
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        assert self._source is not None
+        with source_session(self._source) as session:
+            if self._xids:
+                await_visible(session, np.unique(np.concatenate(self._xids)).tolist())
+                self._xids = ()
+            yield session
+
+
+def _prepared(made: Made, changes: Sequence[Changes], reader: _Reader) -> Changes | None:
+    """What goes through SQL, ready for it; what goes past it is done with."""
+    assignment, recipe = made.assignment, recipe_of(made.assignment)
+    target = assignment.target
+    if (target.statement or target.shared) and has_truncate(changes):
+        if not recipe.ignores_truncate:
+            raise _truncated(target)
+        changes = without_truncates(changes)
+    net = fold(changes, recipe.fold)
+    if recipe.rules:
+        net = [ruled for each in net if len(ruled := recipe.rules.apply(each))]
+    if not recipe.relation:
+        made.changes = net
+        return None
+    whole = [each for each in net if len(each)]
+    if not whole:
+        return None
+    rows = filled(Changes.concat([each.reshaped(whole[-1].schema) for each in whole]))
+    rows = _without_truncate(made, rows)
+    if rows.unchanged:
+        with reader.session() as session:
+            known = reselect(session, taken_apart(rows) if recipe.fold is not Fold.NONE else rows)
+        rows = known if recipe.fold is Fold.NONE else _one(fold([known], recipe.fold), known)
+    if recipe.past:
+        rows = _without_deletes(made, rows)
+    return rows if len(rows) else None
+
+
+def _one(folded: Sequence[Changes], empty: Changes) -> Changes:
+    return Changes.concat(folded) if folded else empty.take(np.zeros(len(empty), np.bool_))
+
+
+def _without_truncate(made: Made, rows: Changes) -> Changes:
+    """A truncate goes straight to the destination's table."""
+    schema = made.assignment.target.source
+    truncates = rows.op == TRUNCATE
+    if not truncates.any():
+        return rows
+    first = rows.take(truncates)
+    empty = null_rows(schema, len(first))
+    made.changes.append(replace(first, schema=schema, new=empty, old=empty, unchanged={}))
+    return rows.take(~truncates)
+
+
+def _without_deletes(made: Made, rows: Changes) -> Changes:
+    """So do deletes where nobody thought of them."""
+    schema = made.assignment.target.source
+    deletes = rows.op == DELETE
+    if not deletes.any():
+        return rows
+    made.changes.append(only_deletes(rows.take(deletes), schema.key, schema))
+    return rows.take(~deletes)
+
+
+def _queried(made: Made, changes: Changes, run: Runs, reader: _Reader, part: int) -> None:
+    recipe = recipe_of(made.assignment)
+    rows = rows_of(changes, recipe.relation, run)
+    if recipe.query is not None:
+        with reader.session() as session:
+            rows = _enriched(session, recipe, rows)
+    if recipe.spark is not None:
+        made.rows = rows
+    elif len(rows):
+        lsn = Lsn(int(changes.commit_lsn.max()))
+        made.changes.append(written(rows, made.assignment.target, lsn, part << 32))
+
+
+def written(rows: Rows, target: Target, lsn: Lsn, first: int) -> Changes:
+    """The rows that a truck's SQL gives as the target's sink takes them."""
+    if target.statement:
+        return statement_changes(rows, target.source)
+    return keyed_changes(rows, target.source, lsn, first)
+
+
+def _enriched(session: Connection, recipe: Recipe, rows: Rows) -> Rows:
+    """What the query gives for the rows, run by run; in one go where the result tells which row it belongs to."""
+    query = recipe.query
+    assert query is not None
+    known, given = (frozenset(column.name for column in columns) for columns in (rows.columns, query.columns))
+    if len(np.unique(rows.run)) > 1 and known.issuperset(PLACE) and given.issuperset(PLACE):
+        found = recipe.ask(session, replace(rows, run=np.zeros(len(rows), np.int64)))
+        places = pc.index_in(_places(found), _places(rows))
+        if not places.null_count:
+            order = np.argsort(places.to_numpy(), kind="stable")
+            return replace(found.take(order), run=rows.run[places.to_numpy()[order]])
+    return recipe.ask(session, rows)
+
+
+def _places(rows: Rows) -> pa.Array:
+    return pc.binary_join_element_wise(*(rows.cells.column(name) for name in PLACE), ":")
+
+
+def _numbered(rows: Rows, run: int) -> Rows:
+    return replace(rows, run=np.full(len(rows), run, np.int64))
+
+
+def _truncated(target: Target) -> SinkError:
+    return SinkError(
+        f"truck {target.truck}: {target.source.table} was truncated, and trucker does not know which rows at the"
+        " destination were its own",
+        remedy=f"empty them there, then trucker reset --truck {target.truck} and run; or write on_truncate: ignore in"
+        " truck.yml to go on without",
+        code="TRK534",
+    )
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def make_copy(batch: CopyBatch, chunk: Chunk, assignment: Assignment, pieces: Iterator[CopiedRows]) -> Iterator[Made]:
+    """As `make`, for a chunk of a snapshot: in pieces, each a run of its own."""
+    recipe = recipe_of(assignment)
+    if recipe.query is None:
+        for number, piece in enumerate(pieces):
+            yield _made_copy(assignment, piece, number, None, batch.lsn)
+        return
+    with closing(connect(batch.connection, application="trucker input", own_sql=True)) as session:
+        enter_snapshot(session, batch.snapshot)
+        if recipe.rules is not None:
+            for number, piece in enumerate(pieces):
+                yield _made_copy(assignment, piece, number, session, batch.lsn)
+            return
+        given = query_chunk(
+            session,
+            recipe.query,
+            chunk,
+            rows_max=recipe.rows_max,
+            lsn=batch.lsn,
+            slow=recipe.slow,
+            timeout=batch.connection.timeouts.statement,
+        )
+        for number, rows in enumerate(given):
+            made = Made(assignment)
+            _finish(made, _numbered(rows, number), batch.lsn, number)
+            yield made
+
+
+def _made_copy(assignment: Assignment, piece: CopiedRows, number: int, session: Connection | None, lsn: Lsn) -> Made:
+    recipe, made = recipe_of(assignment), Made(assignment)
+    changes = piece.to_changes().reshaped(recipe.reads)
+    if recipe.rules:
+        changes = recipe.rules.apply(changes)
+    if not recipe.relation:
+        made.changes = [changes] if len(changes) else []
+        return made
+    rows = rows_of(changes, recipe.relation, np.full(len(changes), number, np.int64))
+    if recipe.query is not None and session is not None and len(rows):
+        rows = recipe.ask(session, rows)
+    _finish(made, rows, lsn, number)
+    return made
+
+
+def _finish(made: Made, rows: Rows, lsn: Lsn, number: int) -> None:
+    if recipe_of(made.assignment).spark is not None:
+        made.rows = rows
+    elif len(rows):
+        made.changes.append(written(rows, made.assignment.target, lsn or ZERO, number << 32))

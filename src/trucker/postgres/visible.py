@@ -1,0 +1,48 @@
+"""Whether the source shows what the stream has told already.
+
+A commit is in the WAL, and so in the stream, before other sessions see it: while a synchronous standby is waited for,
+and on a standby until it is replayed. SQL that is run for a change must not see the database as it was before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from trucker.errors import SourceUnavailable
+from trucker.postgres.catalog import Connection
+from trucker.postgres.connect import translated
+
+VISIBLE_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 0.01
+_XIDS: Final = 1 << 32
+
+
+@translated("looking which transactions can be seen")
+def await_visible(connection: Connection, xids: Iterable[int], timeout: float = VISIBLE_SECONDS) -> None:
+    """Wait until a new snapshot of this session sees these transactions; `SourceUnavailable` after `timeout`."""
+    wanted = frozenset(xid for xid in xids if xid)
+    deadline = time.monotonic() + timeout
+    while wanted and (hidden := _hidden(connection, wanted)):
+        if time.monotonic() > deadline:
+            raise SourceUnavailable(
+                f"{len(hidden)} transactions of the stream cannot be seen at the source after {timeout:g} s",
+                remedy="a synchronous standby does not answer, or the replica lags: see pg_stat_replication",
+                code="TRK262",
+            )
+        wanted = hidden
+        time.sleep(_STEP_SECONDS)
+
+
+def _hidden(connection: Connection, wanted: frozenset[int]) -> frozenset[int]:
+    row = connection.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    _, end, running = str(row[0]).split(":")
+    open_ = {int(xid) % _XIDS for xid in running.split(",") if xid}
+    return frozenset(xid for xid in wanted if xid in open_ or not _precedes(xid, int(end) % _XIDS))
+
+
+def _precedes(xid: int, end: int) -> bool:
+    """As PostgreSQL compares transaction numbers, which go round."""
+    return 0 < (end - xid) % _XIDS < _XIDS // 2

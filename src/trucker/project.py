@@ -276,15 +276,13 @@ def _examine_source(
 
 def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Finding]:
     """What the source says of the SQL of the trucks that read from it."""
-    from trucker.postgres.source_query import check_input, check_old_values
+    from trucker.postgres.source_query import check_old_values
 
     findings: list[Finding] = []
     by_name = {truck.name: truck for truck in config.trucks}
     for truck in resolved.trucks:
         configured = by_name[truck.name]
         sources = [resolved.tables[name] for name in truck.tables]
-        taken = [truck.tables[source.table].target(truck.name, source.schema).source for source in sources]
-        findings += check_input(resolved.reads, configured, taken)
         findings += check_old_values(configured, sources)
     return findings
 

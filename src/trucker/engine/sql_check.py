@@ -23,9 +23,11 @@ def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipe
         on_spark = any(truck.config.file(name) for name in ON_SPARK)
         if on_spark and not spark:
             continue
-        wrong = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
+        found = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
+        # One mistake is told once, however many tables it is made for.
+        wrong = {finding.message: finding for finding in found}
         names = ", ".join(file.name for file in truck.config.files) or "rules"
-        yield from wrong or [Finding(Level.OK, f"truck {truck.name}", f"{names} fit the databases")]
+        yield from wrong.values() or [Finding(Level.OK, f"truck {truck.name}", f"{names} fit the databases")]
 
 
 def _check_table(

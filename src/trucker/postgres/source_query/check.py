@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
 
-from trucker.change import TableSchema
-from trucker.config.models import PostgresConnection, TruckConfig
-from trucker.config.sql_files import INPUT
+from trucker.config.models import TruckConfig
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.catalog import SourceTable
-from trucker.postgres.connect import connect
-from trucker.postgres.source_query.prepare import prepare_query
 
 NO_OLD_VALUES = "TRK135"
-
-
-def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[TableSchema]) -> list[Finding]:
-    """Prepare the truck's input.sql, if it has one, for every table as the truck takes it. Runs and changes nothing.
-
-    `reads` is where it will run: the standby, where one is named.
-    """
-    file = truck.file(INPUT)
-    if file is None:
-        return []
-    subject = f"truck {truck.name}"
-    found: dict[str, Finding] = {}
-    try:
-        with closing(connect(reads, application="trucker check", own_sql=True)) as connection:
-            for table in tables:
-                try:
-                    prepare_query(connection, file, table, positions=truck.compact == "none")
-                except TruckerError as error:
-                    # One mistake is told once, however many tables it is made for.
-                    found.setdefault(error.message, _finding(subject, error))
-    except SourceError as error:
-        return [_finding(subject, error)]
-    count = f"{len(tables)} tables" if len(tables) != 1 else str(tables[0].table)
-    return list(found.values()) or [Finding(Level.OK, subject, f"{file.label} can run for {count}")]
 
 
 def check_old_values(

@@ -36,8 +36,8 @@ from trucker.types import Unfit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trucker.engine.spark_sql.truck import SparkTruck
     from trucker.engine.spark_sql.plan import SparkPlan
+    from trucker.engine.spark_sql.truck import SparkTruck
 
 _AT_ONCE: Final = 4
 """So many parts go through Spark SQL at once."""

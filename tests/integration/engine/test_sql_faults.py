@@ -96,8 +96,8 @@ def test_names_and_values_are_never_sql(
     two.truck("odd", ["public.t"], {"connection": "there"})
     name = "we'ird\\\"; drop table t; --"
     two.sql("odd", {"input": "select r.* from {{ rows }}",
-                    "output": f"insert into seen (what, id, odd) select '{{{{ input_table }}}}', r.id, {{{{ new[\"{name}\"] }}}}"
-                              " from {{ rows }}"})  # fmt: skip
+                    "output": "insert into seen (what, id, odd) select '{{ input_table }}', r.id,"
+                              f" {{{{ new[\"{name}\"] }}}} from {{{{ rows }}}}"})  # fmt: skip
     assert take(two, spark) == {"odd": None}
     database.execute("insert into t values (3, 3, $$\\'); drop table seen; --$$)")
     assert take(two, spark) == {"odd": None}
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_found_before_anything_is_touched(
     two.truck("wrong", ["public.t"], output).sql("wrong", files, **settings)
     findings = Project.load(two.folder).check()
     assert [said in f"{found.message} {found.remedy}" for found in findings if found.level is Level.ERROR] == [True]
-    with pytest.raises(TruckerError, match="wrong|output.sql|input.sql"):
+    with pytest.raises(TruckerError, match=r"wrong|output\.sql|input\.sql"):
         InThread(two, spark, once=True).join()
     assert database.query("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
     assert database.query("select count(*) from pg_publication") == [(0,)]

@@ -138,7 +138,7 @@ class _Compiler:
             raise ConfigError(
                 f"truck {config.name} names a key for its output, and has no SQL that could give it",
                 remedy="remove output.key: rows are identified as in the input",
-                code="TRK138",
+                code="TRK137",
             )
         rules = compile_rules(config.rules, schema) if config.rules else None
         shape = rules.schema if rules else schema
@@ -198,7 +198,7 @@ class _Compiler:
             raise ConfigError(
                 f"truck {self._truck.name} keeps every change (compact: none), and no file says how they are written",
                 remedy="write output.sql, such as insert into history (…) select … from {{ rows }}",
-                code="TRK137",
+                code="TRK136",
             )
 
     def _with_key(self, target: Target, shape: TableSchema) -> Target:
@@ -211,7 +211,7 @@ class _Compiler:
                 + (f"the rows for {target.table} have no {', '.join(missing)}" if key else f"{shape.table} has no key"),
                 remedy="name the columns that identify a row at the destination as output.key, and have the SQL give"
                 f" them; it gives {', '.join(names)}",
-                code="TRK138",
+                code="TRK137",
             )
         if self._past and frozenset(key) != frozenset(shape.key) and self._config.files:
             raise ConfigError(
@@ -221,7 +221,7 @@ class _Compiler:
                 f"coalesce(r.{shape.key[0]}, r.old__{shape.key[0]}) as {key[0]}"
                 if shape.key
                 else "write delete.sql",
-                code="TRK139",
+                code="TRK138",
             )
         return replace(target, source=replace(target.source, key=tuple(key)))
 

@@ -30,7 +30,7 @@ def relation_of(schema: TableSchema, *, positions: bool) -> tuple[Column, ...]:
         raise ConfigError(
             f"{schema.table} has a column {twice!r}, which is a name that rows have for something else",
             remedy=f"give it another name with a rule: rename: {{{twice}: …}}",
-            code="TRK136",
+            code="TRK133",
         )
     return columns
 

@@ -16,6 +16,7 @@ from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import CopyPart, Failure, Outcome, SinkSpec, Table, Truck
+from trucker.engine.recipe import Recipes
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
@@ -68,6 +69,7 @@ class World:
             "temporary",
             {"store": self.destination},
             SimpleNamespace(get=lambda *_: None, put=lambda *_: None),  # type: ignore[arg-type]
+            Recipes(connection, {"store": False}, 1000),
             backoff=Backoff(1e-9, 1e-9),
             tries=None,
             spawn=self.lanes.append,

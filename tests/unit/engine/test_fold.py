@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Changes, Lsn, TableId
@@ -108,6 +108,7 @@ def histories(draw: st.DrawFn) -> list[Changes]:
     return parts
 
 
+@settings(deadline=None)
 @given(histories(), st.sampled_from(list(Fold)))
 def test_the_sum_of_new_less_old_is_the_same_however_it_is_folded(history: list[Changes], how: Fold) -> None:
     """What live aggregates stand on: the difference of every key over all changes."""
@@ -124,6 +125,7 @@ def totals(parts: list[Changes]) -> dict[str, int]:
     return {key: total for key, total in found.items() if total}
 
 
+@settings(deadline=None)
 @given(histories())
 def test_a_transaction_has_each_key_at_most_once(history: list[Changes]) -> None:
     for net in fold(history, Fold.TRANSACTION):

@@ -45,6 +45,7 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
     relation = Relation(ROWS, names)
     with catalogue(connection):
         given = _given(connection, table, positions)
+        timeout = _timeout(connection)
     variants: dict[int, Variant] = {}
     found: dict[int, list[Field]] = {}
     for op in ORDER:
@@ -58,7 +59,7 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
     with catalogue(connection):
         columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
     alone = template.uses_operation or variants[INSERT].operation < 0
-    return SourceQuery(file, table.table, columns, tuple(given), variants, alone)
+    return SourceQuery(file, table.table, columns, tuple(given), variants, alone, timeout)
 
 
 def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple[str, ...]:
@@ -82,6 +83,11 @@ def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple
             code=CLASH,
         )
     return (*own, *added)
+
+
+def _timeout(connection: Connection) -> float | None:
+    row = connection.execute("select setting::int from pg_settings where name = 'statement_timeout'").fetchone()
+    return row[0] / 1000 if row and row[0] else None
 
 
 def _given(connection: Connection, table: TableSchema, positions: bool) -> list[Given]:

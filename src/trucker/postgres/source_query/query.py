@@ -45,7 +45,8 @@ class SourceQuery:
     """An input.sql that is fit to run for one table. `columns` are its result's, without `operation`.
 
     `given` are the columns of `{{ rows }}`, the last of them `operation`. `variants` has the statement for each
-    operation, which may be the same one. `by_operation` says that it runs for each by itself.
+    operation, which may be the same one. `by_operation` says that it runs for each by itself. `timeout` is how many
+    seconds a statement may take.
     """
 
     file: SqlFile
@@ -54,6 +55,7 @@ class SourceQuery:
     given: tuple[Given, ...]
     variants: Mapping[int, Variant]
     by_operation: bool
+    timeout: float | None
 
     @property
     def relation(self) -> str:

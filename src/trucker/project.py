@@ -258,16 +258,23 @@ def _examine_source(
 
 def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Finding]:
     """What the source says of the SQL of the trucks that read from it."""
+    from trucker.engine.rules import compile_rules
     from trucker.postgres.source_query import check_input, check_old_values
 
     findings: list[Finding] = []
     by_name = {truck.name: truck for truck in config.trucks}
     for truck in resolved.trucks:
-        configured = by_name[truck.name]
-        sources = [resolved.tables[name] for name in truck.tables]
-        taken = [truck.tables[source.table].target(truck.name, source.schema).source for source in sources]
+        configured, taken = by_name[truck.name], []
+        for name, table in truck.tables.items():
+            source = resolved.tables[name]
+            try:
+                rules = compile_rules(configured.rules, table.target(truck.name, source.schema).source)
+            except TruckerError as error:
+                findings.append(_finding(f"truck {truck.name}", error))
+                continue
+            taken.append(rules.schema)
+            findings += check_old_values(configured, [source], rules.origin)
         findings += check_input(resolved.reads, configured, taken)
-        findings += check_old_values(configured, sources)
     return findings
 
 

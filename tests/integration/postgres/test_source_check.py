@@ -86,6 +86,7 @@ def test_a_rules_name_is_the_tables_column(database: Database) -> None:
     with connect(database.connection, application="test") as connection:
         table = load_table(connection, TableId("public", "t"))
     assert list(check_old_values(configured, [table])) == []
+    assert list(check_old_values(configured, [table], {"id": "id"})) == []
     (found,) = check_old_values(configured, [table], {"total": "amount"})
     assert "the old value of amount" in found.message
 
@@ -106,7 +107,11 @@ def test_check_and_run_refuse_it(database: Database, tmp_path: Path) -> None:
     found = [finding for finding in project.check() if finding.level is Level.ERROR]
     assert [finding.code for finding in found] == ["TRK132"]
     assert found[0].message.startswith("trucks/sums/input.sql:2:14: column r.old__amont does not exist")
-    (folder / "input.sql").write_text("select r.id, r.amount - r.old__amount as x from {{ rows }}\n")
+    truck_file = (
+        "input: {connection: source, table: item}\noutput: {connection: out}\nrules: [{rename: {amount: sum}}]\n"
+    )
+    (folder / "truck.yml").write_text(truck_file)
+    (folder / "input.sql").write_text("select r.id, r.sum - r.old__sum as x from {{ rows }}\n")
     with pytest.raises(CheckFailed, match="uses the old value of amount") as caught:
         Project.load(tmp_path).run(once=True)
     assert caught.value.remedy == 'run: ALTER TABLE "public"."item" REPLICA IDENTITY FULL'

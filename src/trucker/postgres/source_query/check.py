@@ -43,12 +43,12 @@ def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[
 
 
 def check_old_values(
-    truck: TruckConfig, tables: Iterable[SourceTable], renames: Mapping[str, str] | None = None
+    truck: TruckConfig, tables: Iterable[SourceTable], origin: Mapping[str, str] | None = None
 ) -> Iterator[Finding]:
     """An error for each table that does not send an old value which the truck's SQL mentions."""
     templates = [SqlTemplate(file) for file in truck.files]
     for table in tables:
-        problem = old_values_problem(truck.name, templates, table, renames)
+        problem = old_values_problem(truck.name, templates, table, origin)
         if problem is not None:
             yield _finding(f"truck {truck.name}", problem)
 
@@ -57,20 +57,20 @@ def old_values_problem(
     truck: str,
     templates: Iterable[SqlTemplate],
     table: SourceTable,
-    renames: Mapping[str, str] | None = None,
+    origin: Mapping[str, str] | None = None,
 ) -> SourceError | None:
     """Why the old values that a truck mentions would not come: the table's old tuples do not carry them (I11).
 
-    Names that are no columns of the table are somebody else's. `renames` gives the table's name of a column that a rule
-    calls otherwise.
+    Names that are no columns of the rows are somebody else's. `origin` has the rows' columns, where rules make them
+    others than the table's, and what each is called there.
     """
     if table.full:
         return None
-    outside = {name.lower(): name for name in table.schema.names if name not in table.identity_columns}
+    named = origin if origin is not None else {name: name for name in table.schema.names}
+    outside = {name.lower(): column for name, column in named.items() if column not in table.identity_columns}
     for template in templates:
         for name in sorted(template.old_columns):
-            column = (renames or {}).get(name, name)
-            lacking = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(column.lower())
+            lacking = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(name.lower())
             if lacking is not None:
                 return SourceError(
                     f"truck {truck}: {template.file.label} uses the old value of {lacking}, which PostgreSQL does not"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final
 from trucker.config.load import load_project
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
 from trucker.errors import ConfigError, TruckerError
-from trucker.finding import Checkable, Finding, Level
+from trucker.finding import Checkable, Finding, Level, TellsUnique
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
+    from trucker.change import TableId
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
@@ -63,13 +64,15 @@ class Project:
             if resolved is not None:
                 sources[connection.name] = resolved
         shared = set()
+        sinks = {}
         for place in self._destinations():
-            sink = self._sink(place)
+            sink = sinks[place.name] = self._sink(place)
             findings += _examine_destination(place, sink, databases)
             findings += _examine_letters(sink)
             if sink.capabilities.keeps_changes:
                 shared.add(place.name)
         findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
+        findings += _examine_rules(self.config, sources.values(), sinks)
         return findings, sources
 
     def _sources(self) -> list[PostgresConnection]:
@@ -336,6 +339,36 @@ def _examine_outputs(
     except TruckerError as error:
         return [_finding("trucks", error)]
     return []
+
+
+def _examine_rules(
+    config: ProjectConfig, sources: Iterable[ResolvedSource], sinks: Mapping[str, Sink]
+) -> list[Finding]:
+    from trucker.engine.rules.check import check_rules
+
+    configured = {truck.name: truck for truck in config.trucks if truck.rules}
+    findings: list[Finding] = []
+    for source in sources:
+        for truck in source.trucks:
+            if truck.name not in configured:
+                continue
+            tables = [
+                (
+                    source.tables[name],
+                    table.target(truck.name, source.tables[name].schema).source,
+                    _unique(sinks[truck.destination], table.output),
+                )
+                for name, table in truck.tables.items()
+            ]
+            findings += check_rules(configured[truck.name], tables)
+    return findings
+
+
+def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
+    try:
+        return sink.unique_columns(table) if isinstance(sink, TellsUnique) else []
+    except TruckerError:  # what is wrong with the destination has been found
+        return []
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

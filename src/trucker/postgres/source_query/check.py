@@ -11,7 +11,7 @@ from trucker.config.sql_files import INPUT
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.catalog import SourceTable
+from trucker.postgres.catalog import SourceTable, to_full
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query.prepare import prepare_query
 
@@ -75,17 +75,10 @@ def old_values_problem(
                 return SourceError(
                     f"truck {truck}: {template.file.label} uses the old value of {lacking}, which PostgreSQL does not"
                     f" send for table {table.table}",
-                    remedy=_full(table),
+                    remedy=to_full(table),
                     code=NO_OLD_VALUES,
                 )
     return None
-
-
-def _full(table: SourceTable) -> str:
-    """Partitions have a replica identity of their own, which they do not take from their table."""
-    lacking = [leaf.table for leaf in table.leaves if leaf.identity != "f"]
-    names = list(dict.fromkeys([*lacking, *([table.table] if table.partitioned or not lacking else [])]))
-    return "run: " + "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

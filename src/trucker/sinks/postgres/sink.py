@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import psycopg
 
-from trucker.change import Changes, CopiedRows, as_changes
+from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError
 from trucker.finding import Finding
@@ -126,6 +126,9 @@ class PostgresSink(Sink):
 
     def check(self) -> list[Finding]:
         return check.check(self._connection)
+
+    def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
+        return check.unique_columns(self._connection, table)
 
     def count_letters(self) -> Mapping[str, int]:
         with self._session("counting letters") as lent:

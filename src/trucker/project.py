@@ -272,8 +272,7 @@ def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Findin
             source = resolved.tables[name]
             try:
                 rules = compile_rules(configured.rules, table.target(truck.name, source.schema).source)
-            except TruckerError as error:
-                findings.append(_finding(f"truck {truck.name}", error))
+            except TruckerError:  # told with the other rules
                 continue
             taken.append(rules.schema)
             findings += check_old_values(configured, [source], rules.origin)

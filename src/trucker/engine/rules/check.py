@@ -98,11 +98,6 @@ def merged_keys(subject: str, rules: RuleSet, unique: Unique = ()) -> Iterator[F
             )
 
 
-def renames(rules: RuleSet) -> Mapping[str, str]:
-    """The source's names of columns that rules call otherwise."""
-    return {name: origin for name, origin in rules.origin.items() if name != origin}
-
-
 def _useless(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterator[ConfigError]:
     """Rules that no table has the columns for: a misspelt name must not leave a column unmasked (I10)."""
     for number, rule in enumerate(truck.rules):

@@ -99,7 +99,7 @@ def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes 
         array_literal(rows.cells.column(given.name), given.delimiter, plain=given.plain)
         if given.name in known
         else None
-        for given in query.given[:-1]
+        for given in query.sent[:-1]
     ]
     operations = _NAMES.take(pa.array(np.select([rows.op == op for op in ORDER], range(len(ORDER)))))
     made.append(array_literal(operations, plain=True))

@@ -48,6 +48,7 @@ def test_what_was_not_sent_is_read_again(any_database: Database) -> None:
     with sql_session(any_database.connection) as connection:
         found = reselect(connection, changes)
         assert values(reselect(connection, found)) == values(found)
+        fewer = reselect(connection, changes, only={"a", "c"})
     assert found.unchanged == {}
     assert values(found) == [
         ("1", "sent", '{"x": 1}', "7"),
@@ -57,6 +58,8 @@ def test_what_was_not_sent_is_read_again(any_database: Database) -> None:
         ("1", None, None, "6"),
     ]
     assert found.op.tolist() == [UPDATE, UPDATE, INSERT, DELETE, UPDATE]
+    assert fewer.unchanged == {}
+    assert [row[:3] for row in values(fewer)[:3]] == [("1", "sent", None), ("2", "now 2", None), ("3", None, None)]
 
 
 def test_keys_of_any_type_and_odd_names(database: Database) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from trucker.change import TableId
+
 
 class Level(StrEnum):
     OK = "ok"
@@ -29,3 +31,11 @@ class Checkable(Protocol):
     """A sink that can say beforehand whether it could be used. Must create and change nothing."""
 
     def check(self) -> list[Finding]: ...
+
+
+@runtime_checkable
+class TellsUnique(Protocol):
+    """A sink that can say which columns of a table are unique there. Must create and change nothing."""
+
+    def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
+        """The columns of each unique index or constraint; none where there is no such table."""

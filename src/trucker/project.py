@@ -19,10 +19,11 @@ from trucker.config.load import load_project
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
-from trucker.finding import Checkable, Finding, Level
+from trucker.finding import Checkable, Finding, Level, TellsUnique
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
+    from trucker.change import TableId
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
@@ -86,6 +87,7 @@ class Project:
             if sink.capabilities.keeps_changes:
                 shared.add(place.name)
         findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
+        findings += _examine_rules(self.config, sources.values(), sinks)
         if not any(finding.level is Level.ERROR for finding in findings):
             findings += _examine_recipes(self.config, sources.values(), sinks, shared)
         return findings, sources
@@ -276,14 +278,22 @@ def _examine_source(
 
 def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Finding]:
     """What the source says of the SQL of the trucks that read from it."""
-    from trucker.postgres.source_query import check_old_values
+    from trucker.engine.rules import compile_rules
+    from trucker.postgres.source_query import check_input, check_old_values
 
     findings: list[Finding] = []
     by_name = {truck.name: truck for truck in config.trucks}
     for truck in resolved.trucks:
-        configured = by_name[truck.name]
-        sources = [resolved.tables[name] for name in truck.tables]
-        findings += check_old_values(configured, sources)
+        configured, taken = by_name[truck.name], []
+        for name, table in truck.tables.items():
+            source = resolved.tables[name]
+            try:
+                rules = compile_rules(configured.rules, table.target(truck.name, source.schema).source)
+            except TruckerError:  # told with the other rules
+                continue
+            taken.append(rules.schema)
+            findings += check_old_values(configured, [source], rules.origin)
+        findings += check_input(resolved.reads, configured, taken)
     return findings
 
 
@@ -361,6 +371,36 @@ def _examine_recipes(
             source, sinks, Recipes(source.reads, kept, config.slow_query_threshold_ms), spark=False
         )
     ]
+
+
+def _examine_rules(
+    config: ProjectConfig, sources: Iterable[ResolvedSource], sinks: Mapping[str, Sink]
+) -> list[Finding]:
+    from trucker.engine.rules.check import check_rules
+
+    configured = {truck.name: truck for truck in config.trucks if truck.rules}
+    findings: list[Finding] = []
+    for source in sources:
+        for truck in source.trucks:
+            if truck.name not in configured:
+                continue
+            tables = [
+                (
+                    source.tables[name],
+                    table.target(truck.name, source.tables[name].schema).source,
+                    _unique(sinks[truck.destination], table.output),
+                )
+                for name, table in truck.tables.items()
+            ]
+            findings += check_rules(configured[truck.name], tables)
+    return findings
+
+
+def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
+    try:
+        return sink.unique_columns(table) if isinstance(sink, TellsUnique) else []
+    except TruckerError:  # what is wrong with the destination has been found
+        return []
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

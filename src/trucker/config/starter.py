@@ -68,6 +68,9 @@ output:
   # schema: shop              # for all tables; or table: shop.orders for one; the default is the source's names
   # columns:
   #   price: {unfit: text}    # what the destination cannot hold: error (the default), null or text
+# rules:                      # what is done to rows on the way
+#   - mask: {column: email, keep_first: 1, keep_last: 4}
+#   - exclude: [password]
 """
 
 IGNORED: Final = (".trucker/", "*.duckdb", "*.duckdb.wal")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
+from trucker.change import Changes, Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection, TruckConfig
 from trucker.config.sql_files import OUTPUT
@@ -119,12 +119,15 @@ class Recipe:
     ignores_truncate: bool = False
     rows_max: int = 1_000_000
     slow: SlowQueries | None = None
-    timeout: float | None = None
+
+    def ruled(self, changes: Changes) -> Changes:
+        """The changes as the rules leave them."""
+        return self.rules.apply(changes) if self.rules else changes
 
     def ask(self, session: SourceConnection, rows: Rows) -> Rows:
         """What input.sql gives for the rows."""
         assert self.query is not None
-        return run_query(session, self.query, rows, rows_max=self.rows_max, slow=self.slow, timeout=self.timeout)
+        return run_query(session, self.query, rows, rows_max=self.rows_max, slow=self.slow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Recipes:
                 slow = SlowQueries(truck.name, self._slow_ms if own is None else own)
                 made = _Compiler(truck, truck.config, self._reads, self._kept[truck.destination], self._spark)
                 target, recipe = made.compile(plain)
-                recipe = replace(recipe, slow=slow, timeout=self._reads.timeouts.statement)
+                recipe = replace(recipe, slow=slow)
                 target = replace(target, slow_ms=slow.threshold_ms) if target.statement else target
                 known = self._made[found] = (plain, (target, recipe))
             return known[1]

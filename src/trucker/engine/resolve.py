@@ -120,6 +120,9 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
 
 def _output_table(config: TruckConfig, source: TableId) -> TableId:
     output = config.output
+    for rule in config.rules:
+        if rule.route is not None and rule.concerns(source):
+            return rule.route.output(source)
     if output.table:
         return parse_table(output.table, source.schema)
     return TableId(output.schema_ or source.schema, source.name)
@@ -134,7 +137,9 @@ def _check_columns(config: TruckConfig, table: SourceTable) -> None:
                 remedy="write unfit: text for it, or error",
                 code="TRK212",
             )
-    mentioned = (config.input.only_columns or (), config.input.except_columns or (), config.output.columns)
+    # What rules and SQL make of the columns is known later on, and so is what becomes of `output.columns`.
+    written = () if config.rules or config.files else config.output.columns
+    mentioned = (config.input.only_columns or (), config.input.except_columns or (), written)
     for column in (name for each in mentioned for name in each):
         if column not in names and not config.input.is_many:
             raise SourceError(

@@ -94,6 +94,11 @@ _IDENTITIES = """
          where i.indrelid = c.oid) x on true
      order by c.oid"""
 
+# EXTENDED and EXTERNAL. MAIN goes out of line as a last resort only, and is left out: numeric has it.
+_TOASTABLE = """
+    select distinct attname::text from pg_attribute
+     where attrelid = any (%s::oid[]) and attnum > 0 and not attisdropped and attstorage in ('x', 'e')"""
+
 _BYTES = "select coalesce(sum(pg_table_size(oid)), 0)::bigint from unnest(%s::oid[]) as leaf(oid)"
 
 # From 18 on generated columns can be published; since then those that are not must not be part of an identity.
@@ -129,7 +134,8 @@ class SourceTable:
     partition it is of; all columns under FULL, none where rows cannot be identified. `generated` columns are
     computed by the server and not part of `schema`, unless the publication sends them. `hidden` are those for which
     PostgreSQL refuses to change a row that is identified as a whole, because its old tuple could not be sent whole.
-    `bytes` counts the rows with their TOAST, not indexes.
+    `bytes` counts the rows with their TOAST, not indexes. `toastable` columns may hold values that an update does not
+    send where it leaves them as they are.
     """
 
     schema: TableSchema
@@ -142,6 +148,7 @@ class SourceTable:
     leaves: tuple[Leaf, ...]
     generated: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    toastable: tuple[str, ...] = ()
 
     @property
     def table(self) -> TableId:
@@ -192,7 +199,15 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
         leaves,
         generated,
         generated if connection.info.server_version >= _SINCE_HIDDEN else (),
+        _toastable(connection, [found["oid"] for found in relations], names),
     )
+
+
+def to_full(table: SourceTable) -> str:
+    """The remedy where old tuples must be whole rows. Partitions do not take their identity from their table."""
+    lacking = [leaf.table for leaf in table.leaves if leaf.identity != "f"]
+    names = list(dict.fromkeys([*lacking, *([table.table] if table.partitioned or not lacking else [])]))
+    return "run: " + "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
 
 
 def identity_problem(table: SourceTable) -> SourceError | None:
@@ -329,6 +344,11 @@ def _load_columns(connection: Connection, oid: int, sent: frozenset[str]) -> tup
     )
     present = {column.name for column in columns}
     return columns, tuple(row[0] for row in rows if row[3] and row[0] not in present)
+
+
+def _toastable(connection: Connection, oids: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+    found = {name for (name,) in connection.execute(_TOASTABLE, [list(oids)])}
+    return tuple(name for name in names if name in found)
 
 
 def _sent(connection: Connection, publication: str | None, table: TableId) -> frozenset[str]:

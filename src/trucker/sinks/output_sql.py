@@ -12,13 +12,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
-from trucker.change import DELETE, INSERT, OPERATIONS, TRUNCATE, UPDATE, Changes, quote_identifier
+from trucker.change import DELETE, INSERT, OPERATIONS, TRUNCATE, UPDATE, Changes, CopiedRows, quote_identifier
 from trucker.config.problems import nearest
 from trucker.config.sql_files import SqlFile
 from trucker.config.sql_lexer import Statement
@@ -101,6 +101,16 @@ def refuse_truncate(target: Target, changes: Changes) -> None:
         f" or empty what the truck writes to, and trucker reset --truck {target.truck}",
         code=TRUNCATED,
     )
+
+
+def as_rows(values: Iterable[Changes | CopiedRows]) -> Iterator[Changes]:
+    """Every value with its runs. Rows as COPY gave them are one."""
+    for value in values:
+        if isinstance(value, CopiedRows):
+            made = value.to_changes()
+            yield replace(made, ordinal=np.zeros(len(made), np.int64))
+        else:
+            yield value
 
 
 def refuse_partial(target: Target, changes: Changes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fixtures.killed import KEEPS, SCHEMA, kill_repeatedly
+from fixtures.killed import KEEPS, SCHEMA, TOTALS, kill_repeatedly
 from fixtures.postgres_sink import PostgresDestination
 from trucker.config.models import PostgresConnection
 from trucker.sinks.base import Workspace
@@ -17,10 +17,14 @@ def make_sink(folder: Path) -> PostgresSink:
     return PostgresSink(connection, Workspace("suite", folder))
 
 
-def test_killed(place: PostgresDestination, tmp_path: Path) -> None:
+def connection_file(place: PostgresDestination, folder: Path) -> None:
     connection = place.database.connection
     given = {**connection.model_dump(mode="json"), "password": connection.password.get_secret_value()}
-    (tmp_path / "connection.json").write_text(json.dumps(given))
+    (folder / "connection.json").write_text(json.dumps(given))
+
+
+def test_killed(place: PostgresDestination, tmp_path: Path) -> None:
+    connection_file(place, tmp_path)
 
     def check(committed: int) -> None:
         last = place.make_sink().open()["main"].lsn // 10 - 1
@@ -30,3 +34,17 @@ def test_killed(place: PostgresDestination, tmp_path: Path) -> None:
         assert rows == [(0, last), *((number, number) for number in kept)]
 
     kill_repeatedly("integration.sinks.test_postgres_killed", tmp_path, check, 3)
+
+
+def test_killed_while_output_sql_adds(place: PostgresDestination, tmp_path: Path) -> None:
+    """What is not the same when done twice is done once."""
+    connection_file(place, tmp_path)
+    place.database.execute(*TOTALS)
+
+    def check(committed: int) -> None:
+        last = place.make_sink().open()["main"].lsn // 10 - 1
+        assert last >= committed
+        assert place.database.query("select n, batches from totals") == [(sum(range(last + 1)), last + 1)]
+        assert place.stages() == 0
+
+    kill_repeatedly("integration.sinks.test_postgres_killed", tmp_path, check, 2, "add_for_ever")

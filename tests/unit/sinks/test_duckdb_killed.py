@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from fixtures.killed import KEEPS, kill_repeatedly
+from fixtures.killed import KEEPS, TOTALS, kill_repeatedly
 from trucker.config.models import DuckDBConnection
 from trucker.sinks.base import Workspace
 from trucker.sinks.duckdb import DuckDBSink
@@ -30,3 +30,21 @@ def test_killed(tmp_path: Path) -> None:
         assert rows == [(0, last), *((number, number) for number in kept)]
 
     kill_repeatedly("unit.sinks.test_duckdb_killed", tmp_path, check, 2)
+
+
+def test_killed_while_output_sql_adds(tmp_path: Path) -> None:
+    """What is not the same when done twice is done once."""
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+        for statement in TOTALS:
+            connection.execute(statement)
+
+    def check(committed: int) -> None:
+        sink = make_sink(tmp_path)
+        last = sink.open()["main"].lsn // 10 - 1
+        sink.close()
+        assert last >= committed
+        with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+            rows = connection.execute("SELECT n, batches FROM totals").fetchall()
+        assert rows == [(sum(range(last + 1)), last + 1)]
+
+    kill_repeatedly("unit.sinks.test_duckdb_killed", tmp_path, check, 2, "add_for_ever")

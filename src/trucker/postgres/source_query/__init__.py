@@ -11,7 +11,7 @@ snapshot it is the chunk itself, read where it lies.
 
 from __future__ import annotations
 
-from trucker.postgres.source_query.check import check_old_values, old_values_problem
+from trucker.postgres.source_query.check import check_input, check_old_values, old_values_problem
 from trucker.postgres.source_query.prepare import prepare_query
 from trucker.postgres.source_query.query import SourceQuery
 from trucker.postgres.source_query.reselect import reselect
@@ -19,6 +19,7 @@ from trucker.postgres.source_query.run import query_chunk, run_query
 
 __all__ = [
     "SourceQuery",
+    "check_input",
     "check_old_values",
     "old_values_problem",
     "prepare_query",

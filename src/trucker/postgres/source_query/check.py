@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 
-from trucker.config.models import TruckConfig
+from trucker.change import TableSchema
+from trucker.config.models import PostgresConnection, TruckConfig
+from trucker.config.sql_files import INPUT
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.catalog import SourceTable
+from trucker.postgres.catalog import SourceTable, to_full
+from trucker.postgres.connect import connect
+from trucker.postgres.source_query.prepare import prepare_query
 
 NO_OLD_VALUES = "TRK135"
 
 
+def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[TableSchema]) -> list[Finding]:
+    """Prepare the truck's input.sql, if it has one, for every table as the truck takes it. Runs and changes nothing.
+
+    `reads` is where it will run: the standby, where one is named.
+    """
+    file = truck.file(INPUT)
+    if file is None:
+        return []
+    subject = f"truck {truck.name}"
+    found: dict[str, Finding] = {}
+    try:
+        with closing(connect(reads, application="trucker check", own_sql=True)) as connection:
+            for table in tables:
+                try:
+                    prepare_query(connection, file, table, positions=truck.compact == "none")
+                except TruckerError as error:
+                    # One mistake is told once, however many tables it is made for.
+                    found.setdefault(error.message, _finding(subject, error))
+    except SourceError as error:
+        return [_finding(subject, error)]
+    count = f"{len(tables)} tables" if len(tables) != 1 else str(tables[0].table)
+    return list(found.values()) or [Finding(Level.OK, subject, f"{file.label} can run for {count}")]
+
+
 def check_old_values(
-    truck: TruckConfig, tables: Iterable[SourceTable], renames: Mapping[str, str] | None = None
+    truck: TruckConfig, tables: Iterable[SourceTable], origin: Mapping[str, str] | None = None
 ) -> Iterator[Finding]:
     """An error for each table that does not send an old value which the truck's SQL mentions."""
     templates = [SqlTemplate(file) for file in truck.files]
     for table in tables:
-        problem = old_values_problem(truck.name, templates, table, renames)
+        problem = old_values_problem(truck.name, templates, table, origin)
         if problem is not None:
             yield _finding(f"truck {truck.name}", problem)
 
@@ -28,35 +57,28 @@ def old_values_problem(
     truck: str,
     templates: Iterable[SqlTemplate],
     table: SourceTable,
-    renames: Mapping[str, str] | None = None,
+    origin: Mapping[str, str] | None = None,
 ) -> SourceError | None:
     """Why the old values that a truck mentions would not come: the table's old tuples do not carry them (I11).
 
-    Names that are no columns of the table are somebody else's. `renames` gives the table's name of a column that a rule
-    calls otherwise.
+    Names that are no columns of the rows are somebody else's. `origin` has the rows' columns, where rules make them
+    others than the table's, and what each is called there.
     """
     if table.full:
         return None
-    outside = {name.lower(): name for name in table.schema.names if name not in table.identity_columns}
+    named = origin if origin is not None else {name: name for name in table.schema.names}
+    outside = {name.lower(): column for name, column in named.items() if column not in table.identity_columns}
     for template in templates:
         for name in sorted(template.old_columns):
-            column = (renames or {}).get(name, name)
-            lacking = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(column.lower())
+            lacking = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(name.lower())
             if lacking is not None:
                 return SourceError(
                     f"truck {truck}: {template.file.label} uses the old value of {lacking}, which PostgreSQL does not"
                     f" send for table {table.table}",
-                    remedy=_full(table),
+                    remedy=to_full(table),
                     code=NO_OLD_VALUES,
                 )
     return None
-
-
-def _full(table: SourceTable) -> str:
-    """Partitions have a replica identity of their own, which they do not take from their table."""
-    lacking = [leaf.table for leaf in table.leaves if leaf.identity != "f"]
-    names = list(dict.fromkeys([*lacking, *([table.table] if table.partitioned or not lacking else [])]))
-    return "run: " + "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

@@ -20,6 +20,7 @@ from trucker.postgres.source_query.query import ORDER, ROWS, SourceQuery, Varian
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
 from trucker.postgres.source_query.types import TEXT, Given, given_columns
+from trucker.postgres.source_query.usage import used_columns
 from trucker.rows import OLD, OPERATION, POSITION
 
 Connection = psycopg.Connection[Any]
@@ -45,20 +46,23 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
     relation = Relation(ROWS, names)
     with catalogue(connection):
         given = _given(connection, table, positions)
+        timeout = _timeout(connection)
     variants: dict[int, Variant] = {}
     found: dict[int, list[Field]] = {}
+    used: set[str] = {OPERATION}
     for op in ORDER:
         if variants and not template.uses_operation:
             variants[op], found[op] = variants[DELETE], found[DELETE]
             continue
         sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
         found[op] = _described(connection, sql, given, names)
+        used |= used_columns(connection, sql, given, found[op])
         fields = tuple(field.name for field in found[op])
         variants[op] = Variant(sql, fields, fields.index(OPERATION) if OPERATION in fields else -1)
     with catalogue(connection):
         columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
     alone = template.uses_operation or variants[INSERT].operation < 0
-    return SourceQuery(file, table.table, columns, tuple(given), variants, alone)
+    return SourceQuery(file, table.table, columns, tuple(given), frozenset(used), variants, alone, timeout)
 
 
 def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple[str, ...]:
@@ -82,6 +86,11 @@ def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple
             code=CLASH,
         )
     return (*own, *added)
+
+
+def _timeout(connection: Connection) -> float | None:
+    row = connection.execute("select setting::int from pg_settings where name = 'statement_timeout'").fetchone()
+    return row[0] / 1000 if row and row[0] else None
 
 
 def _given(connection: Connection, table: TableSchema, positions: bool) -> list[Given]:

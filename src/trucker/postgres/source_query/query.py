@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from trucker.change import DELETE, INSERT, UPDATE, Column, TableId
@@ -44,24 +45,36 @@ class Variant:
 class SourceQuery:
     """An input.sql that is fit to run for one table. `columns` are its result's, without `operation`.
 
-    `given` are the columns of `{{ rows }}`, the last of them `operation`. `variants` has the statement for each
-    operation, which may be the same one. `by_operation` says that it runs for each by itself.
+    `given` are the columns of `{{ rows }}`, the last of them `operation`, and `used` those that it looks at: the others
+    do not travel. `variants` has the statement for each operation, which may be the same one. `by_operation` says that
+    it runs for each by itself. `timeout` is how many seconds a statement may take.
     """
 
     file: SqlFile
     table: TableId
     columns: tuple[Column, ...]
     given: tuple[Given, ...]
+    used: frozenset[str]
     variants: Mapping[int, Variant]
     by_operation: bool
+    timeout: float | None
 
     @property
     def relation(self) -> str:
-        """`{{ rows }}` made of parameters."""
-        return parameters_relation(self.given)
+        """`{{ rows }}` made of parameters, one for each of `sent`."""
+        return parameters_relation(self.given, self.used)
+
+    @property
+    def sent(self) -> tuple[Given, ...]:
+        """The columns that travel, in the order of the parameters."""
+        return tuple(one for one in self.given if one.name in self.used)
 
 
-def parameters_relation(given: Iterable[Given]) -> str:
-    """Rows as a relation `r`, each column from the parameter of its number."""
-    columns = (one.parameter(number) for number, one in enumerate(given, start=1))
+def parameters_relation(given: Sequence[Given], used: Set[str] | None = None) -> str:
+    """Rows as a relation `r`: those columns that are used (all) from parameters in their order, the others NULL.
+
+    None is ever left out: SQL may count columns by their place.
+    """
+    numbers = count(1)
+    columns = [one.parameter(next(numbers)) if used is None or one.name in used else one.null for one in given]
     return f"(select {', '.join(columns)}) as r"

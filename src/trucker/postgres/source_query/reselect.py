@@ -5,7 +5,7 @@ What is read is the value of now. A row that is gone by now has its delete on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -47,12 +47,14 @@ _EQUALS: Final = """
 _ANY: Final = "operator(pg_catalog.=)"
 
 
-def reselect(connection: Connection, changes: Changes) -> Changes:
+def reselect(connection: Connection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
     """The same changes with every value there: none is `unchanged` any more.
 
-    Updates that change the key must have been taken apart. A SourceError where the table has no key, or a column that
+    `only` names the columns that anybody will look at (`SourceQuery.used`); the others stay NULL. Updates that change the key must have been taken apart. A SourceError where the table has no key, or a column that
     is not there any more.
     """
+    if only is not None:
+        changes = replace(changes, unchanged={name: mask for name, mask in changes.unchanged.items() if name in only})
     wanted = _wanted(changes)
     if not wanted.any():
         return replace(changes, unchanged={})

@@ -45,12 +45,10 @@ def run_query(
     *,
     rows_max: int,
     slow: SlowQueries | None = None,
-    timeout: float | None = None,
 ) -> Rows:
     """The query's result for these rows: a statement for each run, or for each operation of each run.
 
-    No statement may give more than `rows_max` rows. `timeout` is the connection's `timeouts.statement`, for the
-    error's words. Raises a SourceError with file and line.
+    No statement may give more than `rows_max` rows. Raises a SourceError with file and line.
     """
     relation = query.relation
     texts = {op: variant.with_rows(relation) for op, variant in query.variants.items()}
@@ -58,7 +56,7 @@ def run_query(
     for part in _statements(query, rows):
         op = int(part.op[0])
         sql, statement = texts[op]
-        running = _Running(sql, statement, timeout, _watch(slow, query, len(part)))
+        running = _Running(sql, statement, query.timeout, _watch(slow, query, len(part)))
         variant = query.variants[op]
         with closing(running.batches(connection, _parameters(query, variant, part), rows_max)) as batches:
             made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
@@ -73,7 +71,6 @@ def query_chunk(
     rows_max: int,
     lsn: Lsn | None = None,
     slow: SlowQueries | None = None,
-    timeout: float | None = None,
 ) -> Iterator[Rows]:
     """The query's result for a chunk of a snapshot, in pieces; `connection` must be inside the snapshot.
 
@@ -86,7 +83,7 @@ def query_chunk(
     variant = query.variants[INSERT]
     sql, statement = variant.with_rows(_chunk_relation(query, chunk, lsn))
     most = max(rows_max, chunk.bytes // SMALLEST_ROW)
-    running = _Running(sql, statement, timeout, _watch(slow, query, 0))
+    running = _Running(sql, statement, query.timeout, _watch(slow, query, 0))
     with closing(running.batches(connection, (), most)) as batches:
         for batch in batches:
             yield _result(query, variant, batch, INSERT, 0)
@@ -102,7 +99,7 @@ def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes 
         array_literal(rows.cells.column(given.name), given.delimiter, plain=given.plain)
         if given.name in known
         else None
-        for given in query.given[:-1]
+        for given in query.sent[:-1]
     ]
     operations = _NAMES.take(pa.array(np.select([rows.op == op for op in ORDER], range(len(ORDER)))))
     made.append(array_literal(operations, plain=True))

@@ -263,6 +263,7 @@ class _Work:
         if outputs:
             stores = self._commit.stores
             Outputs(self._connection, stores.spool, stores.timeout).run(outputs, self._commit.receipts)
+            stores.session.tables.clear()  # they may be others now
         for truck, pending in self._pending.items():
             self._drive(truck, pending)
             self._commit.stores.letters.store(self._connection, truck, pending, self._batch.dead_letters.get(truck))

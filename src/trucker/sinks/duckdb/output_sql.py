@@ -16,7 +16,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows, as_changes
+from trucker.change import Changes, CopiedRows
 from trucker.config.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.rows import OPERATION
@@ -67,7 +67,7 @@ def stage_rows(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]
 
 
 def _batches(target: Target, changes: Iterator[Changes | CopiedRows], counted: list[int]) -> Iterator[pa.RecordBatch]:
-    for value in as_changes(changes):
+    for value in output_sql.as_rows(changes):
         output_sql.refuse_truncate(target, value)
         shaped = value.reshaped(target.source)
         output_sql.refuse_partial(target, shaped)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import duckdb
 
-from trucker.change import Changes, CopiedRows
+from trucker.change import Changes, CopiedRows, TableId
 from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
@@ -24,7 +24,7 @@ from trucker.sinks.duckdb.commit import Commit, Stores, redrive
 from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.session import Session, connect
 from trucker.sinks.duckdb.staging import stage
-from trucker.sinks.duckdb.table import prepare_table
+from trucker.sinks.duckdb.table import prepare_table, unique_columns
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
 
@@ -69,6 +69,15 @@ class DuckDBSink(Sink):
             level = Level.WARNING if error.transient else Level.ERROR
             return [Finding(level, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, f"{self._path} can be opened")]
+
+    def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
+        if not self._path.exists() or self._session.is_open:
+            return []
+        connection = connect(self._path, read_only=True)
+        try:
+            return unique_columns(connection, table)
+        finally:
+            connection.close()
 
     def open(self) -> Mapping[str, TruckState]:
         with self._explaining(f"opening {self._path}"):

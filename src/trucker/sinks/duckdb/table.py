@@ -270,6 +270,18 @@ def has_keys(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
     return bool(found)
 
 
+def unique_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[tuple[str, ...]]:
+    """The columns of each unique constraint and index; an index over expressions is left out."""
+    found = run(
+        connection,
+        "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+        " AND schema_name = ? AND table_name = ? UNION ALL SELECT CAST(expressions AS VARCHAR[]) FROM duckdb_indexes()"
+        " WHERE is_unique AND schema_name = ? AND table_name = ?",
+        [table.schema, table.name] * 2,
+    )
+    return [tuple(str(name).strip('"') for name in names) for (names,) in found]
+
+
 def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
     """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
     return DataError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import psycopg
 
-from trucker.change import quote_identifier
+from trucker.change import TableId, quote_identifier
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError
 from trucker.finding import Finding, Level
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.own_tables import OLDEST
 from trucker.sinks.postgres.session import Session, session
+from trucker.sinks.postgres.unique import INDEXES, UniqueIndex
 
 
 def check(config: PostgresConnection) -> list[Finding]:
@@ -58,3 +59,18 @@ def _writable(lent: Session, subject: str) -> list[Finding]:
         remedy = f"GRANT CREATE ON DATABASE {database} TO {user}"
         return [Finding(Level.ERROR, subject, f"{info.user} may not create schema trucker", remedy, "TRK404")]
     return [Finding(Level.OK, subject, "writable")]
+
+
+def unique_columns(config: PostgresConnection, table: TableId) -> list[tuple[str, ...]]:
+    """The columns of each unique index of a table, which need not be there. Of one over expressions, what they use."""
+    subject = f"connection {config.name}"
+    try:
+        with session(config) as lent:
+            row = lent.run("select to_regclass($1::text)::oid", table.quoted).fetchone()
+            oid = row[0] if row else None
+            if oid is None:
+                return []
+            found = [UniqueIndex.of(*each) for each in lent.run(INDEXES, oid)]
+    except psycopg.Error as error:
+        raise explain(error, subject) from None
+    return [index.names if index.plain else tuple(sorted(index.columns)) for index in found]

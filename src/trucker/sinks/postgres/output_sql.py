@@ -46,8 +46,10 @@ _NEVER_SET: Final = frozenset({"role", "session", "transaction"})
 # After these the file may speak of what is not there yet.
 _MAKING: Final = frozenset({"create", "alter", "drop", "do", "call", "import"})
 # Messages of these classes speak of names and of the statement, never of a row: syntax and access, features not there,
-# objects in the wrong state, transactions, limits.
-_ABOUT_NAMES: Final = ("42", "0A", "25", "26", "2B", "2D", "34", "3B", "3D", "3F", "54", "55")
+# constraints (their values are in the detail), transactions, limits, objects in the wrong state. Of data exceptions two
+# do: a text that is too long, a division by zero.
+_ABOUT_NAMES: Final = ("42", "0A", "21", "23", "25", "26", "2B", "2D", "34", "3B", "3D", "3F", "54", "55")
+_WITHOUT_DATA: Final = frozenset({"22001", "22012"})
 # So many rows are worth an index and a look at them.
 _MANY: Final = 1_000
 
@@ -255,7 +257,9 @@ def _failed(target: Target, piece: Piece, error: psycopg.Error, *, checked: bool
     diag = error.diag
     offset = int(diag.statement_position) - 1 if diag.statement_position else 0
     state = error.sqlstate or ""
-    shown = checked or (state[:2] in _ABOUT_NAMES and not diag.context and not diag.internal_query)
+    about_names = state[:2] in _ABOUT_NAMES or state in _WITHOUT_DATA
+    # What a function says may be made of anything.
+    shown = checked or (about_names and not diag.context and not diag.internal_query)
     message = f"{diag.message_primary} (SQLSTATE {state})" if shown and diag.message_primary else called(error)
     if not shown:
         named = (("column", diag.column_name), ("constraint", diag.constraint_name), ("table", diag.table_name))

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import psycopg
 
-from trucker.change import Changes, CopiedRows, as_changes
+from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
-from trucker.sinks.output_sql import refuse_truncate
+from trucker.sinks.output_sql import as_rows, refuse_truncate
 from trucker.sinks.postgres import beside, check, letter_table, output_sql, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
@@ -98,7 +98,7 @@ class PostgresSink(Sink):
         """Rows for output.sql."""
         target = work.target
         where = f"staging rows of {target.source.table}"
-        fit = as_changes(fitting(target, lambda: self._session(where, target), self._describe, changes))
+        fit = as_changes(fitting(target, lambda: self._session(where, target), self._describe, as_rows(changes)))
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_rows(lent, self._project, work, fit)
@@ -126,6 +126,9 @@ class PostgresSink(Sink):
 
     def check(self) -> list[Finding]:
         return check.check(self._connection)
+
+    def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
+        return check.unique_columns(self._connection, table)
 
     def count_letters(self) -> Mapping[str, int]:
         with self._session("counting letters") as lent:

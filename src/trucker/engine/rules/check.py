@@ -1,0 +1,142 @@
+"""What can be said of a truck's rules before it starts, with the source's tables as they are (I11).
+
+Creates and changes nothing. That every rule has some use, that filters can be kept, and where different rows may come
+out with one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trucker.change import TableId, TableSchema
+from trucker.config.models import TruckConfig
+from trucker.config.rules import RuleConfig
+from trucker.engine.rules.filters import Filter
+from trucker.engine.rules.ruleset import RuleSet, compile_rules, no_column
+from trucker.errors import ConfigError, TruckerError
+from trucker.finding import Finding, Level
+from trucker.postgres.catalog import SourceTable, to_full
+
+Unique = Sequence[Sequence[str]]
+"""Sets of columns that are unique in a table."""
+
+
+def check_rules(truck: TruckConfig, tables: Iterable[tuple[SourceTable, TableSchema, Unique]]) -> list[Finding]:
+    """All that is wrong with the rules of a truck, or to be warned about.
+
+    Each of its tables comes with what is taken of it, and with what is unique in its table at the destination.
+    """
+    subject = f"truck {truck.name}"
+    known = list(tables)
+    compiled: dict[TableId, RuleSet] = {}
+    wrong: dict[str, Finding] = {}
+    for _, schema, _ in known:
+        try:
+            compiled[schema.table] = compile_rules(truck.rules, schema)
+        except TruckerError as error:
+            wrong.setdefault(error.message, _finding(subject, error))
+    if len(compiled) == len(known):
+        found = [*_useless(truck, compiled), *_without_place(truck, compiled)]
+        wrong |= {error.message: _finding(subject, error) for error in found}
+    findings = list(wrong.values())
+    for source, schema, unique in known:
+        if schema.table in compiled:
+            problem = needs_full(compiled[schema.table], source)
+            findings += [problem] if problem else []
+            findings += merged_keys(subject, compiled[schema.table], unique)
+    return findings
+
+
+def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
+    """Why the filters need the table's whole old rows, and it does not send them.
+
+    A row that an update brings in has to be written whole, and PostgreSQL does not send long values that have not
+    changed. What a row was before it was deleted is told by its old tuple alone.
+    """
+    if source.full:
+        return None
+    filters = [step for step in rules.steps if isinstance(step, Filter)]
+    needed = rules.judged | set(rules.origin.values())
+    unsent = [c for c in source.toastable if c in needed and c not in source.identity_columns]
+    subject = f"table {source.table}"
+    if unsent and any("update" in step.operations for step in filters):
+        return Finding(
+            Level.ERROR,
+            subject,
+            f"a rule `filter` needs the values of {', '.join(unsent)}, which PostgreSQL does not send where they have"
+            " not changed (TOAST)",
+            f"{to_full(source)}  (or leave the columns out)",
+            "TRK216",
+        )
+    for step in filters:
+        name = rules.origin.get(step.column.name, step.column.name)
+        if step.operations == {"delete"} and name not in source.identity_columns:
+            return Finding(
+                Level.ERROR,
+                subject,
+                f"a rule `filter` for deletes needs the old value of {name}, which PostgreSQL does not send",
+                to_full(source),
+                "TRK216",
+            )
+    return None
+
+
+def merged_keys(subject: str, rules: RuleSet, unique: Unique = ()) -> Iterator[Finding]:
+    """A warning for each set of columns that is unique (the key, and `unique`) and may not be so after the rules."""
+    table = rules.input.table
+    for columns in dict.fromkeys([rules.schema.key, *(tuple(names) for names in unique)]):
+        merging = [name for name in columns if name in rules.merging]
+        if merging:
+            how = ", ".join(f"{name} ({'/'.join(sorted(rules.altered[name]))})" for name in merging)
+            yield Finding(
+                Level.WARNING,
+                subject,
+                f"{table}: rules alter {how}, and rows are told apart by {', '.join(columns)}: those that become equal"
+                " overwrite or refuse each other",
+                "use `hash`, which keeps different values different, or leave the column as it is",
+                "TRK145",
+            )
+
+
+def _useless(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterator[ConfigError]:
+    """Rules that no table has the columns for: a misspelt name must not leave a column unmasked (I10)."""
+    for number, rule in enumerate(truck.rules):
+        concerned = [table for table in compiled if rule.concerns(table)]
+        if not concerned:
+            yield _for_no_table(truck, rule)
+            continue
+        skipped = {table: {name for at, name in compiled[table].skipped if at == number} for table in concerned}
+        for name in rule.columns:
+            lacking = [table for table in concerned if name in skipped[table]]
+            must = [table for table in lacking if rule.names(table) or not truck.input.is_many]
+            if must or (lacking and len(lacking) == len(concerned)):
+                yield no_column(rule, name, compiled[(must or lacking)[0]].input)
+
+
+def _for_no_table(truck: TruckConfig, rule: RuleConfig) -> ConfigError:
+    path = ("route", "table") if rule.route and rule.route.table else ("tables",)
+    return ConfigError(
+        f"truck {truck.name} reads no table that this rule is for",
+        place=rule.place(*path),
+        remedy="correct tables, or remove the rule",
+        code="TRK140",
+    )
+
+
+def _without_place(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterator[ConfigError]:
+    """`output.columns` speaks of columns as rules leave them; SQL may make others."""
+    if truck.files or truck.input.is_many:
+        return
+    for rules in compiled.values():
+        for name in truck.output.columns:
+            if name not in rules.schema.names:
+                yield ConfigError(
+                    f"truck {truck.name}: output.columns has {name}, which the rules do not give for"
+                    f" {rules.input.table}",
+                    remedy=f"they give {', '.join(rules.schema.names)}",
+                    code="TRK140",
+                )
+
+
+def _finding(subject: str, error: TruckerError) -> Finding:
+    return Finding(Level.ERROR, subject, error.message, error.remedy, error.code)

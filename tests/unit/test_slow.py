@@ -1,0 +1,26 @@
+"""SQL that takes long is told, with truck, file, rows and time."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from trucker.slow import SlowQueries
+
+
+def test_what_is_slow_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trucker.slow"):
+        with SlowQueries("shop", 3_600_000).watch("trucks/shop/input.sql", 5):
+            pass
+        assert caplog.records == []
+        with pickle.loads(pickle.dumps(SlowQueries("shop", 0))).watch("trucks/shop/input.sql", 5) as timing:
+            timing.given = 7
+        with pytest.raises(ValueError, match="fails"), SlowQueries("shop", 0).watch("trucks/shop/output.sql", 1):
+            raise ValueError("fails")
+    first, second = caplog.records
+    assert first.getMessage().startswith("slow query: truck shop, trucks/shop/input.sql, 5 rows, 7 rows out, ")
+    assert second.getMessage().startswith("slow query: truck shop, trucks/shop/output.sql, 1 rows, ")
+    assert (vars(first)["truck"], vars(first)["rows"], vars(first)["rows_out"]) == ("shop", 5, 7)
+    assert vars(first)["milliseconds"] >= 0

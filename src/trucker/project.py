@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
+    from trucker.engine.trial import Shown
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
 
@@ -167,6 +168,42 @@ class Project:
         sources = sorted({t.input.connection for t in names})
         patterns = {s: [p for t in names if t.input.connection == s for p in t.input.tables] for s in sources}
         return peek(self.config.state_folder / "log", patterns, limit=limit, follow=follow)
+
+    # -- try ----------------------------------------------------------------------------------------------------
+
+    def try_truck(self, truck: str, *, rows: Path | None = None, limit: int = 10) -> list[Shown]:
+        """Take the last `limit` changes of the change log, or those in a file, through the truck's steps.
+
+        Nothing is written, and no position moves. Spark is started only where the truck has SQL for it.
+        """
+        from trucker.changelog.source import log_exists
+        from trucker.engine.given_changes import given_changes
+        from trucker.engine.run import spark_for
+        from trucker.engine.trial import Trial, recent
+        from trucker.errors import ChangeLogError
+
+        (config,) = self._trucks(truck)
+        findings, sources = self._examine()
+        refuse(findings)
+        source = sources[config.input.connection]
+        resolved = next(each for each in source.trucks if each.name == truck)
+        tables = {
+            name: table.target(truck, source.tables[name].schema).source for name, table in resolved.tables.items()
+        }
+        folder = self.config.state_folder / "log" / config.input.connection
+        if rows is None and not log_exists(folder):
+            raise ChangeLogError(
+                f"there is no change log of {config.input.connection} yet",
+                remedy="trucker run writes one; or give changes in a file: --rows changes.jsonl",
+                code="TRK308",
+            )
+        changes = given_changes(rows, tables) if rows is not None else recent(folder, tables, limit)
+        sink = self._sink(self.config.connection(config.output.connection))
+        try:
+            with spark_for(self.config, [config]) as spark:
+                return list(Trial(self.config, source, resolved, sink, spark).run(changes))
+        finally:
+            sink.close()
 
     # -- redrive ------------------------------------------------------------------------------------------------
 

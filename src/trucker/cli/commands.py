@@ -126,6 +126,30 @@ def peek(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def try_(
+    truck: Annotated[str, typer.Argument(metavar="TRUCK", help="The truck's name.")],
+    project: ProjectFolder = HERE,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", metavar="FILE", help="Take these changes: JSON lines as `trucker peek` prints them."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="How many of the last changes to take.")
+    ] = 10,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take recent changes through a truck's steps, and show each.
+
+    Rules and SQL are run, output.sql is prepared; nothing is written, and no position moves.
+    """
+    shown = _open(project, debug).try_truck(truck, rows=rows, limit=limit)
+    if as_json:
+        output.say(output.trial_json(shown))
+    else:
+        output.trial_text(shown)
+
+
 def reset(
     project: ProjectFolder = HERE,
     truck: Annotated[

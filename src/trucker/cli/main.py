@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "run": commands.run,
     "status": commands.status,
     "peek": commands.peek,
+    "try": commands.try_,
     "redrive": commands.redrive,
     "reset": commands.reset,
     "demo": commands.demo,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from trucker.engine.trial import Shown
     from trucker.sinks.letters import Redriven
 
 _PHASE_STYLE: Final = {
@@ -122,6 +123,30 @@ def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
 
 def redriven_json(done: Sequence[Redriven]) -> str:
     return json.dumps([one.shown() for one in done], indent=2)
+
+
+def trial_text(shown: Sequence[Shown]) -> None:
+    """Every step: its SQL, and the rows that came of it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not shown:
+        say("there are no changes of the truck's tables to try it with; give some: --rows changes.jsonl")
+    for step in shown:
+        console().print(Text(f"{step.table} · {step.step}", style="bold"), Text(f"  {step.of}", style="dim"))
+        if step.sql:
+            console().print(Text(step.sql, style="cyan"))
+        table = Table(box=None, header_style="dim", pad_edge=False)
+        for name in step.columns:
+            table.add_column(Text(name), overflow="fold")
+        for row in step.rows:
+            table.add_row(*(Text("NULL", style="dim") if cell is None else Text(cell) for cell in row))
+        console().print(table if step.rows else Text("no rows", style="dim"))
+        console().print()
+
+
+def trial_json(shown: Sequence[Shown]) -> str:
+    return json.dumps([asdict(step) for step in shown], indent=2, ensure_ascii=False)
 
 
 def lag(truck: TruckStatus) -> str:

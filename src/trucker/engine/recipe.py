@@ -36,8 +36,9 @@ from trucker.types import Unfit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trucker.engine.spark_sql.plan import SparkPlan
+    from trucker.engine.spark_sql.plan import SparkPlan, Spooled
     from trucker.engine.spark_sql.truck import SparkTruck
+    from trucker.rows import Rows
 
 _AT_ONCE: Final = 4
 """So many parts go through Spark SQL at once."""
@@ -73,6 +74,11 @@ class Recipes:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
+
+    def give(self, truck: str, plan: SparkPlan, rows: Spooled) -> list[Rows]:
+        """What the truck's files for Spark give for the rows, to look at."""
+        assert self._spark is not None
+        return self._spark[truck].give(plan, rows)
 
     def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
         """The outcomes, with what waited for Spark SQL done: several parts at once."""

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
-from trucker.config.models import ProjectConfig
+from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
@@ -252,6 +252,19 @@ def checked_on_spark(
             recipes.start(spark, config)
             findings += check_sql(source, sinks, recipes, spark=True)
         return findings
+    finally:
+        _stop_spark(spark)
+
+
+@contextmanager
+def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[SparkSession | None]:
+    """A session for these trucks' SQL, where they have any for Spark."""
+    if not any(truck.file(name) for truck in trucks for name in ON_SPARK):
+        yield None
+        return
+    spark = _started(config)
+    try:
+        yield spark
     finally:
         _stop_spark(spark)
 

@@ -37,11 +37,15 @@ PLACE = ("commit_lsn", "ordinal")
 
 @dataclass(slots=True)
 class Made:
-    """What a recipe has made of a table's changes in a part: `changes` for the sink, `rows` for Spark SQL."""
+    """What a recipe has made of a table's changes in a part: `changes` for the sink, `rows` for Spark SQL.
+
+    `queried` is what input.sql gave, for those who look at it.
+    """
 
     assignment: Assignment
     changes: list[Changes] = field(default_factory=list)
     rows: Rows | None = None
+    queried: Rows | None = None
 
 
 def recipe_of(assignment: Assignment) -> Recipe:
@@ -147,7 +151,7 @@ def _queried(made: Made, changes: Changes, run: Runs, reader: _Reader, part: int
     rows = rows_of(changes, recipe.relation, run)
     if recipe.query is not None:
         with reader.session() as session:
-            rows = _enriched(session, recipe, rows)
+            rows = made.queried = _enriched(session, recipe, rows)
     if recipe.spark is not None:
         made.rows = rows
     elif len(rows):

@@ -1,0 +1,99 @@
+"""Changes written by hand in a file of JSON lines, for `trucker try`: what `trucker peek` prints is such a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trucker.change import (
+    DELETE,
+    NO_OLD,
+    OLD_FULL,
+    OLD_KEY,
+    OPERATIONS,
+    UPDATE,
+    Changes,
+    TableId,
+    TableSchema,
+)
+from trucker.errors import ConfigError, Place
+
+_CODES = {name: code for code, name in OPERATIONS.items()}
+
+
+def given_changes(path: Path, tables: Mapping[TableId, TableSchema]) -> dict[TableId, list[Changes]]:
+    """The file's changes of these tables, in order, as if each line were a transaction.
+
+    A line is `{"operation": "insert", "table": "orders", "schema": "public", "new": {…}, "old": {…}}`; values are
+    PostgreSQL's text, or JSON's numbers and booleans. Raises a ConfigError with the line that cannot be read.
+    """
+    found: dict[TableId, list[Changes]] = {}
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            said = json.loads(line, parse_int=str, parse_float=str)
+            table = TableId(str(said.get("schema", "public")), str(said["table"]))
+            code = _CODES[said["operation"]]
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise _unreadable(
+                path, number, f"it has no {error}" if isinstance(error, KeyError) else "it is no JSON"
+            ) from None
+        if table not in tables:
+            raise _unreadable(path, number, f"the truck does not read {table}")
+        found.setdefault(table, []).append(_change(tables[table], code, said, number))
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"the file cannot be read: {reason}", place=Place(str(path)), code="TRK101") from None
+
+
+def _unreadable(path: Path, line: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"this line is no change: {why}",
+        place=Place(str(path), line, 1),
+        remedy='write {"operation": "insert", "schema": "public", "table": "…", "new": {…}, "old": {…}},'
+        " as trucker peek prints",
+        code="TRK139",
+    )
+
+
+def _change(schema: TableSchema, code: int, said: Mapping[str, Any], number: int) -> Changes:
+    new, old = said.get("new") or {}, said.get("old") or {}
+    unsent = frozenset(said.get("unchanged", ()))
+    kind = NO_OLD if not old else OLD_FULL if set(old) > set(schema.key) else OLD_KEY
+    return Changes(
+        schema,
+        np.array([code], np.uint8),
+        _row(schema, {} if code == DELETE else new),
+        _row(schema, old),
+        np.array([kind], np.uint8),
+        {name: np.array([True]) for name in unsent if code == UPDATE and name in schema.names},
+        np.array([number], np.uint64),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.uint32),
+        np.zeros(1, np.int64),
+    )
+
+
+def _row(schema: TableSchema, cells: Mapping[str, Any]) -> pa.RecordBatch:
+    arrays = [pa.array([_cell(cells.get(name))], pa.string()) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, names=list(schema.names))
+
+
+def _cell(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return json.dumps(value)

@@ -1,0 +1,239 @@
+"""A truck tried: recent changes, or rows given by hand, taken through each of its steps, and nothing written.
+
+The steps are those of a run (`engine.steps`), one after the other in this process. What SQL reads it reads for real.
+output.sql is prepared at the destination and shown with the rows it would get.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchema
+from trucker.changelog.reader import LogReader
+from trucker.config.models import ProjectConfig
+from trucker.config.sql_files import ON_SPARK
+from trucker.config.sql_template import Relation, SqlTemplate
+from trucker.engine.fold import fold
+from trucker.engine.plan import Assignment, Recipe, Truck
+from trucker.engine.recipe import Recipes
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.spark_sql.plan import spool_rows
+from trucker.engine.steps import Made, make
+from trucker.errors import SinkUnavailable
+from trucker.postgres.pgoutput import decode
+from trucker.rows import OPERATION, Rows
+from trucker.sinks.base import Sink, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trucker.config.sql_files import SqlFile
+
+LAST: Final = "written"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One step for one table: its SQL, if it has any, and the rows that came out of it, or that it would get.
+
+    Cells are PostgreSQL's text. `table` is the input; `of` says in words what the rows are.
+    """
+
+    table: str
+    step: str
+    of: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+
+
+def recent(folder: Path, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+    """The last changes of these tables in the change log: whole transactions, at least `most` changes if there are."""
+    reader = LogReader(folder)
+    keys = {table: schema.key for table, schema in tables.items()}
+    found: dict[TableId, list[Changes]] = {}
+    count = 0
+    for ref in reversed(reader.blocks(reader.oldest(), reader.durable().commit_lsn)):
+        for changes in reversed(list(decode(reader.read(ref), keys))):
+            schema = tables[changes.schema.table]
+            found.setdefault(schema.table, []).insert(0, changes.reshaped(schema))
+            count += len(changes)
+        if count >= most:
+            break
+    return _last(found, most)
+
+
+def _last(found: Mapping[TableId, Sequence[Changes]], most: int) -> dict[TableId, list[Changes]]:
+    """The transactions at the end that hold `most` changes."""
+    lsns = [each.commit_lsn for own in found.values() for each in own]
+    if not lsns:
+        return {}
+    ordered = np.sort(np.concatenate(lsns))
+    first = ordered[max(0, len(ordered) - most)]
+    kept = {table: [each.take(each.commit_lsn >= first) for each in own] for table, own in found.items()}
+    return {table: [each for each in own if len(each)] for table, own in kept.items()}
+
+
+class Trial:
+    """One truck to be tried. `spark` is there where it has SQL for it."""
+
+    def __init__(
+        self, config: ProjectConfig, source: ResolvedSource, truck: Truck, sink: Sink, spark: SparkSession | None
+    ) -> None:
+        self._config, self._source, self._truck, self._sink, self._spark = config, source, truck, sink, spark
+
+    def run(self, changes: Mapping[TableId, Sequence[Changes]]) -> Iterator[Shown]:
+        """Every step for every table that has changes."""
+        with tempfile.TemporaryDirectory() as folder:
+            recipes = Recipes(
+                self._source.reads,
+                {self._truck.destination: self._sink.capabilities.keeps_changes},
+                self._config.slow_query_threshold_ms,
+                Path(folder) / "rows",
+            )
+            if self._spark is not None:
+                recipes.start(self._spark, self._config)
+            for table, own in sorted(changes.items()):
+                if own:
+                    yield from self._table(table, own, recipes)
+
+    def _table(self, table: TableId, changes: Sequence[Changes], recipes: Recipes) -> Iterator[Shown]:
+        plain = self._truck.tables[table].target(self._truck.name, self._source.tables[table].schema)
+        made = recipes.of(self._truck, plain)
+        yield _changes(table, "changes", "as they are in the change log", Changes.concat(list(changes)))
+        if made is None:
+            net = [each for each in changes if len(each)]
+            yield from (
+                _changes(table, LAST, f"to {plain.table}", each) for each in fold(net, Recipe(plain.source).fold)
+            )
+            return
+        target, recipe = made
+        yield from self._made(table, target, recipe, changes, recipes)
+
+    def _made(
+        self, table: TableId, target: Target, recipe: Recipe, changes: Sequence[Changes], recipes: Recipes
+    ) -> Iterator[Shown]:
+        config = self._truck.config
+        assert config is not None
+        for net in fold(list(changes), recipe.fold):
+            yield _changes(table, "folded", f"by compact: {config.compact}", net)
+            if recipe.rules:
+                yield _changes(table, "rules", "after the rules", recipe.ruled(net))
+        (done,) = make([(Assignment(self._truck.destination, target, Lsn(0), recipe=recipe), changes)],
+                       self._source.reads, 0)  # fmt: skip
+        if recipe.query is not None:
+            yield from self._queried(table, recipe, done)
+        given = self._on_spark(recipe, done, recipes)
+        if given is not None:
+            rows, names = given
+            sql = "\n\n".join(_text(file, recipe, table) for name in names if (file := config.file(name)))
+            yield _rows(table, " + ".join(names), "what Spark SQL gives", sql, rows)
+        yield from self._written(table, target, recipe, done, given[0] if given else None)
+
+    def _queried(self, table: TableId, recipe: Recipe, done: Made) -> Iterator[Shown]:
+        assert self._truck.config is not None
+        file = self._truck.config.file("input.sql")
+        assert file is not None
+        rows = done.queried
+        if rows is not None:
+            yield _rows(table, file.name, "what the source gives", _text(file, recipe, table), rows)
+
+    def _on_spark(self, recipe: Recipe, done: Made, recipes: Recipes) -> tuple[list[Rows], list[str]] | None:
+        config = self._truck.config
+        assert config is not None
+        if recipe.spark is None:
+            return None
+        names = [name for name in ON_SPARK if config.file(name)]
+        if done.rows is None or not len(done.rows):
+            return [], names
+        assert recipes.folder is not None
+        spooled = spool_rows(recipes.folder, done.rows, recipe.spark)
+        try:
+            return recipes.give(self._truck.name, recipe.spark, spooled), names
+        finally:
+            spooled.discard()
+
+    def _written(
+        self, table: TableId, target: Target, recipe: Recipe, done: Made, spark: Sequence[Rows] | None
+    ) -> Iterator[Shown]:
+        """What the destination would get; its own look at output.sql."""
+        from trucker.engine.steps import written
+
+        changes = [*done.changes, *(written(rows, target, Lsn(0), 0) for rows in spark or () if len(rows))]
+        if target.statement is None:
+            for each in changes:
+                yield _changes(table, LAST, f"to {target.table} by {', '.join(target.source.key)}", each)
+            return
+        looked = self._prepared(target)
+        for each in changes:
+            rows = Rows(target.source.columns, each.new, each.op, each.ordinal)
+            sql = _text(target.statement, recipe, table, target.source.names)
+            yield _rows(table, target.statement.name, f"what it would get; it was {looked}", sql, [rows])
+
+    def _prepared(self, target: Target) -> str:
+        try:
+            self._sink.prepare(target)
+        except SinkUnavailable:
+            return "not run"  # the running project has the destination to itself
+        return "prepared, and not run"
+
+
+def _text(file: SqlFile, recipe: Recipe, table: TableId, names: tuple[str, ...] | None = None) -> str:
+    """The file's text for the rows it is shown with; those stand in it as `rows`."""
+    known = names if names is not None else tuple(column.name for column in recipe.relation)
+    template = SqlTemplate(file)
+    operations = ("delete", "update", "insert") if template.uses_operation else ("",)
+    spark = file.name in ON_SPARK
+    relation = Relation("rows as r", (*known, OPERATION), "`" if spark else '"')
+    texts = []
+    for operation in operations:
+        made = template.render(
+            relation,
+            operation=operation,
+            input_table=str(table),
+            transformed=Relation("transformed as t", (), "`") if template.uses("transformed") else None,
+            lookups={name: name for name in template.lookups} if spark else {},
+        )
+        texts.append((f"-- for {operation}\n" if operation else "") + made.text.strip())
+    return "\n".join(texts)
+
+
+def _rows(table: TableId, step: str, of: str, sql: str, rows: Rows | Sequence[Rows]) -> Shown:
+    parts = [rows] if isinstance(rows, Rows) else list(rows)
+    names = parts[0].names if parts else ()
+    cells = [
+        (OPERATIONS[op], *cells)
+        for part in parts
+        for op, cells in zip(part.op.tolist(), _tuples(part.cells.to_pydict(), len(part)), strict=True)
+    ]
+    return Shown(str(table), step, of, sql, (OPERATION, *names), tuple(cells))
+
+
+def _tuples(columns: Mapping[str, Sequence[str | None]], count: int) -> list[tuple[str | None, ...]]:
+    return list(zip(*columns.values(), strict=True)) if columns else [()] * count
+
+
+def _changes(table: TableId, step: str, of: str, changes: Changes) -> Shown:
+    """Changes as rows: new values, and old ones beside them where there are any."""
+    names = changes.schema.names
+    cells: dict[str, Sequence[str | None]] = {}
+    for name in names:
+        new = changes.new.column(name).to_pylist()
+        unsent = changes.unchanged.get(name)
+        if unsent is not None:
+            new = ["(unchanged)" if mark and op == UPDATE else cell
+                   for cell, mark, op in zip(new, unsent, changes.op, strict=True)]  # fmt: skip
+        cells[name] = new
+    for name in names:
+        old = changes.old.column(name)
+        if old.null_count < len(old):
+            cells[f"old__{name}"] = old.to_pylist()
+    operations = [OPERATIONS[op] for op in changes.op.tolist()]
+    rows = [(operation, *row) for operation, row in zip(operations, _tuples(cells, len(changes)), strict=True)]
+    return Shown(str(table), step, of, "", (OPERATION, *cells), tuple(rows))

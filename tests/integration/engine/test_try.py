@@ -78,7 +78,7 @@ def test_changes_given_in_a_file(tried: ProjectFolder, destination: Database, tm
     done = run_cli("try", "totals", str(tried.folder), "--rows", str(file), "--json")
     assert done.returncode == 0, done.stderr
     steps = {step["step"]: step for step in json.loads(done.stdout)}
-    assert sorted(map(tuple, steps["input.sql"]["rows"])) == [("delete", "Ada", "-10.00"), ("insert", "Grace", "1.5")]
+    assert sorted(map(tuple, steps["input.sql"]["rows"])) == [("delete", "Ada", "-10.00"), ("insert", "Grace", "1.50")]
     text = run_cli("try", "totals", str(tried.folder), "--rows", str(file))
     assert "public.orders · output.sql" in text.stdout
     assert destination.query("select count(*) from totals") == [(0,)]

@@ -364,7 +364,7 @@ def test_a_right_that_is_missing_is_told_before_it_runs(shop: Shop) -> None:
 
 def test_nothing_can_be_written_at_the_source(shop: Shop) -> None:
     shop.database.execute(
-        "create function sneaky() returns int language sql volatile as"
+        "create function public.sneaky() returns int language sql volatile as"
         " 'insert into public.customer values (-1) returning id'"
     )
     error = shop.failure("select public.sneaky() as x from {{ rows }}", items(shop, 1))
@@ -378,9 +378,14 @@ def test_names_are_found_by_the_roles_search_path(shop: Shop) -> None:
         "create table aside.far as select 1 as id",
         f'alter role postgres in database "{shop.database.name}" set search_path = aside, public',
     )
-    with sql_session(shop.database.connection) as connection:
-        query = prepared(connection, "select f.id, c.name from {{ rows }} join far f using (id), customer c", shop.item)
-        assert len(run_query(connection, query, items(shop, 1), rows_max=MOST)) == 1000
+    try:
+        with sql_session(shop.database.connection) as connection:
+            query = prepared(
+                connection, "select f.id, c.name from {{ rows }} join far f using (id), customer c", shop.item
+            )
+            assert len(run_query(connection, query, items(shop, 1), rows_max=MOST)) == 1000
+    finally:
+        shop.database.execute(f'alter role postgres in database "{shop.database.name}" reset search_path')
 
 
 # -- names are no SQL -----------------------------------------------------------------------------------------------

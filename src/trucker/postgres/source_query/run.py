@@ -20,7 +20,7 @@ from trucker.config.sql_lexer import Statement
 from trucker.config.sql_template import RenderedSql
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
-from trucker.postgres.snapshot import Chunk, chunk_condition, lock_chunk, refuse_rewritten
+from trucker.postgres.snapshot import PIECE_BYTES, Chunk, chunk_condition, lock_chunk, refuse_rewritten
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.failure import FAILED, failed, too_many
 from trucker.postgres.source_query.query import ORDER, SourceQuery, Variant
@@ -48,7 +48,7 @@ def run_query(
 ) -> Rows:
     """The query's result for these rows: a statement for each run, or for each operation of each run.
 
-    No statement may give more than `rows_max` rows. Raises a SourceError with file and line.
+    No statement may give more than `rows_max` rows, or a GiB. Raises a SourceError with file and line.
     """
     relation = query.relation
     texts = {op: variant.with_rows(relation) for op, variant in query.variants.items()}
@@ -58,7 +58,7 @@ def run_query(
         sql, statement = texts[op]
         running = _Running(sql, statement, query.timeout, _watch(slow, query, len(part)))
         variant = query.variants[op]
-        with closing(running.batches(connection, _parameters(query, variant, part), rows_max)) as batches:
+        with closing(running.batches(connection, _parameters(query, variant, part), rows_max, LARGEST)) as batches:
             made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
     return _joined(query.columns, made)
 
@@ -72,7 +72,7 @@ def query_chunk(
     lsn: Lsn | None = None,
     slow: SlowQueries | None = None,
 ) -> Iterator[Rows]:
-    """The query's result for a chunk of a snapshot, in pieces; `connection` must be inside the snapshot.
+    """The query's result for a chunk of a snapshot, in pieces of a few MiB; `connection` must be inside the snapshot.
 
     The chunk's rows are inserts. `lsn` is their commit_lsn; when and by whom they were written is not known. A chunk
     may give `rows_max` rows, or as many as its pages can hold. A joined table that was rewritten after the snapshot was
@@ -85,8 +85,8 @@ def query_chunk(
     most = max(rows_max, chunk.bytes // SMALLEST_ROW)
     running = _Running(sql, statement, query.timeout, _watch(slow, query, 0))
     with closing(running.batches(connection, (), most)) as batches:
-        for batch in batches:
-            yield _result(query, variant, batch, INSERT, 0)
+        for pieces in _piled(batches):
+            yield _joined(query.columns, [_result(query, variant, batch, INSERT, 0) for batch in pieces])
     with translated(f"copying table {chunk.leaf}"):
         refuse_rewritten(connection)
 
@@ -153,17 +153,19 @@ class _Running:
     watch: AbstractContextManager[Timing | None]
 
     def batches(
-        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int
+        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int, bytes_max: int | None = None
     ) -> Generator[pa.RecordBatch]:
         began = time.monotonic()
         try:
             with self.watch as timing, closing(stream(connection, self.statement.text, parameters)) as batches:
-                yield from self._counted(batches, timing, rows_max)
+                yield from self._counted(batches, timing, rows_max, bytes_max)
         except psycopg.Error as error:
             took = time.monotonic() - began
             raise failed(error, self.sql, self.statement.offset, timeout=self.timeout, took=took) from None
 
-    def _counted(self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int) -> Iterator[pa.RecordBatch]:
+    def _counted(
+        self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int, bytes_max: int | None
+    ) -> Iterator[pa.RecordBatch]:
         rows = size = 0
         for batch in batches:
             rows += batch.num_rows
@@ -172,9 +174,21 @@ class _Running:
                 timing.given = rows
             if rows > most:
                 raise too_many(self.sql, f"{most} rows")
-            if size > LARGEST:
-                raise too_many(self.sql, f"{LARGEST >> 20} MiB")
+            if bytes_max is not None and size > bytes_max:
+                raise too_many(self.sql, f"{bytes_max >> 20} MiB")
             yield batch
+
+
+def _piled(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches together until they are as large as a piece of a copy."""
+    pile: list[pa.RecordBatch] = []
+    for batch in batches:
+        pile.append(batch)
+        if sum(each.nbytes for each in pile) >= PIECE_BYTES:
+            yield pile
+            pile = []
+    if pile:
+        yield pile
 
 
 def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractContextManager[Timing | None]:

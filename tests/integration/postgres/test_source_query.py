@@ -303,6 +303,8 @@ def test_slow_ones_are_told_without_data(shop: Shop, caplog: pytest.LogCaptureFi
         ("select r.id from {{ rows }};\nselect 2", (2, 1), "more than one statement", "WITH"),
         (" -- {{ rows }}", (), "no statement", "SELECT"),
         ("select 1 as x", (), "does not use {{ rows }}", "{{ rows }}"),
+        ("select '{{ rows }}' as x /* {{ rows }} */", (), "does not use {{ rows }}", "{{ rows }}"),
+        ("/* {{ rows }} */ -- {{ rows }}\nselect r.id,\n r.nte from {{ rows }}", (3, 2), "r.nte", '"r.note"'),
         ("select row(r.id) as x from {{ rows }}", (), "no type that a table could have", "::text"),
         ("insert into customer select r.id from {{ rows }} returning id", (1, 1), "writes", "SELECT"),
         ("with x as (delete from customer returning id) select r.id from {{ rows }}, x", (1, 1), "writes", "SELECT"),

@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import INSERT, OPERATIONS, Column, Lsn, quote_identifier
-from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import RenderedSql
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
 from trucker.postgres.snapshot import PIECE_BYTES, Chunk, chunk_condition, lock_chunk, refuse_rewritten
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.failure import FAILED, failed, too_many
-from trucker.postgres.source_query.query import ORDER, SourceQuery, Variant
+from trucker.postgres.source_query.query import ORDER, Source, SourceQuery, Variant
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.types import TEXT
 from trucker.rows import OLD, OPERATION, POSITION, Rows
@@ -51,13 +49,11 @@ def run_query(
     No statement may give more than `rows_max` rows, or a GiB. Raises a SourceError with file and line.
     """
     relation = query.relation
-    texts = {op: variant.with_rows(relation) for op, variant in query.variants.items()}
     made: list[Rows] = []
     for part in _statements(query, rows):
         op = int(part.op[0])
-        sql, statement = texts[op]
-        running = _Running(sql, statement, query.timeout, _watch(slow, query, len(part)))
         variant = query.variants[op]
+        running = _Running(variant.source, relation, query.timeout, _watch(slow, query, len(part)))
         with closing(running.batches(connection, _parameters(query, variant, part), rows_max, LARGEST)) as batches:
             made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
     return _joined(query.columns, made)
@@ -81,9 +77,9 @@ def query_chunk(
     with translated(f"copying table {chunk.leaf}"):
         lock_chunk(connection, chunk)
     variant = query.variants[INSERT]
-    sql, statement = variant.with_rows(_chunk_relation(query, chunk, lsn))
     most = max(rows_max, chunk.bytes // SMALLEST_ROW)
-    running = _Running(sql, statement, query.timeout, _watch(slow, query, 0))
+    relation = _chunk_relation(query, chunk, lsn)
+    running = _Running(variant.source, relation, query.timeout, _watch(slow, query, 0))
     with closing(running.batches(connection, (), most)) as batches:
         for pieces in _piled(batches):
             yield _joined(query.columns, [_result(query, variant, batch, INSERT, 0) for batch in pieces])
@@ -92,7 +88,7 @@ def query_chunk(
 
 
 def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
-    if not variant.uses_rows:
+    if not variant.source.uses_rows:
         return []
     known = set(rows.names)
     made = [
@@ -147,8 +143,8 @@ def _chunk_relation(query: SourceQuery, chunk: Chunk, lsn: Lsn | None) -> str:
 class _Running:
     """One statement of the file on its way, with what its failure is told with."""
 
-    sql: RenderedSql
-    statement: Statement
+    source: Source
+    relation: str
     timeout: float | None
     watch: AbstractContextManager[Timing | None]
 
@@ -157,11 +153,12 @@ class _Running:
     ) -> Generator[pa.RecordBatch]:
         began = time.monotonic()
         try:
-            with self.watch as timing, closing(stream(connection, self.statement.text, parameters)) as batches:
+            text = self.source.text(self.relation)
+            with self.watch as timing, closing(stream(connection, text, parameters)) as batches:
                 yield from self._counted(batches, timing, rows_max, bytes_max)
         except psycopg.Error as error:
             took = time.monotonic() - began
-            raise failed(error, self.sql, self.statement.offset, timeout=self.timeout, took=took) from None
+            raise failed(error, *self.source.whole(self.relation), timeout=self.timeout, took=took) from None
 
     def _counted(
         self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int, bytes_max: int | None
@@ -173,9 +170,9 @@ class _Running:
             if timing is not None:
                 timing.given = rows
             if rows > most:
-                raise too_many(self.sql, f"{most} rows")
+                raise too_many(self.source.sql, f"{most} rows")
             if bytes_max is not None and size > bytes_max:
-                raise too_many(self.sql, f"{bytes_max >> 20} MiB")
+                raise too_many(self.source.sql, f"{bytes_max >> 20} MiB")
             yield batch
 
 

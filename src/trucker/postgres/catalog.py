@@ -207,7 +207,13 @@ def to_full(table: SourceTable) -> str:
     """The remedy where old tuples must be whole rows. Partitions do not take their identity from their table."""
     lacking = [leaf.table for leaf in table.leaves if leaf.identity != "f"]
     names = list(dict.fromkeys([*lacking, *([table.table] if table.partitioned or not lacking else [])]))
-    return "run: " + "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
+    statements = "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
+    if not table.hidden:
+        return f"run: {statements}"
+    return (
+        "name a `publication` made beforehand that has publish_generated_columns = stored, because of the generated"
+        f" column {table.hidden[0]}, and run: {statements}"
+    )
 
 
 def identity_problem(table: SourceTable) -> SourceError | None:

@@ -84,6 +84,8 @@ def parameters(
     if own_sql:
         del settings["search_path"]
         settings["default_transaction_read_only"] = "on"
+        # A statement runs for a moment, with other constants each time: to compile it takes longer than to run it.
+        settings["jit"] = "off"
         settings["statement_timeout"] = f"{round((config.timeouts.statement or 0) * 1000)}ms"
     return {
         "application_name": application,

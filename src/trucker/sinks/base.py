@@ -29,6 +29,12 @@ makes the copy count (I6): from then on the table holds them and no others. Unti
 and the changes after it brought (`Copy.whole`); of one that was never finished nothing need stay. All of them carry the
 same `Batch.snapshot`; once another attempt has begun, an older one can neither write nor commit.
 
+SQL. A target's `statement` is run by `commit`, over the rows that `write` staged, part by part and run by run, in the
+transaction that stores the position; `prepare` checks it and runs none of it. A copy's rows wait for the commit that
+makes the copy count, and no table is looked at or emptied for them (`sinks.output_sql`). Of a `shared` target a copy
+adds to what other tables of the truck brought, by key; where it begins is decided by `ledger`, and a truncate of one of
+them is refused.
+
 Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
 `SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having
 written nothing; the framework stops that truck and commits the others. A row that is refused for what is in it
@@ -46,6 +52,7 @@ from typing import Any, ClassVar, Final
 
 from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.config.sql_files import SqlFile
+from trucker.errors import SinkError
 from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
@@ -208,7 +215,14 @@ class Sink(ABC):
         APPLY adds columns and widens types, never removes; what else it would take raises `SinkError` with the
         statement to run there. STOP changes nothing and raises so for any difference. IGNORE changes nothing: gives
         the columns that the table has not, which are then left out of what is written. A new table is always made.
+        A `statement` is checked instead; this sink runs none.
         """
+        if target.statement is not None:
+            raise SinkError(
+                f"{target.statement.label}: a {self.name} destination runs no SQL",
+                remedy="remove the file, or name another connection in the truck's output",
+                code="TRK118",
+            )
         return frozenset()
 
     @abstractmethod

@@ -132,7 +132,7 @@ def renderings(target: Target, staged: str) -> Iterator[RenderedSql]:
     """Every text the file may have, to be checked over an empty stage."""
     template = _template(target)
     for code in ORDER if template.uses_operation else (None,):
-        yield _render(template, target, relation(target, staged), code)
+        yield _render(template, relation(target, staged), code, str(target.source.table))
 
 
 def run_part(shares: Sequence[Share], run: Run) -> None:
@@ -159,7 +159,7 @@ class _Prepared:
         self._template = _template(share.target)
         self._runs = len({number for number, _, _ in share.counts})
         self._codes = {code for _, code, _ in share.counts}
-        self._made: dict[int | None, list[Piece]] = {}
+        self._made: dict[int | None, Sequence[Piece]] = {}
 
     def run(self, number: int, operations: dict[int, int], run: Run) -> None:
         if not self._template.uses_operation:
@@ -176,7 +176,7 @@ class _Prepared:
             with _watched(target, rows):
                 run(target, Piece(piece.rendered, piece.statement, text))
 
-    def _pieces(self, code: int | None) -> list[Piece]:
+    def _pieces(self, code: int | None) -> Sequence[Piece]:
         if code not in self._made:
             share = self._share
             asked = [share.where] if share.where else []
@@ -185,8 +185,7 @@ class _Prepared:
             if code is not None and len(self._codes) > 1:
                 asked.append(f"k = {code}")
             rows = relation(share.target, share.staged, " and ".join(asked))
-            rendered = _render(self._template, share.target, rows, code)
-            self._made[code] = pieces(rendered)
+            self._made[code] = _kept(self._template, rows, code, str(share.target.source.table))
         return self._made[code]
 
 
@@ -206,9 +205,15 @@ def _template(target: Target) -> SqlTemplate:
     return template_of(target.statement)
 
 
-def _render(template: SqlTemplate, target: Target, rows: Relation, code: int | None) -> RenderedSql:
-    operation = "" if code is None else OPERATIONS[code]
-    return template.render(rows, operation=operation, input_table=str(target.source.table))
+def _render(template: SqlTemplate, rows: Relation, code: int | None, table: str) -> RenderedSql:
+    return template.render(rows, operation="" if code is None else OPERATIONS[code], input_table=table)
+
+
+@lru_cache(maxsize=256)
+def _kept(template: SqlTemplate, rows: Relation, code: int | None, table: str) -> Sequence[Piece]:
+    """Small batches are staged under the same names again and again: their text is made once. It takes some
+    milliseconds, more than most statements on a few rows."""
+    return pieces(_render(template, rows, code, table))
 
 
 # -- what is wrong ----------------------------------------------------------------------------------------------------

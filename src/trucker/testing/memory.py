@@ -190,8 +190,7 @@ class MemorySink(Sink):
             return self._store.ledgers.setdefault(self._project, Ledger()).states()
 
     def prepare(self, target: Target) -> frozenset[str]:
-        if target.statement is not None:
-            raise SinkError(f"{target.statement.label}: there is nothing here that runs SQL")
+        super().prepare(target)
         with self._store.lock:
             table = self._store.tables.setdefault(target.table, MemoryTable.like(target.source))
             if target.strict:

@@ -137,7 +137,9 @@ def test_an_iteration_left_early_leaves_the_session_usable(database: Database) -
     schema = schema_of(database.connection, TableId("public", "t"))
     with inside(database.connection, database.name) as (connection, snapshot):
         (chunk,) = chunks_of(database.connection, snapshot, "t", 1 << 30)
-        query = prepared(connection, "select r.id from {{ rows }}", schema)
+        query = prepared(connection, "select r.id, repeat('x', 100) as x from {{ rows }}", schema)
+        count = [len(piece) for piece in query_chunk(connection, query, chunk, rows_max=MOST)]
+        assert (len(count), sum(count)) == (3, 100_000)
         pieces = query_chunk(connection, query, chunk, rows_max=MOST)
         next(iter(pieces))
         pieces.close()

@@ -303,6 +303,8 @@ def test_slow_ones_are_told_without_data(shop: Shop, caplog: pytest.LogCaptureFi
         ("select r.id from {{ rows }};\nselect 2", (2, 1), "more than one statement", "WITH"),
         (" -- {{ rows }}", (), "no statement", "SELECT"),
         ("select 1 as x", (), "does not use {{ rows }}", "{{ rows }}"),
+        ("select '{{ rows }}' as x /* {{ rows }} */", (), "does not use {{ rows }}", "{{ rows }}"),
+        ("/* {{ rows }} */ -- {{ rows }}\nselect r.id,\n r.nte from {{ rows }}", (3, 2), "r.nte", '"r.note"'),
         ("select row(r.id) as x from {{ rows }}", (), "no type that a table could have", "::text"),
         ("insert into customer select r.id from {{ rows }} returning id", (1, 1), "writes", "SELECT"),
         ("with x as (delete from customer returning id) select r.id from {{ rows }}, x", (1, 1), "writes", "SELECT"),
@@ -364,7 +366,7 @@ def test_a_right_that_is_missing_is_told_before_it_runs(shop: Shop) -> None:
 
 def test_nothing_can_be_written_at_the_source(shop: Shop) -> None:
     shop.database.execute(
-        "create function sneaky() returns int language sql volatile as"
+        "create function public.sneaky() returns int language sql volatile as"
         " 'insert into public.customer values (-1) returning id'"
     )
     error = shop.failure("select public.sneaky() as x from {{ rows }}", items(shop, 1))
@@ -378,9 +380,14 @@ def test_names_are_found_by_the_roles_search_path(shop: Shop) -> None:
         "create table aside.far as select 1 as id",
         f'alter role postgres in database "{shop.database.name}" set search_path = aside, public',
     )
-    with sql_session(shop.database.connection) as connection:
-        query = prepared(connection, "select f.id, c.name from {{ rows }} join far f using (id), customer c", shop.item)
-        assert len(run_query(connection, query, items(shop, 1), rows_max=MOST)) == 1000
+    try:
+        with sql_session(shop.database.connection) as connection:
+            query = prepared(
+                connection, "select f.id, c.name from {{ rows }} join far f using (id), customer c", shop.item
+            )
+            assert len(run_query(connection, query, items(shop, 1), rows_max=MOST)) == 1000
+    finally:
+        shop.database.execute(f'alter role postgres in database "{shop.database.name}" reset search_path')
 
 
 # -- names are no SQL -----------------------------------------------------------------------------------------------

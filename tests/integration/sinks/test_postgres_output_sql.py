@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fixtures.documents import ROOT, blocks
 from fixtures.output_model import STEPS, Step, play
 from fixtures.pg import Database
 from trucker.change import INSERT, TableId
@@ -296,3 +297,17 @@ def test_random_batches_against_a_model(own: Place, steps: list[Step], by_operat
     close_idle(own.database.connection)
     play(own, steps, by_operation=by_operation)
     assert own.leftovers() == 0
+
+
+def test_the_guides_examples_fit_their_tables(own: Place) -> None:
+    columns = {"id": "integer", "customer": "integer", "amount": "numeric", "status": "text"}
+    both = {**columns, **{f"old__{name}": kind for name, kind in columns.items()}}
+    schema = schema_of(TableId("public", "orders"), both, ["id"])
+    blocks_of = [block.text for block in blocks(ROOT / "docs" / "howto" / "output_sql.md") if block.language == "sql"]
+    tables, *files = blocks_of
+    own.execute(*filter(str.strip, tables.split(";")))
+    sink = own.make_sink()
+    sink.open()
+    for number, text in enumerate(files):
+        sink.prepare(output_target(text, schema, f"truck{number}"))
+    assert len(files) == 3

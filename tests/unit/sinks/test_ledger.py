@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trucker.change import Lsn, TableId
+from trucker.config.sql_files import SqlFile
 from trucker.errors import SinkError, TruckFailed
-from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.sinks.base import Batch, Phase, TableState, Target, TruckState
 from trucker.sinks.ledger import Entry, Ledger
 from trucker.testing.sink_suite import ITEMS, target_of
 
@@ -123,3 +124,64 @@ def test_every_batch_is_applied_once_however_often_it_comes(ends: list[int]) -> 
         reached = max(reached, end)
         ledger = ledger.after(plan)
         assert ledger.positions == {"main": Lsn(100 + reached)}
+
+
+# -- several tables into one, and output.sql --------------------------------------------------------------------------
+
+EAST, WEST = (
+    replace(ITEM, source=replace(ITEMS, table=TableId("public", name)), shared=True) for name in ("east", "west")
+)
+BY_SQL = replace(ITEM, statement=SqlFile("output.sql", "trucks/main/output.sql", "select 1"))
+
+
+def _shared(name: str, phase: Phase, *targets: Target) -> Batch:
+    tables = {(target.truck, target.source.table): TableState(phase, AT) for target in targets}
+    positions = {} if phase is Phase.COPYING else {"main": AT}
+    return Batch(AT, AT, positions, tables, targets, name)
+
+
+def test_tables_that_are_copied_together_into_one() -> None:
+    first = _shared("a", Phase.COPYING, EAST, WEST)
+    assert [(copy.ours, copy.adds) for copy in Ledger().plan(first).copies] == [(False, False)] * 2
+    assert stored(first).plan(_shared("a", Phase.STREAMING, EAST, WEST)).adds == frozenset()
+
+
+def test_a_table_that_joins_adds() -> None:
+    ledger = stored(_shared("a", Phase.COPYING, EAST), _shared("a", Phase.STREAMING, EAST))
+    joining = _shared("b", Phase.COPYING, WEST)
+    assert [(copy.ours, copy.adds) for copy in ledger.plan(joining).copies] == [(True, True)]
+    again = ledger.after(ledger.plan(joining))
+    assert [copy.adds for copy in again.plan(_shared("c", Phase.COPYING, WEST)).copies] == [True]
+    done = _shared("b", Phase.CATCHING_UP, WEST)
+    assert again.plan(done).adds == {("main", WEST.source.table)}
+
+
+def test_one_of_several_is_copied_again_with_all_of_them_only() -> None:
+    ledger = stored(_shared("a", Phase.COPYING, EAST, WEST), _shared("a", Phase.STREAMING, EAST, WEST))
+    with pytest.raises(TruckFailed) as caught:
+        ledger.plan(_shared("b", Phase.COPYING, WEST))
+    assert caught.value.code == "TRK483"
+    anew = _shared("b", Phase.COPYING, EAST, WEST)
+    assert [(copy.ours, copy.adds) for copy in ledger.plan(anew).copies] == [(True, False)] * 2
+
+
+def test_what_output_sql_wrote_is_written_again_after_a_reset_only() -> None:
+    begin, end = (replace(batch, targets=(BY_SQL,)) for batch in (begun("a"), copied("a")))
+    ledger = stored(begin, end)
+    again = replace(begun("b"), targets=(BY_SQL,))
+    with pytest.raises(TruckFailed) as caught:
+        ledger.plan(again)
+    assert caught.value.code == "TRK484"
+    reset = ledger.after(ledger.plan(Batch(Lsn(0), Lsn(0), forget=("main",))))
+    assert len(reset.plan(again).copies) == 1
+    # A first copy that was never finished has written nothing.
+    assert len(stored(begin).plan(again).copies) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(ITEM, BY_SQL), (BY_SQL, ITEM)])
+def test_from_table_to_statement_and_back_by_a_reset_only(before: Target, after: Target) -> None:
+    ledger = stored(*(replace(batch, targets=(before,)) for batch in (begun("a"), copied("a"))))
+    with pytest.raises(TruckFailed) as caught:
+        ledger.plan(Batch(AT, Lsn(200), {"main": Lsn(200)}, targets=(after,)))
+    assert caught.value.code == "TRK418"
+    assert "to output.sql, but" in caught.value.message or "its output is output.sql now" in caught.value.message

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 from trucker.change import TableId
+from trucker.config.sql_files import SqlFile
+from trucker.errors import SinkError
 from trucker.sinks.base import Sink
 from trucker.testing.memory import MemorySink, drop_store, store
+from trucker.testing.sink_suite import ITEMS, target_of
 from trucker.testing.table_suite import TableSinkSuite
 
 
@@ -30,3 +34,8 @@ class TestMemorySink(TableSinkSuite):
     def put_foreign_row(self, table: TableId) -> None:
         held = store(self.name).tables[table]
         held.rows.append(dict.fromkeys(held.columns) | {"id": "77"})
+
+    def test_it_runs_no_sql(self) -> None:
+        sink = self.make_sink()
+        with pytest.raises(SinkError, match="runs no SQL"):
+            sink.prepare(replace(target_of(ITEMS), statement=SqlFile("output.sql", "output.sql", "select 1")))

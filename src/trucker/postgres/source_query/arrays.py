@@ -23,8 +23,7 @@ def array_literal(cells: pa.Array, delimiter: str = ",", *, plain: bool = False)
         texts = pc.fill_null(texts, pa.scalar("NULL", texts.type))
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(texts)], pa.int64()), texts.cast(pa.large_string()))
     joined = pc.binary_join(whole, pa.scalar(delimiter, pa.large_string()))
-    inside = joined.buffers()[2]
-    return b"".join((b"{", memoryview(inside) if inside is not None else b"", b"}"))
+    return b"".join((b"{", joined[0].as_buffer(), b"}"))
 
 
 def _quoted(cells: pa.Array) -> pa.Array:

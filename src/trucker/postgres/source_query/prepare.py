@@ -16,7 +16,7 @@ from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
 from trucker.errors import ConfigError, Place
 from trucker.postgres.catalog import SourceType, source_types
 from trucker.postgres.source_query.failure import refused
-from trucker.postgres.source_query.query import ORDER, ROWS, SourceQuery, Variant, parameters_relation
+from trucker.postgres.source_query.query import ORDER, ROWS, Source, SourceQuery, Variant, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
 from trucker.postgres.source_query.types import TEXT, Given, given_columns
@@ -40,8 +40,6 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
     Raises a ConfigError with file, line and the nearest name where it cannot. Runs nothing.
     """
     template = SqlTemplate(file)
-    if not template.uses("rows"):
-        raise _unusable(file, "the file does not use {{ rows }}: it would give the same for every change", _FROM_ROWS)
     names = _relation_names(file, table, positions)
     relation = Relation(ROWS, names)
     with catalogue(connection):
@@ -55,10 +53,13 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
             variants[op], found[op] = variants[DELETE], found[DELETE]
             continue
         sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
-        found[op] = _described(connection, sql, given, names)
-        used |= used_columns(connection, sql, given, found[op])
+        source = Source.of(sql, _only_statement(sql))
+        found[op] = _described(connection, source, given, names)
+        used |= used_columns(connection, source, given, found[op])
         fields = tuple(field.name for field in found[op])
-        variants[op] = Variant(sql, fields, fields.index(OPERATION) if OPERATION in fields else -1)
+        variants[op] = Variant(source, fields, fields.index(OPERATION) if OPERATION in fields else -1)
+    if not any(variant.source.uses_rows for variant in variants.values()):
+        raise _unusable(file, "the file does not use {{ rows }}: it would give the same for every change", _FROM_ROWS)
     with catalogue(connection):
         columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
     alone = template.uses_operation or variants[INSERT].operation < 0
@@ -99,25 +100,24 @@ def _given(connection: Connection, table: TableSchema, positions: bool) -> list[
     return [*own, *(replace(one, name=OLD + one.name) for one in own), *more, Given(OPERATION, TEXT, TEXT)]
 
 
-def _described(connection: Connection, sql: RenderedSql, given: Sequence[Given], names: Sequence[str]) -> list[Field]:
+def _described(connection: Connection, source: Source, given: Sequence[Given], names: Sequence[str]) -> list[Field]:
     """What the statement gives. It is planned too: PostgreSQL looks at rights on tables only then."""
-    whole = sql.replaced(ROWS, parameters_relation(given))
-    statement = _only_statement(whole)
+    relation = parameters_relation(given)
+    text, (whole, offset) = source.text(relation), source.whole(relation)
     try:
-        fields = describe(connection, statement.text)
+        fields = describe(connection, text)
     except psycopg.Error as error:
-        raise refused(error, whole, statement.offset, names, connection.info.user) from None
-    _refuse_fields(whole, statement, fields)
+        raise refused(error, whole, offset, names, connection.info.user) from None
+    _refuse_fields(whole.place(offset), fields)
     explain = "explain (format json) "
     try:
-        parameters = [None] * len(given) if ROWS in sql.text else []
-        (answer,) = stream(connection, explain + statement.text, parameters)
+        (answer,) = stream(connection, explain + text, [None] * len(given) if source.uses_rows else [])
     except psycopg.Error as error:
-        raise refused(error, whole, statement.offset - len(explain), names, connection.info.user) from None
+        raise refused(error, whole, offset - len(explain), names, connection.info.user) from None
     if _writes(json.loads(answer.column(0)[0].as_py())):
         raise ConfigError(
             "the statement writes, or locks rows, at the source",
-            place=whole.place(statement.offset),
+            place=whole.place(offset),
             remedy="write a SELECT, without FOR UPDATE; output.sql writes, at the destination",
             code=UNUSABLE,
         )
@@ -145,7 +145,7 @@ def _only_statement(sql: RenderedSql) -> Statement:
     )
 
 
-def _refuse_fields(sql: RenderedSql, statement: Statement, fields: Sequence[Field]) -> None:
+def _refuse_fields(place: Place, fields: Sequence[Field]) -> None:
     names = [field.name for field in fields]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if fields and doubled is None:
@@ -157,7 +157,7 @@ def _refuse_fields(sql: RenderedSql, statement: Statement, fields: Sequence[Fiel
     else:
         message = f"the result has two columns called {doubled}"
         remedy = "name each column, and each once: r.id, c.name as customer; * of several tables gives doubles"
-    raise ConfigError(message, place=sql.place(statement.offset), remedy=remedy, code=UNUSABLE)
+    raise ConfigError(message, place=place, remedy=remedy, code=UNUSABLE)
 
 
 def _result_columns(connection: Connection, file: SqlFile, results: Sequence[Sequence[Field]]) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from trucker.change import DELETE, INSERT, UPDATE, Column, TableId
 from trucker.config.sql_files import SqlFile
-from trucker.config.sql_lexer import Statement
+from trucker.config.sql_lexer import OTHER, Statement, tokens
 from trucker.config.sql_template import RenderedSql
 from trucker.postgres.source_query.types import Given
 
@@ -21,24 +21,38 @@ ROWS: Final = "\ue000rows\ue001"
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """The file's statement for some operations. `fields` are its result's columns; `operation` is one of them, or -1.
+class Source:
+    """The one statement of a file, with `ROWS` where the rows go. `sql` is the whole file.
 
-    `sql` has `ROWS` where the rows go.
+    `uses_rows` is whether they go anywhere but into a comment or a text: a template may leave them out for some.
     """
 
     sql: RenderedSql
+    statement: Statement
+    uses_rows: bool
+
+    @classmethod
+    def of(cls, sql: RenderedSql, statement: Statement) -> Source:
+        uses = any(token.kind == OTHER and token.text == ROWS[0] for token in tokens(statement.text))
+        return cls(sql, statement, uses)
+
+    def text(self, relation: str) -> str:
+        """The statement over this relation."""
+        return self.statement.text.replace(ROWS, relation)
+
+    def whole(self, relation: str) -> tuple[RenderedSql, int]:
+        """The file over this relation, and where in it the statement begins: what an error's place is found by."""
+        before = self.sql.text.count(ROWS, 0, self.statement.offset)
+        return self.sql.replaced(ROWS, relation), self.statement.offset + before * (len(relation) - len(ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The file for some operations. `fields` are its result's columns; `operation` is one of them, or -1."""
+
+    source: Source
     fields: tuple[str, ...]
     operation: int
-
-    @property
-    def uses_rows(self) -> bool:
-        """Whether the rows are in it: a template may leave them out for an operation."""
-        return ROWS in self.sql.text
-
-    def with_rows(self, relation: str) -> tuple[RenderedSql, Statement]:
-        whole = self.sql.replaced(ROWS, relation)
-        return whole, whole.statements()[0]
 
 
 @dataclass(frozen=True, slots=True)

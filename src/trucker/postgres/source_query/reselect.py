@@ -50,8 +50,8 @@ _ANY: Final = "operator(pg_catalog.=)"
 def reselect(connection: Connection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
     """The same changes with every value there: none is `unchanged` any more.
 
-    `only` names the columns that anybody will look at (`SourceQuery.used`); the others stay NULL. Updates that change the key must have been taken apart. A SourceError where the table has no key, or a column that
-    is not there any more.
+    `only` names the columns that anybody will look at (`SourceQuery.used`); the others stay NULL. Updates that change
+    the key must have been taken apart. A SourceError where the table has no key, or a column is not there any more.
     """
     if only is not None:
         changes = replace(changes, unchanged={name: mask for name, mask in changes.unchanged.items() if name in only})

@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import INSERT, OPERATIONS, Column, Lsn, quote_identifier
-from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import RenderedSql
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
-from trucker.postgres.snapshot import Chunk, chunk_condition, lock_chunk, refuse_rewritten
+from trucker.postgres.snapshot import PIECE_BYTES, Chunk, chunk_condition, lock_chunk, refuse_rewritten
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.failure import FAILED, failed, too_many
-from trucker.postgres.source_query.query import ORDER, SourceQuery, Variant
+from trucker.postgres.source_query.query import ORDER, Source, SourceQuery, Variant
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.types import TEXT
 from trucker.rows import OLD, OPERATION, POSITION, Rows
@@ -48,17 +46,15 @@ def run_query(
 ) -> Rows:
     """The query's result for these rows: a statement for each run, or for each operation of each run.
 
-    No statement may give more than `rows_max` rows. Raises a SourceError with file and line.
+    No statement may give more than `rows_max` rows, or a GiB. Raises a SourceError with file and line.
     """
     relation = query.relation
-    texts = {op: variant.with_rows(relation) for op, variant in query.variants.items()}
     made: list[Rows] = []
     for part in _statements(query, rows):
         op = int(part.op[0])
-        sql, statement = texts[op]
-        running = _Running(sql, statement, query.timeout, _watch(slow, query, len(part)))
         variant = query.variants[op]
-        with closing(running.batches(connection, _parameters(query, variant, part), rows_max)) as batches:
+        running = _Running(variant.source, relation, query.timeout, _watch(slow, query, len(part)))
+        with closing(running.batches(connection, _parameters(query, variant, part), rows_max, LARGEST)) as batches:
             made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
     return _joined(query.columns, made)
 
@@ -72,7 +68,7 @@ def query_chunk(
     lsn: Lsn | None = None,
     slow: SlowQueries | None = None,
 ) -> Iterator[Rows]:
-    """The query's result for a chunk of a snapshot, in pieces; `connection` must be inside the snapshot.
+    """The query's result for a chunk of a snapshot, in pieces of a few MiB; `connection` must be inside the snapshot.
 
     The chunk's rows are inserts. `lsn` is their commit_lsn; when and by whom they were written is not known. A chunk
     may give `rows_max` rows, or as many as its pages can hold. A joined table that was rewritten after the snapshot was
@@ -81,18 +77,18 @@ def query_chunk(
     with translated(f"copying table {chunk.leaf}"):
         lock_chunk(connection, chunk)
     variant = query.variants[INSERT]
-    sql, statement = variant.with_rows(_chunk_relation(query, chunk, lsn))
     most = max(rows_max, chunk.bytes // SMALLEST_ROW)
-    running = _Running(sql, statement, query.timeout, _watch(slow, query, 0))
+    relation = _chunk_relation(query, chunk, lsn)
+    running = _Running(variant.source, relation, query.timeout, _watch(slow, query, 0))
     with closing(running.batches(connection, (), most)) as batches:
-        for batch in batches:
-            yield _result(query, variant, batch, INSERT, 0)
+        for pieces in _piled(batches):
+            yield _joined(query.columns, [_result(query, variant, batch, INSERT, 0) for batch in pieces])
     with translated(f"copying table {chunk.leaf}"):
         refuse_rewritten(connection)
 
 
 def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
-    if not variant.uses_rows:
+    if not variant.source.uses_rows:
         return []
     known = set(rows.names)
     made = [
@@ -147,23 +143,26 @@ def _chunk_relation(query: SourceQuery, chunk: Chunk, lsn: Lsn | None) -> str:
 class _Running:
     """One statement of the file on its way, with what its failure is told with."""
 
-    sql: RenderedSql
-    statement: Statement
+    source: Source
+    relation: str
     timeout: float | None
     watch: AbstractContextManager[Timing | None]
 
     def batches(
-        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int
+        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int, bytes_max: int | None = None
     ) -> Generator[pa.RecordBatch]:
         began = time.monotonic()
         try:
-            with self.watch as timing, closing(stream(connection, self.statement.text, parameters)) as batches:
-                yield from self._counted(batches, timing, rows_max)
+            text = self.source.text(self.relation)
+            with self.watch as timing, closing(stream(connection, text, parameters)) as batches:
+                yield from self._counted(batches, timing, rows_max, bytes_max)
         except psycopg.Error as error:
             took = time.monotonic() - began
-            raise failed(error, self.sql, self.statement.offset, timeout=self.timeout, took=took) from None
+            raise failed(error, *self.source.whole(self.relation), timeout=self.timeout, took=took) from None
 
-    def _counted(self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int) -> Iterator[pa.RecordBatch]:
+    def _counted(
+        self, batches: Iterator[pa.RecordBatch], timing: Timing | None, most: int, bytes_max: int | None
+    ) -> Iterator[pa.RecordBatch]:
         rows = size = 0
         for batch in batches:
             rows += batch.num_rows
@@ -171,10 +170,22 @@ class _Running:
             if timing is not None:
                 timing.given = rows
             if rows > most:
-                raise too_many(self.sql, f"{most} rows")
-            if size > LARGEST:
-                raise too_many(self.sql, f"{LARGEST >> 20} MiB")
+                raise too_many(self.source.sql, f"{most} rows")
+            if bytes_max is not None and size > bytes_max:
+                raise too_many(self.source.sql, f"{bytes_max >> 20} MiB")
             yield batch
+
+
+def _piled(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches together until they are as large as a piece of a copy."""
+    pile: list[pa.RecordBatch] = []
+    for batch in batches:
+        pile.append(batch)
+        if sum(each.nbytes for each in pile) >= PIECE_BYTES:
+            yield pile
+            pile = []
+    if pile:
+        yield pile
 
 
 def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractContextManager[Timing | None]:

@@ -15,8 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from trucker.change import quote_identifier
-from trucker.config.sql_template import RenderedSql
-from trucker.postgres.source_query.query import ROWS, parameters_relation
+from trucker.postgres.source_query.query import Source, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.types import Given
 
@@ -26,17 +25,16 @@ _COLUMN: Final = re.compile(r'"\*VALUES\*(?:_\d+)?"\.(?:column(\d+)|\*)')
 
 
 def used_columns(
-    connection: Connection, sql: RenderedSql, given: Sequence[Given], fields: Sequence[Field]
+    connection: Connection, source: Source, given: Sequence[Given], fields: Sequence[Field]
 ) -> frozenset[str]:
     """The names of those that the statement needs, or of all. `fields` is what it gives."""
     everything = frozenset(one.name for one in given)
     try:
         with connection.transaction(force_rollback=True):
-            numbers = set(_numbers(_plan(connection, sql.replaced(ROWS, _opaque(given)))))
+            numbers = set(_numbers(_plan(connection, source.text(_opaque(given)))))
             used = everything if 0 in numbers else frozenset(given[number - 1].name for number in numbers)
             fewer = [one for one in given if one.name in used] or list(given[-1:])
-            whole = sql.replaced(ROWS, parameters_relation(fewer))
-            same = describe(connection, whole.statements()[0].text) == list(fields)
+            same = describe(connection, source.text(parameters_relation(fewer))) == list(fields)
     except psycopg.Error:
         return everything
     return used if same else everything
@@ -49,8 +47,8 @@ def _opaque(given: Sequence[Given]) -> str:
     return f"(values ({nulls}), ({nulls})) as r({names})"
 
 
-def _plan(connection: Connection, sql: RenderedSql) -> Any:
-    (answer,) = stream(connection, f"explain (verbose, format json) {sql.statements()[0].text}", [])
+def _plan(connection: Connection, statement: str) -> Any:
+    (answer,) = stream(connection, f"explain (verbose, format json) {statement}", [])
     return json.loads(answer.column(0)[0].as_py())
 
 

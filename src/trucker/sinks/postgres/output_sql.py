@@ -50,6 +50,12 @@ _MAKING: Final = frozenset({"create", "alter", "drop", "do", "call", "import"})
 # do: a text that is too long, a division by zero.
 _ABOUT_NAMES: Final = ("42", "0A", "21", "23", "25", "26", "2B", "2D", "34", "3B", "3D", "3F", "54", "55")
 _WITHOUT_DATA: Final = frozenset({"22001", "22012"})
+_NOT_FOUND: Final = "make it there first, or write its schema in front: names are looked up by the role's search_path"
+_HINTS: Final = {
+    **dict.fromkeys(("42P01", "42883", "42704", "3F000"), _NOT_FOUND),
+    "42501": "grant it to the user of the connection",
+    "21000": "make the rows unique first, with group by or distinct on",
+}
 # So many rows are worth an index and a look at them.
 _MANY: Final = 1_000
 
@@ -264,7 +270,7 @@ def _failed(target: Target, piece: Piece, error: psycopg.Error, *, checked: bool
     if not shown:
         named = (("column", diag.column_name), ("constraint", diag.constraint_name), ("table", diag.table_name))
         message += "".join(f", {kind} {name}" for kind, name in named if name)
-    hint = ""
+    hint = _HINTS.get(state, "")
     if state == "42703":
         hint = output_sql.meant(target, piece.text, offset) or (diag.message_hint or "" if shown else "")
     return output_sql.failed(piece, message, offset=offset, hint=hint)

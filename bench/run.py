@@ -1,6 +1,6 @@
 """`make bench`: trucker held against PostgreSQL's own tools, on this machine, in this run.
 
-python bench/run.py [--quick] [--rows N] [--repeat N] [--only capture,stream,snapshot] [--json FILE]
+python bench/run.py [--quick] [--rows N] [--repeat N] [--only capture,stream,snapshot,sql_truck] [--json FILE]
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from rich.table import Table
 
 import capture
 import snapshot
+import sql_truck
 import stream
 import trucker
 from harness import Bench, Figure
 
-MEASURES = {"capture": capture.measure, "stream": stream.measure, "snapshot": snapshot.measure}
+MEASURES = {
+    "capture": capture.measure,
+    "stream": stream.measure,
+    "snapshot": snapshot.measure,
+    "sql_truck": sql_truck.measure,
+}
 
 
 def main() -> int:

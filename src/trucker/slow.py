@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 log = logging.getLogger("trucker.slow")
@@ -18,6 +19,49 @@ class Timing:
     rows: int
     given: int | None = None
     milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A statement that took long. Pickles: executors hand them to the driver, which has the log that people read."""
+
+    truck: str
+    file: str
+    rows: int
+    given: int | None
+    milliseconds: int
+
+    def log(self) -> None:
+        given = "" if self.given is None else f", {self.given} rows out"
+        log.warning(
+            "slow query: truck %s, %s, %d rows%s, %d ms",
+            self.truck,
+            self.file,
+            self.rows,
+            given,
+            self.milliseconds,
+            extra={
+                "truck": self.truck,
+                "file": self.file,
+                "rows": self.rows,
+                "rows_out": self.given,
+                "milliseconds": self.milliseconds,
+            },
+        )
+
+
+_kept: ContextVar[list[Told] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept() -> Iterator[list[Told]]:
+    """What is slow inside is kept instead of logged."""
+    told: list[Told] = []
+    token = _kept.set(told)
+    try:
+        yield told
+    finally:
+        _kept.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +84,9 @@ class SlowQueries:
                 self._tell(file, timing)
 
     def _tell(self, file: str, timing: Timing) -> None:
-        took = round(timing.milliseconds)
-        given = "" if timing.given is None else f", {timing.given} rows out"
-        log.warning(
-            "slow query: truck %s, %s, %d rows%s, %d ms",
-            self.truck,
-            file,
-            timing.rows,
-            given,
-            took,
-            extra={
-                "truck": self.truck,
-                "file": file,
-                "rows": timing.rows,
-                "rows_out": timing.given,
-                "milliseconds": took,
-            },
-        )
+        told = Told(self.truck, file, timing.rows, timing.given, round(timing.milliseconds))
+        keeping = _kept.get()
+        if keeping is None:
+            told.log()
+        else:
+            keeping.append(told)

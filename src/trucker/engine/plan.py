@@ -24,7 +24,7 @@ from trucker.postgres.snapshot import Chunk
 from trucker.postgres.source_query import SourceQuery, run_query
 from trucker.rows import Rows
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
-from trucker.slow import SlowQueries
+from trucker.slow import SlowQueries, Told
 from trucker.types import Unfit
 
 RECEIPTS: Final = 32 << 20
@@ -217,11 +217,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task hands back: receipts by destination, what is left for Spark SQL, and what failed."""
+    """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow."""
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
     waiting: Sequence[Waiting] = ()
+    slow: Sequence[Told] = ()
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int) -> list[StreamPart]:

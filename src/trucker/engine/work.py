@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from trucker.postgres.snapshot import enter_snapshot, read_chunk
 from trucker.rows import Rows, concat_rows
 from trucker.sinks.base import Receipt, Sink, Work
 from trucker.sinks.registry import make_sink
+from trucker.slow import kept
 
 log = logging.getLogger("trucker.work")
 
@@ -292,4 +294,6 @@ def run_parts(held: Held, secrets: Sequence[str], sealed: Iterator[bytes]) -> It
     """A Spark partition's worth of parts, one after the other; `held` is what is to be done with each."""
     function = unseal(held.value, secrets)
     for part in sealed:
-        yield function(unseal(part, secrets))
+        with kept() as slow:
+            outcome = function(unseal(part, secrets))
+        yield replace(outcome, slow=tuple(slow)) if slow else outcome

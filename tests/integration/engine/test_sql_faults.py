@@ -161,3 +161,22 @@ def test_what_is_wrong_is_found_before_anything_is_touched(
         InThread(two, spark, once=True).join()
     assert database.query("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
     assert database.query("select count(*) from pg_publication") == [(0,)]
+
+
+def test_slow_statements_are_told_without_data(
+    two: ProjectFolder, database: Database, destination: Database, caplog: pytest.LogCaptureFixture, spark: Any
+) -> None:
+    """Those of executors too, in the log of the run: which truck, which file, how many rows, how long (I10)."""
+    two.truck("slow", ["public.t"], {"connection": "there"})
+    files = {"input": "select r.id, r.n from {{ rows }}", "output": "insert into seen (n) select r.n from {{ rows }}"}
+    two.sql("slow", files, slow_query_threshold_ms=0)
+    take(two, spark)
+    database.execute("insert into t values (3, 424242, 'c')")
+    with caplog.at_level("WARNING", "trucker.slow"):
+        take(two, spark)
+    told = [record for record in caplog.records if record.name == "trucker.slow"]
+    assert [(record.__dict__["file"], record.__dict__["rows"]) for record in told] == [
+        ("trucks/slow/input.sql", 1),
+        ("trucks/slow/output.sql", 1),
+    ]
+    assert not any("424242" in record.getMessage() for record in caplog.records)

@@ -56,6 +56,8 @@ _SETTINGS: Mapping[str, str] = {
     # Workers are forked with trucker imported.
     "spark.python.daemon.module": "trucker.engine.daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The other way needs pandas, and says so at every function where there is none.
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "20",

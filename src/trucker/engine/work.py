@@ -139,7 +139,7 @@ def _hand_on(
         _write(batch, 2 * part, assignment, ahead, receipts, failures)
     if rows is not None and len(rows):
         assert batch.folder is not None
-        waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows)))
+        waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows, assignment.recipe.spark)))
 
 
 def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:

@@ -72,9 +72,13 @@ class LookupSession:
                 self._connection.close()
             self._connection = None
 
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
     def _open(self) -> Listening:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._config, application="trucker lookup")
+            self._connection = connect(self._config, application="trucker lookup", own_sql=True)
         return self._connection
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-DIFFERENT = "TRK142"
-NO_FORM = "TRK143"
+DIFFERENT = "TRK152"
+NO_FORM = "TRK153"
 
 
 class Compiling:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,10 @@ from trucker.errors import ConfigError, EngineError, JobFailed, TruckerError
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
 
-UNRESOLVED: Final = "TRK140"
-NOT_ONE: Final = "TRK141"
+log = logging.getLogger("trucker.spark_sql")
+
+UNRESOLVED: Final = "TRK150"
+NOT_ONE: Final = "TRK151"
 FAILED: Final = "TRK544"
 
 _LINE: Final = re.compile(r"line (\d+),? pos (\d+)")
@@ -76,6 +79,7 @@ def no_query(rendered: RenderedSql, statement: Statement) -> ConfigError:
 
 def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
     """Why a query failed as it ran. What is no fault of the truck's is tried again."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException, PythonException
 
     if isinstance(error, TruckerError):
@@ -89,9 +93,16 @@ def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> 
     condition = _condition(getattr(error, "java_exception", None))
     if condition:
         return _failed(truck, _first(rendered), condition, "")
-    return JobFailed(
-        f"truck {truck}: Spark gave up on a query: {type(error).__name__}",
-        remedy="see spark.log in the project's state folder",
+    if isinstance(error, Py4JError | PySparkException | OSError | EOFError):
+        return JobFailed(
+            f"truck {truck}: Spark gave up on a query: {type(error).__name__}",
+            remedy="see spark.log in the project's state folder",
+        )
+    # Where it happened and not what it says, which may be of a row (I10).
+    frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+    log.error("Spark SQL failed unexpectedly", extra={"truck": truck, "error": type(error).__name__, "frames": frames})
+    return EngineError(
+        f"truck {truck}: Spark SQL failed unexpectedly: {type(error).__name__}", remedy="see the log", code="TRK599"
     )
 
 

@@ -1,12 +1,16 @@
 """Floating-point numbers as PostgreSQL writes them: the shortest text that reads back as the same number.
 
-Arrow's digits are the same. Where it writes an exponent is not: from 1e+10 on and below 0.000001, where PostgreSQL
-does from 1e+15 on (`real`: 1e+06) and below 0.0001, with two digits at least.
+Arrow's digits are the same, but for one case: PostgreSQL takes no text that lies just between two numbers, although it
+would be read as the right one; only whole numbers beyond the mantissa can have such a text. And where an exponent is
+written differs: Arrow does from 1e+10 on and below 0.000001, PostgreSQL from 1e+15 on (`real`: 1e+06) and below 0.0001,
+with two digits at least.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +20,10 @@ import pyarrow.compute as pc
 _ARROW_FIXED_BELOW: Final = 1e10
 _FIXED_FROM: Final = 1e-4
 _FIXED_BELOW: Final = {pa.float32(): 1e6, pa.float64(): 1e15}
+_EXACT_BELOW: Final = {pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+_MIDDLES_BELOW: Final = 1e40
+_BITS: Final = {pa.float32(): (np.float32, np.uint32), pa.float64(): (np.float64, np.uint64)}
+_MOST_DIGITS: Final = 17
 
 
 def float_text(values: pa.Array) -> pa.Array:
@@ -31,13 +39,39 @@ def float_text(values: pa.Array) -> pa.Array:
         # Python's own form has the same digits, and exponents only from 1e+16 on.
         plain = list(map(repr, values.filter(pa.array(wide)).to_pylist()))
         text = _put(text, wide, pc.replace_substring_regex(pa.array(plain), r"\.0$", ""))
-    return text
+    return _without_middles(text, values, numbers)
 
 
-def _replace(text: pa.Array, rows: npt.NDArray[np.bool_], change: object) -> pa.Array:
+def _without_middles(text: pa.Array, values: pa.Array, numbers: npt.NDArray[np.float64]) -> pa.Array:
+    """More digits for what lies in the middle between two numbers; it is read as the one with an even mantissa."""
+    kind, bits = _BITS[values.type]
+    rows = (numbers >= _EXACT_BELOW[values.type]) & (numbers < _MIDDLES_BELOW)
     if not rows.any():
         return text
-    return _put(text, rows, change(text.filter(pa.array(rows))))  # type: ignore[operator]
+    exact = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
+    rows &= exact.view(bits) % 2 == 0
+    places = np.flatnonzero(rows)
+    found = zip(exact[places], text.take(pa.array(places)).to_pylist(), strict=True)
+    new = [_strictly_inside(value, short) for value, short in found]
+    return _put(text, rows, pa.array(new, pa.string()))
+
+
+def _strictly_inside(value: np.floating[Any], short: str) -> str:
+    top, low = (int(np.nextafter(value, type(value)(end))) for end in ("inf", "-inf"))
+    middles = (int(value) + top, int(value) + low)
+    if 2 * int(Decimal(short)) not in middles:
+        return short
+    for digits in range(len(short.strip("-").replace(".", "").partition("e")[0]), _MOST_DIGITS):
+        longer = f"{float(value):.{digits}e}"
+        if 2 * int(Decimal(longer)) not in middles and type(value)(longer) == value:
+            return longer
+    return short
+
+
+def _replace(text: pa.Array, rows: npt.NDArray[np.bool_], change: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    if not rows.any():
+        return text
+    return _put(text, rows, change(text.filter(pa.array(rows))))
 
 
 def _put(text: pa.Array, rows: npt.NDArray[np.bool_], new: pa.Array) -> pa.Array:

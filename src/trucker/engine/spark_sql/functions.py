@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trucker.config.sql_files import SqlFile
 from trucker.errors import ConfigError, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE: Final = "functions.py"
-CODE: Final = "TRK144"
+CODE: Final = "TRK154"
 _TYPES: Final[dict[Any, str]] = {
     str: "string",
     int: "bigint",
@@ -52,7 +51,7 @@ def load_functions(folder: Path) -> list[Function]:
     path = folder / FILE
     if not path.is_file():
         return []
-    label = str(Path(folder.parent.name) / folder.name / FILE)
+    label = _label(folder)
     module = _run(path, label)
     found = []
     for name, value in vars(module).items():
@@ -65,13 +64,25 @@ def load_functions(folder: Path) -> list[Function]:
     return found
 
 
-def register_functions(session: SparkSession, functions: list[Function]) -> None:
-    """Let the session's SQL call them."""
+def register_functions(session: SparkSession, functions: list[Function], folder: Path) -> None:
+    """Let the session's SQL call them. Spark's own functions win over others of their names: such a name is refused."""
+    from pyspark.sql.functions import udf
+
     for each in functions:
-        if each.gives:
-            session.udf.register(each.name, each.function, each.gives)
-        else:
-            session.udf.register(each.name, each.function)
+        if session.catalog.functionExists(each.name):
+            code = getattr(each.function, "__code__", None)
+            raise ConfigError(
+                f"{each.name} is a function of Spark's own",
+                place=Place(_label(folder), code.co_firstlineno if code else 0),
+                remedy="give it another name",
+                code=CODE,
+            )
+        made = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
+        session.udf.register(each.name, made)
+
+
+def _label(folder: Path) -> str:
+    return str(Path(folder.parent.name) / folder.name / FILE)
 
 
 def _run(path: Path, label: str) -> types.ModuleType:
@@ -127,8 +138,3 @@ def _error(message: str, label: str, line: int) -> ConfigError:
         remedy=remedy if " gives" in message or " give" in message else "correct it",
         code=CODE,
     )
-
-
-def functions_label(file: SqlFile) -> str:
-    """Where the functions beside a SQL file are."""
-    return str(Path(file.label).with_name(FILE))

@@ -7,9 +7,9 @@ and only that. Cached: the whole table, read again when it is older than the tru
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from trucker.engine.spark_sql.chain import Attempt
 
-UNKNOWN: Final = "TRK145"
+UNKNOWN: Final = "TRK155"
 
 
 class Lookups:
@@ -49,9 +49,13 @@ class Lookups:
 
     def describe(self, attempt: Attempt, used: Iterable[str], columns: Sequence[Column]) -> None:
         """Give the attempt an empty view of each lookup that is used. Raises what does not go together."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         for lookup in self._used(used):
             lookup.look(self._place, columns)
-            attempt.lookups[lookup.name] = attempt.view(_frame(attempt.session, lookup.columns, lookup.empty()))
+            # No rows that Spark knows of: what it knows to be empty it would leave out of the plan.
+            kinds = from_arrow_schema(lookup.empty().schema, prefer_timestamp_ntz=True)
+            attempt.lookups[lookup.name] = attempt.view(attempt.session.createDataFrame([], kinds))
 
     def fill(self, attempt: Attempt, used: Iterable[str], reading: Reading) -> None:
         """Give the attempt a view of each with what its rows need of it."""
@@ -62,6 +66,11 @@ class Lookups:
         """The columns of the rows whose values are looked up."""
         wanted = {name for lookup in self._used(used) for key in lookup.config.on.values() for name in (key, OLD + key)}
         return frozenset(column.name for column in columns if column.name in wanted)
+
+    def close(self) -> None:
+        """Give connections back."""
+        for lookup in self._all.values():
+            lookup.close()
 
     def _used(self, names: Iterable[str]) -> list[_Lookup]:
         return [self._all[name] for name in sorted(names) if name in self._all]
@@ -113,12 +122,15 @@ class _Lookup:
         if self.config.cache is None:
             keys = self._values(reading)
             found = self._reader.read(self.table, self.columns, self._keys, keys, most) if len(keys) else self.empty()
-            return _frame(session, self.columns, found)
+            return _frame(session, found)
         with self._lock:
-            if self._kept is None or self._kept.until < time.monotonic():
+            if self._kept is None or self._kept.until < monotonic():
                 whole = self._reader.read(self.table, self.columns, (), pa.table({}), most)
-                self._kept = _Kept(_frame(session, self.columns, whole), time.monotonic() + self.config.cache)
+                self._kept = _Kept(_frame(session, whole), monotonic() + self.config.cache)
             return self._kept.frame
+
+    def close(self) -> None:
+        self._reader.close()
 
     def empty(self) -> pa.Table:
         return pa.table([pa.array([], form_of(c).list_or_value) for c in self.columns], [c.name for c in self.columns])
@@ -158,7 +170,7 @@ def _portable(column: Column) -> Column:
 class _Postgres:
     def __init__(self, connection: PostgresConnection) -> None:
         self._session = LookupSession(connection)
-        self.columns, self.check = self._session.columns, self._session.check
+        self.columns, self.check, self.close = self._session.columns, self._session.check, self._session.close
 
     def read(
         self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: pa.Table, most: int
@@ -174,6 +186,9 @@ class _DuckDB:
         self._lookup = DuckDBLookup(connection)
         self.columns = self._lookup.columns
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def check(self, table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> None:
         """DuckDB compares what it can, and says so when it cannot."""
 
@@ -185,7 +200,7 @@ class _DuckDB:
         return pa.table(made, [column.name for column in columns])
 
 
-def _frame(session: SparkSession, columns: Sequence[Column], rows: pa.Table) -> DataFrame:
+def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return session.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))

@@ -85,6 +85,10 @@ class SparkTruck:
         with self._results(plan, rows) as results:
             return [as_rows(plan.columns, batch) for result in results for batch in result.read()]
 
+    def close(self) -> None:
+        """Give connections back."""
+        self._lookups.close()
+
     @contextmanager
     def _results(self, plan: SparkPlan, rows: Spooled) -> Iterator[tuple[Result, ...]]:
         results: list[Result] = []
@@ -213,7 +217,7 @@ class _Own:
         source = new_format()
         self.format = source.name()
         self.session.dataSource.register(source)
-        register_functions(self.session, functions)
+        register_functions(self.session, functions, truck.folder)
 
 
 def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:

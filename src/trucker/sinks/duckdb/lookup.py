@@ -60,7 +60,7 @@ class DuckDBLookup:
                 connection.register("trucker_keys", keys)
                 names = ", ".join(f"l.{quote_identifier(name)}" for name in keys.column_names)
                 statement += f" WHERE ({names}) IN (SELECT * FROM trucker_keys)"
-            found = connection.execute(f"{statement} LIMIT {most + 1}").to_arrow_table()
+            found = connection.sql(f"{statement} LIMIT {most + 1}").to_arrow_table()
         if found.num_rows > most:
             raise SinkError(
                 f"a lookup in {table} gives more than {most} rows",

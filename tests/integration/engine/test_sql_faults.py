@@ -172,6 +172,7 @@ def test_slow_statements_are_told_without_data(
     two.sql("slow", files, slow_query_threshold_ms=0)
     take(two, spark)
     database.execute("insert into t values (3, 424242, 'c')")
+    caplog.clear()
     with caplog.at_level("WARNING", "trucker.slow"):
         take(two, spark)
     told = [record for record in caplog.records if record.name == "trucker.slow"]

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 4
 """So many parts go through Spark SQL at once."""
 
+Policies = tuple[tuple[str, Unfit], ...]
+"""What becomes of values that do not fit, by column."""
+
 _OPERATION: Final = re.compile(r"\boperation\b", re.IGNORECASE)
 
 
@@ -150,7 +153,8 @@ class _Compiler:
         shape = rules.schema if rules else schema
         fold = Fold.NONE if self._kept and not config.files else _fold(config)
         recipe = Recipe(schema, fold, rules, ignores_truncate=config.on_truncate == "ignore")
-        target = replace(plain, source=shape, shared=self._truck.shares)
+        unfit = self._truck.tables[schema.table].unfit
+        target = replace(plain, source=shape, shared=self._truck.shares, unfit=_fitting(unfit, shape.columns))
         if not config.files:
             self._check_kept()
             return target, recipe
@@ -169,7 +173,7 @@ class _Compiler:
             by_transaction=config.batch == "transaction",
             rows_max=config.rows_max,
         )
-        return self._written(replace(target, unfit=_fitting(target, columns)), columns, shape), recipe
+        return self._written(replace(target, unfit=_fitting(unfit, columns)), columns, shape), recipe
 
     @property
     def _past(self) -> bool:
@@ -238,6 +242,6 @@ def _fold(config: TruckConfig) -> Fold:
     return Fold.TRANSACTION if config.batch == "transaction" else Fold.NET
 
 
-def _fitting(target: Target, columns: Sequence[Column]) -> tuple[tuple[str, Unfit], ...]:
+def _fitting(unfit: Policies, columns: Sequence[Column]) -> Policies:
     names = {column.name for column in columns}
-    return tuple(each for each in target.unfit if each[0] in names)
+    return tuple(each for each in unfit if each[0] in names)

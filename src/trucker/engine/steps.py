@@ -97,7 +97,7 @@ def _prepared(made: Made, changes: Sequence[Changes], reader: _Reader) -> Change
         changes = without_truncates(changes)
     net = [each for each in fold(changes, recipe.fold) if len(each)]
     if not recipe.relation:
-        made.changes = [ruled for each in net if len(ruled := recipe.ruled(each))]
+        made.changes = _ruled(recipe, net)
         return None
     if not net:
         return None
@@ -105,16 +105,25 @@ def _prepared(made: Made, changes: Sequence[Changes], reader: _Reader) -> Change
     rows = _without_truncate(made, rows)
     if rows.unchanged:
         rows = _known(rows, recipe, reader)
-    rows = recipe.ruled(rows)
-    if recipe.past:
-        rows = _without_deletes(made, rows)
+    ruled = _ruled(recipe, [rows])
+    if not ruled:
+        return None
+    rows = _without_deletes(made, Changes.concat(ruled)) if recipe.past else Changes.concat(ruled)
     return rows if len(rows) else None
+
+
+def _ruled(recipe: Recipe, changes: Sequence[Changes]) -> list[Changes]:
+    """As the rules leave them; folded again where rows of different keys may have come out with one."""
+    left = [ruled for each in changes if len(ruled := recipe.ruled(each))]
+    merged = recipe.rules is not None and recipe.rules.merges_keys
+    return fold(left, recipe.fold) if merged and recipe.fold is not Fold.NONE else left
 
 
 def _known(rows: Changes, recipe: Recipe, reader: _Reader) -> Changes:
     """Values that were not sent, read again: SQL never sees NULL for one (I7). Before rules, whose names the source
     does not know."""
-    only = recipe.query.used if recipe.query and not recipe.rules else None
+    used = recipe.query.used if recipe.query else None
+    only = recipe.rules.needs if recipe.rules else used
     apart = rows if recipe.fold is Fold.NONE else taken_apart(rows)
     with reader.session() as session:
         known = reselect(session, apart, only=only)

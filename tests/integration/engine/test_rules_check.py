@@ -137,3 +137,5 @@ def test_routes_and_written_columns(shop: ProjectFolder, database: Database) -> 
     assert ruled(shop, "public.users", {"rename": {"email": "mail"}}, **written) == []
     (found,) = ruled(shop, "public.users", {"rename": {"email": "mails"}}, **written)
     assert "output.columns has mail" in found.message
+    (found,) = ruled(shop, "public.users", {"rename": {"id": "key"}}, columns={"key": {"unfit": "null"}})
+    assert "column key is of the key" in found.message

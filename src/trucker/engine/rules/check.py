@@ -16,6 +16,7 @@ from trucker.engine.rules.ruleset import RuleSet, compile_rules, no_column
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.catalog import SourceTable, to_full
+from trucker.types import Unfit
 
 Unique = Sequence[Sequence[str]]
 """Sets of columns that are unique in a table."""
@@ -56,8 +57,7 @@ def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
     if source.full:
         return None
     filters = [step for step in rules.steps if isinstance(step, Filter)]
-    needed = rules.judged | set(rules.origin.values())
-    unsent = [c for c in source.toastable if c in needed and c not in source.identity_columns]
+    unsent = [c for c in source.toastable if c in rules.needs and c not in source.identity_columns]
     subject = f"table {source.table}"
     if unsent and any("update" in step.operations for step in filters):
         return Finding(
@@ -125,11 +125,17 @@ def _for_no_table(truck: TruckConfig, rule: RuleConfig) -> ConfigError:
 
 def _without_place(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterator[ConfigError]:
     """`output.columns` speaks of columns as rules leave them; SQL may make others."""
-    if truck.files or truck.input.is_many:
+    if truck.files:
         return
     for rules in compiled.values():
-        for name in truck.output.columns:
-            if name not in rules.schema.names:
+        for name, said in truck.output.columns.items():
+            if name in rules.schema.key and said.unfit is Unfit.NULL:
+                yield ConfigError(
+                    f"truck {truck.name}: column {name} is of the key of {rules.input.table}, which has no NULLs",
+                    remedy="write unfit: text for it, or error",
+                    code="TRK142",
+                )
+            if name not in rules.schema.names and not truck.input.is_many:
                 yield ConfigError(
                     f"truck {truck.name}: output.columns has {name}, which the rules do not give for"
                     f" {rules.input.table}",

@@ -66,6 +66,11 @@ class RuleSet:
         """Whether rows of different keys may come out with the same: net changes have to be folded again then."""
         return not set(self.merging).isdisjoint(self.schema.key)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """The input's columns that count: those that come out, and those that filters look at."""
+        return self.judged | frozenset(self.origin.values())
+
     def apply(self, changes: Changes) -> Changes:
         """The changes as the rules make them. `changes.schema` is `input`. Raises `DataError` for what does not fit."""
         frame = Frame.of(changes)

@@ -177,7 +177,8 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
 
     `before` is what it was when the destination's table was made for it, if it has been: types may have changed since.
     """
-    target = table.target(truck, schema)
+    key = table.key_by({number: name for name, number in look.numbers.items()})
+    target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
     if before is not None and before.look.oid == look.oid:
         columns = tuple(_with_former_type(c, n, before) for c, n in zip(target.source.columns, numbers, strict=True))
@@ -250,7 +251,7 @@ class _Judge:
         names = {number: column.name for number, column in zip(numbers, shape, strict=True)}
         passing = {column.name for column, number in zip(columns, taken, strict=True) if number < 0}
         dropped = before.dropped | self._dropped(numbers) | passing
-        source = TableSchema(self._table.source, tuple(columns), self._key(names))
+        source = TableSchema(self._table.source, tuple(columns), self._table.key_by(names))
         here = sorted(dropped - {column.name for column in columns})
         known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped)
         target = replace(
@@ -278,7 +279,7 @@ class _Judge:
 
     def _takes(self, name: str, number: int) -> bool:
         """A column that is renamed must stay what it was to the truck: in, or out (I8, I10)."""
-        takes = self._table.takes(name)
+        takes = number in self._table.key_numbers or self._table.chooses(name)
         seen = self._before.look.by_number.get(number)
         if seen is not None and seen.column.name != name and takes != (number in self._before.taken):
             raise SourceError(
@@ -293,15 +294,6 @@ class _Judge:
         """What the destination has of columns that are no more. Unpublished ones are not taken."""
         gone = self._before.taken - frozenset(numbers)
         return frozenset(name for number in gone if (name := self._before.name_at_destination(number)))
-
-    def _key(self, names: Mapping[int, str]) -> tuple[str, ...]:
-        """The key by the names of this shape: it was read from the catalogue at the start of the run."""
-        found = []
-        for name in self._table.key:
-            looks = [look for look in (self._now, self._before.look) if look is not None and name in look.numbers]
-            called = [names[look.numbers[name]] for look in looks if look.numbers[name] in names]
-            found.append(called[0] if called else name)
-        return tuple(found)
 
     def _look(self, shape: Sequence[Column], numbers: Numbers) -> Look:
         """The table with the columns of this shape, and all else as the catalogue has it."""
@@ -350,7 +342,7 @@ class _Judge:
         """Columns that are there by now, were not when rows were last written, and that the truck takes."""
         now = self._now.columns if self._now else ()
         known = self._before.look.by_number
-        return {seen.number for seen in now if seen.number not in known and self._table.takes(seen.column.name)}
+        return {seen.number for seen in now if seen.number not in known and self._table.chooses(seen.column.name)}
 
     def _same_table(self, relation: Relation) -> None:
         known = self._before.look

@@ -37,7 +37,7 @@ def read(folder: Path, now: Look, *messages: bytes, table: Table | None = None, 
     tables = KnownTables(folder / "shapes.json")
     tables.put("truck", {T: known or Known(BEFORE, frozenset({1, 2}))})
     schemas = Schemas(lambda *_: Described(now, {}), tables)
-    reading, news = schemas.read("truck", table or Table(T, T, ("id",)), messages, lambda: 50)
+    reading, news = schemas.read("truck", table or Table(T, T, ("id",), key_numbers=(1,)), messages, lambda: 50)
     assert news
     return reading
 
@@ -62,17 +62,26 @@ def test_a_renamed_column(tmp_path: Path) -> None:
 
 def test_a_renamed_key(tmp_path: Path) -> None:
     now = look((1, "key", INT, 9), (2, "n", INT, 1))
-    reading = read(tmp_path, now, message(("key", INT), ("n", INT)), table=Table(T, T, ("key",)))
+    reading = read(tmp_path, now, message(("key", INT), ("n", INT)), table=Table(T, T, ("key",), key_numbers=(1,)))
     assert reading.target.source.key == ("key",)
-    reading = read(tmp_path, now, message(("id", INT), ("n", INT)), table=Table(T, T, ("key",)))
+    reading = read(tmp_path, now, message(("id", INT), ("n", INT)), table=Table(T, T, ("key",), key_numbers=(1,)))
     assert reading.target.source.key == ("id",)
+
+
+def test_a_key_that_was_renamed_twice_since_the_run_began(tmp_path: Path) -> None:
+    """Neither look has the name that it had at the start."""
+    now = look((1, "last", INT, 9), (2, "n", INT, 1))
+    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1)), frozenset({1, 2}))
+    first = Table(T, T, ("first",), key_numbers=(1,))
+    reading = read(tmp_path, now, message(("last", INT), ("n", INT)), table=first, known=known)
+    assert reading.target.source.key == ("last",)
 
 
 def test_a_rewrite_of_a_column_that_no_shape_has_shown_yet(tmp_path: Path) -> None:
     """The look becomes what the next shape is held against, by which the file is no other one any more."""
     now = look((1, "id", INT, 1), (2, "n", INT, 1), (3, "made", INT, 9), file=2)
     assert read(tmp_path, now, message(("id", INT), ("n", INT))).again
-    left_out = Table(T, T, ("id",), excepted=frozenset({"made"}))
+    left_out = Table(T, T, ("id",), key_numbers=(1,), excepted=frozenset({"made"}))
     assert not read(tmp_path, now, message(("id", INT), ("n", INT)), table=left_out).again
     same_file = replace(now, files={7: 1})
     assert not read(tmp_path, same_file, message(("id", INT), ("n", INT))).again
@@ -108,4 +117,7 @@ def test_rows_of_another_table(tmp_path: Path) -> None:
 def test_a_column_that_slips_in_or_out(tmp_path: Path) -> None:
     now = look((1, "id", INT, 1), (2, "m", INT, 9))
     renamed = message(("id", INT), ("m", INT))
-    assert refused(tmp_path, now, renamed, table=Table(T, T, ("id",), only=frozenset({"n"}))) == "TRK253"
+    only = Table(T, T, ("id",), key_numbers=(1,), only=frozenset({"n"}))
+    assert refused(tmp_path, now, renamed, table=only) == "TRK253"
+    key = message(("key", INT), ("n", INT))
+    assert read(tmp_path, look((1, "key", INT, 9), (2, "n", INT, 1)), key, table=only).target.source.key == ("key",)

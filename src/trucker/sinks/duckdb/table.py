@@ -77,11 +77,7 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
     if target.schema_changes is SchemaChanges.IGNORE:
         return _left_out(target, table)
     due = [*_changes(connection, target, table), *_releases(connection, target)]
-    manual = [
-        f"RENAME COLUMN {quote_identifier(column.was_name)} TO {quote_identifier(column.name)}"
-        for column in target.source.columns
-        if column.was_name in table.types and column.name not in table.types
-    ]
+    manual = list(_manual(target, table))
     if target.schema_changes is SchemaChanges.STOP:
         gone = [quote_identifier(name) for name in target.dropped if name in table.types]
         manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
@@ -118,9 +114,26 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
         elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
             yield _made_text(target, table, column.name)
         elif not holds(actual, wanted):
-            if not widens(actual, wanted):
+            if widens(actual, wanted):
+                yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
+            elif not column.was_type:
                 raise _unfit(target, column.name, actual, wanted)
-            yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
+
+
+def _manual(target: Target, table: Table) -> Iterator[str]:
+    """What is for a person to run."""
+    for column in target.source.columns:
+        actual, name = table.types.get(column.name), quote_identifier(column.name)
+        if actual is None and column.was_name in table.types:
+            yield f"RENAME COLUMN {quote_identifier(column.was_name)} TO {name}"
+            actual = table.types[column.was_name]
+        if actual is None or not column.was_type or target.unfit_of(column.name) is Unfit.TEXT:
+            continue
+        wanted = _wanted(target, column)
+        if not (holds(actual, wanted) or widens(actual, wanted)):
+            # Rows that come again need not be converted, which may well fail.
+            value = "NULL" if target.stale else f"{name}::VARCHAR::{wanted}"
+            yield f"ALTER COLUMN {name} SET DATA TYPE {wanted} USING {value}"
 
 
 def _statements(target: Target, actions: Sequence[str]) -> SinkError:
@@ -215,11 +228,9 @@ def _same_name(target: Target, name: str, other: str) -> SinkError:
 
 def _unfit(target: Target, name: str, actual: str, wanted: str) -> SinkError:
     column = quote_identifier(name)
-    using = " USING NULL" if target.stale else ""
     return SinkError(
         f"column {name!r} of table {target.table} is {actual}, which cannot hold every {wanted}",
-        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted}{using}"
-        " (or VARCHAR, which holds everything)",
+        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted} (or VARCHAR, which holds everything)",
         code="TRK438",
     )
 

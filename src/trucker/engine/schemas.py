@@ -71,6 +71,10 @@ class Reading:
         others = {c.name: c.was_name for c in self.target.source.columns if c.name in names and c.was_name}
         if not others:
             return self
+        # A new column may have a name that is still another one's there: it has no place.
+        clash = frozenset(others.values()) & (frozenset(self.target.source.names) - others.keys())
+        if clash:
+            return self.without(clash).called_as_before(names)
         source = self.target.source
         columns = tuple(replace(c, name=others.get(c.name, c.name), was_name="") for c in source.columns)
         key = tuple(others.get(name, name) for name in source.key)
@@ -91,7 +95,9 @@ class Reading:
             self,
             target=replace(self.target, source=source),
             numbers=tuple(number for number, column in pairs if column.name not in names),
-            known=replace(self.known, left_out=frozenset(n for n, column in pairs if column.name in names)),
+            known=replace(
+                self.known, left_out=self.known.left_out | {n for n, column in pairs if column.name in names}
+            ),
         )
 
 
@@ -180,17 +186,36 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
     key = table.key_by({number: name for name, number in look.numbers.items()})
     target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
+    shapes = ((target.source.columns, numbers),)
+    known = Known(look, frozenset(numbers))
     if before is not None and before.look.oid == look.oid:
-        columns = tuple(_with_former_type(c, n, before) for c, n in zip(target.source.columns, numbers, strict=True))
+        there = _types_there(before)
+        columns = tuple(
+            _as_it_was(c, before.name_at_destination(n), there)
+            for c, n in zip(target.source.columns, numbers, strict=True)
+        )
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
-    return Reading(target, numbers, Known(look, frozenset(numbers)))
+        known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
+    return Reading(target, numbers, known, shapes)
 
 
-def _with_former_type(column: Column, number: int, before: Known) -> Column:
-    seen = before.look.by_number.get(number)
-    if seen is None or (seen.column.type_oid, seen.column.typmod) == (column.type_oid, column.typmod):
-        return column
-    return replace(column, was_type=seen.column.type_name)
+def _types_there(before: Known) -> dict[str, str]:
+    """The columns that the destination has, with the types that were theirs at the source."""
+    own = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
+    return {**dict.fromkeys(before.dropped, "unknown"), **{name: column.type_name for name, column in own if name}}
+
+
+def _as_it_was(column: Column, called: str | None, there: Mapping[str, str]) -> Column:
+    """The column with the name and the type that it has at the destination, where they are others.
+
+    A name may have been another column's there: it is that one's type that counts then.
+    """
+    was_type = there.get(column.name, there.get(called or "", ""))
+    return replace(
+        column,
+        was_name=called if called and called != column.name else "",
+        was_type=was_type if was_type != column.type_name else "",
+    )
 
 
 def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) -> Known:
@@ -230,6 +255,7 @@ class _Judge:
     def _check_names(self, shape: Sequence[Column], numbers: Numbers) -> None:
         """A name that the destination has for another column leaves open whether it has been renamed there."""
         there = {self._before.name_at_destination(number): number for number in self._before.taken}
+        there = {**dict.fromkeys(self._before.dropped, 0), **there}
         for column, number in zip(shape, numbers, strict=True):
             known = number in self._before.look.by_number
             if known and there.get(column.name, number) != number:

@@ -104,6 +104,8 @@ def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
 
 
 def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
+    for columns, others in assignment.renames:
+        piece = piece.called(dict(zip(columns, others, strict=True)))
     names = assignment.target.source.names
     return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)
 

@@ -41,6 +41,7 @@ class Shapes:
         self._names = 0
         self.columns: dict[str, dict[str, str]] = {}
         self.keys = dict.fromkeys(TABLES, "id")
+        self._used = {table: {"c0", "c1", "c2"} for table in TABLES}
         for table in TABLES:
             key = "" if table == TABLES[-1] else " primary key"
             self.columns[table] = {"c0": "int", "c1": "text", "c2": "varchar(30)"}
@@ -71,9 +72,13 @@ class Shapes:
         self._names += 1
         return 1000 + self._names
 
-    def _name(self, first: str) -> str:
+    def _name(self, table: str, first: str) -> str:
+        """A new name, or one that another column had."""
         self._names += 1
-        return f"{first}{self._names}"
+        free = sorted(self._used[table] - self.columns[table].keys() - {self.keys[table]})
+        name = self.dice.choice(free) if free and self.dice.random() < 0.3 else f"{first}{self._names}"
+        self._used[table].add(name)
+        return name
 
     def _row(self, table: str) -> str:
         columns, key, number = self.columns[table], self.keys[table], self._number()
@@ -95,7 +100,7 @@ class Shapes:
         kind = self.dice.choice(CHANGES[:3] if len(columns) < 3 else CHANGES)
         alter = f"alter table {table}"
         if kind.startswith("add"):
-            name, made = self._name("n"), self.dice.choice(list(KINDS))
+            name, made = self._name(table, "n"), self.dice.choice(list(KINDS))
             columns[name] = made
             return [f"{alter} add column {name} {made}{self._default(kind, made)}"]
         name, other = self.dice.sample(list(columns), 2)
@@ -120,7 +125,7 @@ class Shapes:
 
     def _renamed(self, table: str, name: str) -> str:
         """One of the columns, now and then the key."""
-        called = self._name("r")
+        called = self._name(table, "r")
         if self.dice.random() < 0.2:
             name, self.keys[table] = self.keys[table], called
         else:

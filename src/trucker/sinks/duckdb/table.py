@@ -76,16 +76,26 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
         return frozenset()
     if target.schema_changes is SchemaChanges.IGNORE:
         return _left_out(target, table)
+    moves = target.renames(table.types)
+    renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
+    table = _renamed(table, moves)
     due = [*_changes(connection, target, table), *_releases(connection, target)]
-    manual = list(_manual(target, table))
+    manual = [*renames, *_retypings(target, table)]
     if target.schema_changes is SchemaChanges.STOP:
         gone = [quote_identifier(name) for name in target.dropped if name in table.types]
-        manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
+        manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
         raise _statements(target, manual)
     for action in due:
         run(connection, f"ALTER TABLE {table.sql} {action}")
     return frozenset()
+
+
+def _renamed(table: Table, moves: Sequence[tuple[str, str]]) -> Table:
+    types = dict(table.types)
+    for old, new in moves:
+        types[new] = types.pop(old)
+    return Table(table.sql, types)
 
 
 def _left_out(target: Target, table: Table) -> frozenset[str]:
@@ -108,9 +118,8 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
         wanted = _wanted(target, column)
         actual = table.types.get(column.name)
         if actual is None:
-            if column.was_name not in table.types:
-                _check_capitals(target, column.name, table)
-                yield from _added(connection, target, column)
+            _check_capitals(target, column.name, table)
+            yield from _added(connection, target, column)
         elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
             yield _made_text(target, table, column.name)
         elif not holds(actual, wanted):
@@ -120,13 +129,10 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
                 raise _unfit(target, column.name, actual, wanted)
 
 
-def _manual(target: Target, table: Table) -> Iterator[str]:
-    """What is for a person to run."""
+def _retypings(target: Target, table: Table) -> Iterator[str]:
+    """Types that are for a person to alter."""
     for column in target.source.columns:
         actual, name = table.types.get(column.name), quote_identifier(column.name)
-        if actual is None and column.was_name in table.types:
-            yield f"RENAME COLUMN {quote_identifier(column.was_name)} TO {name}"
-            actual = table.types[column.was_name]
         if actual is None or not column.was_type or target.unfit_of(column.name) is Unfit.TEXT:
             continue
         wanted = _wanted(target, column)

@@ -25,6 +25,9 @@ from trucker.sinks.base import Target
 
 log = logging.getLogger("trucker.shapes")
 
+UNKNOWN = "unknown"
+"""The former type of a column that the destination has, or may have, from a time that nothing is stored of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Described:
@@ -190,10 +193,7 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
     known = Known(look, frozenset(numbers))
     if before is not None and before.look.oid == look.oid:
         there = _types_there(before)
-        columns = tuple(
-            _as_it_was(c, before.name_at_destination(n), there)
-            for c, n in zip(target.source.columns, numbers, strict=True)
-        )
+        columns = tuple(_as_it_was(c, n, before, there) for c, n in zip(target.source.columns, numbers, strict=True))
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
         known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
     return Reading(target, numbers, known, shapes)
@@ -202,15 +202,18 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
 def _types_there(before: Known) -> dict[str, str]:
     """The columns that the destination has, with the types that were theirs at the source."""
     own = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
-    return {**dict.fromkeys(before.dropped, "unknown"), **{name: column.type_name for name, column in own if name}}
+    return {**dict.fromkeys(before.dropped, UNKNOWN), **{name: column.type_name for name, column in own if name}}
 
 
-def _as_it_was(column: Column, called: str | None, there: Mapping[str, str]) -> Column:
+def _as_it_was(column: Column, number: int, before: Known, there: Mapping[str, str]) -> Column:
     """The column with the name and the type that it has at the destination, where they are others.
 
-    A name may have been another column's there: it is that one's type that counts then.
+    A name may have been another column's there: it is that one's type that counts then. One that is new since may have
+    been added there for rows that were never committed.
     """
-    was_type = there.get(column.name, there.get(called or "", ""))
+    called = before.name_at_destination(number)
+    new = UNKNOWN if number not in before.look.by_number else ""
+    was_type = there.get(column.name, there.get(called or "", new))
     return replace(
         column,
         was_name=called if called and called != column.name else "",

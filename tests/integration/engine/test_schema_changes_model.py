@@ -181,10 +181,12 @@ def _lake_differences(source: Database, lake: Path) -> list[str]:
 
 def _all_equal(shapes: Shapes, project: ProjectFolder, destination: Database, lake: Path, spark: Any) -> None:
     shapes.touch()
-    for _ in range(12):  # a stop for each of the changes that stop
+    for _ in range(100):  # a stop for each of the changes that stop
         InThread(project, spark, once=True).join()
         if not _answer(project, destination, lake):
             break
+    else:
+        pytest.fail("it stops again and again")
     assert differences(shapes.database, destination, TABLES) == ""
     assert _lake_differences(shapes.database, lake) == []
 

@@ -6,10 +6,10 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from trucker.change import Column, Lsn, SchemaChanges, TableId
+from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables
 from trucker.engine.plan import Table
-from trucker.engine.schemas import Described, Reading, Schemas
+from trucker.engine.schemas import Described, Reading, Schemas, copied
 from trucker.errors import TruckerError
 from trucker.postgres.shape import Look, SeenColumn
 
@@ -31,6 +31,9 @@ def look(*columns: tuple[int, str, int, int], file: int = 1) -> Look:
 
 
 BEFORE = look((1, "id", INT, 1), (2, "n", INT, 1))
+KNOWN = Known(
+    look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", BIGINT, 1)), frozenset({1, 2, 3}), dropped=frozenset({"p"})
+)
 
 
 def read(folder: Path, now: Look, *messages: bytes, table: Table | None = None, known: Known | None = None) -> Reading:
@@ -121,3 +124,47 @@ def test_a_column_that_slips_in_or_out(tmp_path: Path) -> None:
     assert refused(tmp_path, now, renamed, table=only) == "TRK253"
     key = message(("key", INT), ("n", INT))
     assert read(tmp_path, look((1, "key", INT, 9), (2, "n", INT, 1)), key, table=only).target.source.key == ("key",)
+
+
+def copy(now: Look, known: Known) -> Reading:
+    schema = TableSchema(T, tuple(seen.column for seen in now.columns), ("id",))
+    return copied("truck", Table(T, T, ("id",), key_numbers=(1,)), schema, now, known)
+
+
+def test_a_copy_knows_what_the_destination_calls_its_columns() -> None:
+    """A column that was renamed is renamed there, the key too; one that was dropped still has its name there."""
+    reading = copy(look((1, "key", INT, 9), (2, "m", BIGINT, 9), (4, "x", INT, 9)), KNOWN)
+    columns = {c.name: (c.was_name, c.was_type) for c in reading.target.source.columns}
+    assert columns == {"key": ("id", ""), "m": ("n", str(INT)), "x": ("", "unknown")}
+    assert reading.target.source.key == ("key",)
+    assert reading.target.renames(["id", "n", "o", "p"]) == [("id", "key"), ("n", "m")]
+    assert reading.known.dropped >= {"o", "p"}
+    kept = reading.called_as_before(frozenset({"key", "m"}))
+    assert kept.renames == ((("key", "m", "x"), ("id", "n", "x")),)
+
+
+def test_a_copy_of_columns_that_have_exchanged_their_names() -> None:
+    """The type that counts is that of the column which had the name."""
+    reading = copy(look((1, "id", INT, 1), (2, "o", INT, 9), (3, "n", BIGINT, 9)), KNOWN)
+    columns = {c.name: (c.was_name, c.was_type) for c in reading.target.source.columns}
+    assert columns == {"id": ("", ""), "o": ("n", str(BIGINT)), "n": ("o", str(INT))}
+    assert reading.target.renames(["id", "n", "o"]) == []
+
+
+def test_names_that_move_on_are_renamed_from_the_last() -> None:
+    reading = copy(look((1, "id", INT, 1), (2, "o", INT, 9), (3, "q", BIGINT, 9)), KNOWN)
+    assert reading.target.renames(["id", "n", "o"]) == [("o", "q"), ("n", "o")]
+
+
+def test_a_column_that_takes_the_name_of_one_that_was_dropped(tmp_path: Path) -> None:
+    """The destination still has that one: its values are not those of the renamed column."""
+    now = look((1, "id", INT, 1), (2, "p", INT, 9), (3, "o", BIGINT, 1))
+    assert read(tmp_path, now, message(("id", INT), ("p", INT), ("o", BIGINT)), known=KNOWN).again
+
+
+def test_a_new_column_under_a_name_that_is_still_another_ones_there() -> None:
+    """Under `ignore` the renamed column keeps its name there, and the new one has no place."""
+    reading = copy(look((1, "id", INT, 1), (2, "m", INT, 9), (3, "o", BIGINT, 1), (4, "n", INT, 9)), KNOWN)
+    kept = reading.called_as_before(frozenset({"m"}))
+    assert (kept.target.source.names, kept.known.left_out) == (("id", "n", "o"), {4})
+    assert kept.renames[0][1] == ("id", "n", "o", "n (was 4)")

@@ -76,19 +76,25 @@ _IDENTITIES = """
         select i.inhrelid from leaves l join pg_inherits i on i.inhparent = l.oid
           join pg_class c on c.oid = i.inhrelid and c.relispartition)
     select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
-           coalesce(x.names, '{}') as names, coalesce(x.key, '{}') as key
+           coalesce(x.names, '{}') as names, coalesce(x.key, '{}') as key, coalesce(x.numbers, '{}') as numbers
       from leaves l
       join pg_class c on c.oid = l.oid
       join pg_namespace n on n.oid = c.relnamespace
       left join lateral (
         select max(k.names) filter (where i.indisprimary and i.indimmediate and i.indisvalid) as key,
+               max(k.numbers) filter (
+                 where i.indimmediate and i.indisvalid
+                   and case c.relreplident when 'i' then i.indisreplident and i.indisunique and i.indpred is null
+                       else i.indisprimary end
+               ) as numbers,
                max(k.names) filter (
                  where i.indimmediate and i.indisunique and i.indisvalid and i.indpred is null
                    and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
                ) as names
           from pg_index i
           cross join lateral (
-            select array_agg(a.attname::text order by u.ordinality) as names
+            select array_agg(a.attname::text order by u.ordinality) as names,
+                   array_agg(a.attnum::int order by u.ordinality) as numbers
               from unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality u(attnum, ordinality)
               join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum) k
          where i.indrelid = c.oid) x on true
@@ -183,7 +189,9 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
     for found in relations:
         _refuse_kind(TableId(found["nspname"], found["relname"]), found["relkind"], found["relpersistence"], False)
     identity_columns = _common(leaves, names) if leaves else _leaf(root, names).identity_columns
-    key = _key(root)
+    # A column may have been renamed since the identities were read.
+    called = {number: name for name, number in numbers.items()}
+    key = tuple(called.get(number, name) for name, number in zip(_key(root), root["numbers"], strict=True))
     return SourceTable(
         TableSchema(table, columns, key),
         row["oid"],
@@ -195,7 +203,7 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
         leaves,
         generated,
         generated if connection.info.server_version >= _SINCE_HIDDEN else (),
-        tuple(numbers[name] for name in key),
+        tuple(root["numbers"]),
     )
 
 

@@ -108,6 +108,14 @@ CASES = (
         shown="key, n, word",
         says='RENAME COLUMN "id" TO "key"',
     ),
+    Case(
+        "both",
+        "alter table {t} rename column id to key; alter table {t} alter column n type int using n * 3",
+        "insert into {t} (key) values (100)",
+        stops=BOTH,
+        shown="key, n, word",
+        says='RENAME COLUMN "id" TO "key"',
+    ),
     Case("truncate", "truncate {t}", stops=()),
     Case(
         "partition",
@@ -125,10 +133,32 @@ CASES = (
         policies=("apply",),  # the others would have to have another type of that name
     ),
 )
-APART = ("add_default", "drop", "rename", "widen", "other_type", "using", "null", "again", "swapped", "key", "enum")
+APART = (
+    "add_default",
+    "drop",
+    "rename",
+    "widen",
+    "other_type",
+    "using",
+    "null",
+    "again",
+    "swapped",
+    "both",
+    "enum",
+)
 """Where DuckDB goes ways of its own."""
 
-REWRITTEN = ("add_volatile", "widen", "narrow", "other_type", "using", "using_same", "again", "swapped")
+REWRITTEN = (
+    "add_volatile",
+    "widen",
+    "narrow",
+    "other_type",
+    "using",
+    "using_same",
+    "again",
+    "swapped",
+    "both",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +177,7 @@ def _create(database: Database, cases: Sequence[Case]) -> None:
 def _change(database: Database, cases: Sequence[Case]) -> None:
     for case in cases:
         database.execute(case.change.format(t=case.table))
-        key = "key" if case.name == "key" else "id"
+        key = "key" if case.name in ("key", "both") else "id"
         database.execute(f"delete from {case.table} where {key} = 5", case.after.format(t=case.table))
 
 

@@ -228,15 +228,13 @@ def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatc
     return project
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(0)
 def test_shapes_change_at_random(
     copies: ProjectFolder, database: Database, destination: Database, lake: Path, spark: Any
 ) -> None:
     shapes = Shapes(database, chosen_seed())
     _all_equal(shapes, copies, destination, lake, spark)
     for _ in range(2):
-        _lives(shapes, copies, destination, lake, spark, 60)
+        _lives(shapes, copies, destination, lake, spark, 50)
     _all_equal(shapes, copies, destination, lake, spark)
 
 

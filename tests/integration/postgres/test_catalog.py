@@ -266,3 +266,17 @@ def test_users_types_and_what_they_are_made_of(any_database: Database) -> None:
     }
     columns = load(any_database, "t").schema.columns
     assert {column.name: (column.type_name, column.definition) for column in columns} == made
+
+
+def test_the_numbers_of_a_key(any_database: Database) -> None:
+    """By the index that identifies a row, in its order, whatever the columns are called."""
+    any_database.execute(
+        "create table t (x int, a int, b int not null, c int not null, primary key (c, a))",
+        "alter table t drop column x",
+        "create unique index t_b on t (b)",
+    )
+    assert (load(any_database, "t").schema.key, load(any_database, "t").key_numbers) == (("c", "a"), (4, 2))
+    any_database.execute("alter table t replica identity using index t_b", "alter table t rename column b to d")
+    assert (load(any_database, "t").schema.key, load(any_database, "t").key_numbers) == (("d",), (3,))
+    any_database.execute("create table u (x int)")
+    assert load(any_database, "u").key_numbers == ()

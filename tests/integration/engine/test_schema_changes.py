@@ -97,7 +97,7 @@ CASES = (
         "alter table {t} rename column n to m; alter table {t} rename column word to n;"
         " alter table {t} rename column m to word",
         "insert into {t} (id, n) values (100, 'new')",
-        create="create table {t} (id int primary key, n text, word varchar(20))",
+        create="create table {t} (id int primary key, n text, word text)",
         says="trucker reset",
     ),
     Case(

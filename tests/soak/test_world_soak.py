@@ -160,7 +160,7 @@ class Misfortunes:
 def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse: Database, tally: Tally) -> None:
     """I2 to I8, with everything that can fail failing."""
     tally.seed = chosen_seed()
-    world = World(shop, tally.seed)
+    world = World(shop, tally.seed, bold=True)
     world.create()
     deadline = time.monotonic() + 60 * float(os.environ.get("TRUCKER_SOAK_MINUTES", "10"))
     campaign = Misfortunes(tmp_path / "project", shop, warehouse, world)

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import duckdb
 import psutil
 import pytest
 
@@ -25,6 +27,7 @@ from fixtures.world import World
 from fixtures.world_equality import differences
 from trucker.failpoint import POINTS
 from trucker.lsn import Lsn
+from trucker.observe.status import ProjectStatus, TruckPhase
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.timeout(0)]
 
@@ -145,6 +148,7 @@ class Misfortunes:
             return (
                 status is not None
                 and status.pid == self.trucker.process.pid
+                and not self._answered(status)
                 and all(
                     truck.phase == "streaming"
                     and truck.lag_bytes == 0
@@ -156,8 +160,27 @@ class Misfortunes:
 
         try:
             wait_until(reached, 300, 0.2)
-        except AssertionError:
-            pytest.fail(f"{self.project.status()}\n{self.trucker.output()[-4000:]}")
+        except AssertionError as error:
+            pytest.fail(f"{error}\n{self.project.status()}\n{self.trucker.output()[-4000:]}")
+
+    def _answered(self, status: ProjectStatus) -> bool:
+        """Whether trucks had stopped at what only the user may do; it has been done as they say."""
+        stopped = [truck.error or "" for truck in status.trucks if truck.phase is TruckPhase.FAILED]
+        told = [
+            re.search(r"next: run (at the destination|in the DuckDB file): (.+); then trucker run", e) for e in stopped
+        ]
+        assert all(told), stopped
+        if not told:
+            return False
+        self.trucker.stop()
+        for found in filter(None, told):
+            self.tally["statements asked for"] += 1
+            if found[1] == "at the destination":
+                self.warehouse.execute(*found[2].split("; "))
+            else:
+                with duckdb.connect(str(self.folder / "lake.duckdb")) as lake:
+                    lake.execute(found[2])
+        return True
 
     def assert_equal(self) -> None:
         """At rest, with trucker stopped: it holds the DuckDB file."""

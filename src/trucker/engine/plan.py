@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from trucker.change import Lsn, SchemaChanges, TableId, TableSchema
+from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection
 from trucker.errors import TruckerError
@@ -24,6 +24,9 @@ RECEIPTS: Final = 32 << 20
 
 Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """The columns' names in a shape of the stream, and the names to read them by."""
+
+OwnShapes = Mapping[tuple[Column, ...], TableSchema]
+"""A shape's columns as the stream tells them, and the same with what the catalogue knows of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,16 @@ class SinkSpec:
 class Assignment:
     """One target's share of a batch: its changes whose commit is not below `after`.
 
-    `renames` has the names to read a shape's columns by, where the target's are not the stream's.
+    `renames` has the names to read a shape's columns by, where the target's are not the stream's. `own` are the shapes
+    as the stream tells them, and what to make of each, where every change is to stay in its own; otherwise all are
+    brought into the target's.
     """
 
     destination: str
     target: Target
     after: Lsn
     renames: Renames = ()
+    own: OwnShapes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

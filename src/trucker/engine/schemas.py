@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables
-from trucker.engine.plan import Renames, Table
+from trucker.engine.plan import OwnShapes, Renames, Table
 from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten, shape_of
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.catalog import SourceType
@@ -48,7 +48,7 @@ class Reading:
     """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
 
     `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
-    nothing of the batch is written to it.
+    nothing of the batch is written to it. `own` is for who keeps every change in its own shape, which takes no reading.
     """
 
     target: Target
@@ -56,6 +56,7 @@ class Reading:
     known: Known
     shapes: Shapes = ()
     again: str = ""
+    own: OwnShapes = field(default_factory=dict)
 
     @property
     def doubtful(self) -> bool:
@@ -114,10 +115,11 @@ class Schemas:
         self._lock = threading.Lock()
 
     def read(
-        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None]
+        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None], *, own: bool = False
     ) -> tuple[Reading, bool]:
         """What the table's Relation messages of a batch mean, in log order; and whether that is news.
 
+        `own` asks for `Reading.own`, which is there though nothing else may be sure.
         Raises `SourceError` where the rows are of another table than the one that was copied.
         """
         with self._lock:
@@ -127,13 +129,15 @@ class Schemas:
             relations = [parse_relation(message) for message in messages]
             described = self._describe(table.source, tuple(c for r in relations for c in r.columns))
             before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
-            return _Judge(truck, table, before, described, xid).read(relations), True
+            return _Judge(truck, table, before, described, xid).read(relations, own=own), True
 
     def settle(self, truck: str, table: TableId, message: bytes, reading: Reading) -> None:
         """Rows have been committed in this shape."""
         with self._lock:
             self._known.put(truck, {table: reading.known})
-            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:]))
+            last = parse_relation(message).columns
+            own = {columns: schema for columns, schema in reading.own.items() if columns == last}
+            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
     def examine(self, truck: str, table: Table, now: Look | None) -> str:
         """Why the table must be copied again, by a look at it when all before has been applied; "" where it need not.
@@ -241,7 +245,7 @@ class _Judge:
         self._types = described.types
         self._xid = xid
 
-    def read(self, relations: Sequence[Relation]) -> Reading:
+    def read(self, relations: Sequence[Relation], *, own: bool) -> Reading:
         for relation in relations:
             self._same_table(relation)
         final = relations[-1].columns
@@ -250,10 +254,53 @@ class _Judge:
             self._check_names(final, numbers[-1])
         except Doubt as doubt:
             numbers = [tuple(-1 - i for i in range(len(relation.columns))) for relation in relations]
-            return self._reading(final, numbers[-1], (), str(doubt))
+            if own:
+                self._check_choice(final)
+            reading = self._reading(relations[-1], numbers[-1], (), str(doubt))
+            return replace(reading, known=self._before, own=self._own(relations, numbers) if own else {})
         shapes = tuple((relation.columns, each) for relation, each in zip(relations, numbers, strict=True))
-        reading = self._reading(final, numbers[-1], shapes, "")
-        return replace(reading, again=self._why_again(reading, numbers))
+        reading = self._reading(relations[-1], numbers[-1], shapes, "")
+        again = self._why_again(reading, numbers)
+        return replace(reading, again=again, own=self._own(relations, numbers) if own else {})
+
+    def _own(self, relations: Sequence[Relation], numbers: Sequence[Numbers]) -> OwnShapes:
+        """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
+        return {
+            relation.columns: TableSchema(
+                self._table.source,
+                tuple(
+                    self._typed(column)
+                    for column, number in zip(relation.columns, each, strict=True)
+                    if column.name in self._key(relation, each) or self._takes(column.name, number)
+                ),
+                self._key(relation, each),
+            )
+            for relation, each in zip(relations, numbers, strict=True)
+        }
+
+    def _check_choice(self, shape: Sequence[Column]) -> None:
+        """Where no number is sure, a column that truck.yml names must be there: it may have another name (I8, I10)."""
+        named = self._table.only | self._table.excepted
+        gone = named & self._before.look.numbers.keys() - {column.name for column in shape}
+        if gone:
+            raise SourceError(
+                f"truck {self._truck}: column {min(gone)} of {self._table.source}, which its truck.yml names, is gone,"
+                " or has another name now",
+                remedy="write the new name in only_columns or except_columns of its truck.yml, or leave the column out"
+                " there; then trucker run",
+                code="TRK253",
+            )
+
+    def _key(self, relation: Relation, numbers: Numbers) -> tuple[str, ...]:
+        """The key's names in a shape: by number, or, where no number is sure, as the stream or a look has them."""
+        table, names = self._table, {n: column.name for n, column in zip(numbers, relation.columns, strict=True)}
+        if names.keys() >= frozenset(table.key_numbers):
+            return table.key_by(names)
+        if relation.identity == "d" and relation.key_columns:
+            return relation.key_columns
+        looks = [each.by_number for each in (self._before.look, self._now) if each is not None]
+        found = [table.key_by({n: seen.column.name for n, seen in each.items()}) for each in looks]
+        return next((key for key in found if frozenset(key) <= frozenset(names.values())), table.key_by(names))
 
     def _check_names(self, shape: Sequence[Column], numbers: Numbers) -> None:
         """A name that the destination has for another column leaves open whether it has been renamed there."""
@@ -270,17 +317,16 @@ class _Judge:
         plain = [(c.name, c.type_oid, c.typmod) for c in first] == [(c.name, c.type_oid, c.typmod) for c in shape]
         return numbers_of(shape, look, self._now, None if plain else self._xid(), self._before.taken)
 
-    def _reading(self, shape: Sequence[Column], numbers: Numbers, shapes: Shapes, again: str) -> Reading:
-        before = self._before
+    def _reading(self, relation: Relation, numbers: Numbers, shapes: Shapes, again: str) -> Reading:
+        before, shape = self._before, relation.columns
         columns, taken = [], []
         for column, number in zip(shape, numbers, strict=True):
             if self._takes(column.name, number):
                 columns.append(self._column(column, number))
                 taken.append(number)
-        names = {number: column.name for number, column in zip(numbers, shape, strict=True)}
         passing = {column.name for column, number in zip(columns, taken, strict=True) if number < 0}
         dropped = before.dropped | self._dropped(numbers) | passing
-        source = TableSchema(self._table.source, tuple(columns), self._table.key_by(names))
+        source = TableSchema(self._table.source, tuple(columns), self._key(relation, numbers))
         here = sorted(dropped - {column.name for column in columns})
         known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped)
         target = replace(
@@ -294,8 +340,7 @@ class _Judge:
         """The column with what the catalogue knows of it, and what it was before."""
         seen = self._now.by_number.get(number) if self._now else None
         before = self._before.look.by_number.get(number)
-        kind = self._types.get((column.type_oid, column.typmod), SourceType())
-        named = replace(column, type_name=kind.name, definition=kind.definition)
+        named = self._typed(column)
         if seen is not None and seen.column.type_oid == column.type_oid:
             said = seen.column
             named = replace(named, not_null=said.not_null, missing_value=said.missing_value, labels=said.labels)
@@ -305,6 +350,10 @@ class _Judge:
         was_name = called if called and called != column.name else ""
         other = (before.column.type_oid, before.column.typmod) != (column.type_oid, column.typmod)
         return replace(named, was_name=was_name, was_type=before.column.type_name if other else "")
+
+    def _typed(self, column: Column) -> Column:
+        kind = self._types.get((column.type_oid, column.typmod), SourceType())
+        return replace(column, type_name=kind.name, definition=kind.definition)
 
     def _takes(self, name: str, number: int) -> bool:
         """A column that is renamed must stay what it was to the truck: in, or out (I8, I10)."""

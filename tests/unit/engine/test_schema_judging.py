@@ -6,6 +6,8 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables
 from trucker.engine.plan import Table
@@ -17,10 +19,11 @@ T = TableId("public", "t")
 INT, BIGINT = 23, 20
 
 
-def message(*columns: tuple[str, int], table: str = "t", oid: int = 7) -> bytes:
+def message(*columns: tuple[str, int], table: str = "t", oid: int = 7, key: str = "", identity: str = "d") -> bytes:
     """A Relation message of `(name, type)` columns."""
-    body = b"".join(b"\0" + name.encode() + b"\0" + struct.pack(">Ii", kind, -1) for name, kind in columns)
-    head = b"R" + struct.pack(">I", oid) + b"public\0" + table.encode() + b"\0d"
+    flags = {name: b"\1" if name == key or identity == "f" else b"\0" for name, _ in columns}
+    body = b"".join(flags[name] + name.encode() + b"\0" + struct.pack(">Ii", kind, -1) for name, kind in columns)
+    head = b"R" + struct.pack(">I", oid) + b"public\0" + table.encode() + b"\0" + identity.encode()
     return head + struct.pack(">H", len(columns)) + body
 
 
@@ -36,11 +39,19 @@ KNOWN = Known(
 )
 
 
-def read(folder: Path, now: Look, *messages: bytes, table: Table | None = None, known: Known | None = None) -> Reading:
+def read(
+    folder: Path,
+    now: Look,
+    *messages: bytes,
+    table: Table | None = None,
+    known: Known | None = None,
+    own: bool = False,
+) -> Reading:
     tables = KnownTables(folder / "shapes.json")
     tables.put("truck", {T: known or Known(BEFORE, frozenset({1, 2}))})
     schemas = Schemas(lambda *_: Described(now, {}), tables)
-    reading, news = schemas.read("truck", table or Table(T, T, ("id",), key_numbers=(1,)), messages, lambda: 50)
+    table = table or Table(T, T, ("id",), key_numbers=(1,))
+    reading, news = schemas.read("truck", table, messages, lambda: 50, own=own)
     assert news
     return reading
 
@@ -168,3 +179,40 @@ def test_a_new_column_under_a_name_that_is_still_another_ones_there() -> None:
     kept = reading.called_as_before(frozenset({"m"}))
     assert (kept.target.source.names, kept.known.left_out) == (("id", "n", "o"), {4})
     assert kept.renames[0][1] == ("id", "n", "o", "n (was 4)")
+
+
+def test_who_keeps_changes_has_them_in_their_own_shapes_though_nothing_is_sure(tmp_path: Path) -> None:
+    """The key is the one that the stream tells, not the one of when the run began (I8)."""
+    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
+    now = look((1, "last", INT, 9), (2, "n", INT, 1))
+    first = message(("id", INT), ("n", INT), ("o", INT), key="id")
+    second = message(("mid", INT), ("n", INT), key="mid")
+    last = Table(T, T, ("last",), key_numbers=(1,))
+    reading = read(tmp_path, now, first, second, table=last, known=known, own=True)
+    assert reading.doubtful
+    assert [(own.names, own.key) for own in reading.own.values()] == [
+        (("id", "n", "o"), ("id",)),
+        (("mid", "n"), ("mid",)),
+    ]
+    assert reading.target.source.key == ("mid",)
+    assert reading.known == known
+
+
+def test_the_key_of_whole_old_rows_where_nothing_is_sure(tmp_path: Path) -> None:
+    """The stream does not mark it then: it is called as in one of the looks."""
+    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
+    now = look((1, "last", INT, 9), (2, "n", INT, 1))
+    full = message(("id", INT), ("n", INT), identity="f")
+    reading = read(tmp_path, now, full, table=Table(T, T, ("last",), key_numbers=(1,)), known=known, own=True)
+    assert [own.key for own in reading.own.values()] == [("id",)]
+
+
+def test_a_column_that_is_left_out_by_name_is_not_let_in_by_another(tmp_path: Path) -> None:
+    """I8, I10: where nothing is sure, a column that truck.yml names must be there."""
+    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "secret", INT, 1)), frozenset({1, 2}))
+    now = look((1, "last", INT, 9), (2, "n", INT, 1), (3, "open", INT, 9))
+    shape = message(("mid", INT), ("n", INT), ("other", INT), key="mid")
+    table = Table(T, T, ("last",), key_numbers=(1,), excepted=frozenset({"secret"}))
+    with pytest.raises(TruckerError) as refused:
+        read(tmp_path, now, shape, table=table, known=known, own=True)
+    assert refused.value.code == "TRK253"

@@ -341,6 +341,13 @@ class CopiedRows:
     def to_changes(self) -> Changes:
         return Changes.inserts(self.schema, parse_copy_csv(self.schema, self.csv), self.lsn)
 
+    def called(self, names: Mapping[str, str]) -> CopiedRows:
+        """The same rows with columns under other names; a column that is not asked for gives way."""
+        taken = frozenset(names.values())
+        others = [names.get(n) or (f"{n} (not taken)" if n in taken else n) for n in self.schema.names]
+        columns = tuple(replace(c, name=name) for c, name in zip(self.schema.columns, others, strict=True))
+        return replace(self, schema=replace(self.schema, columns=columns))
+
 
 def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:
     """COPY's CSV text into one string column per column; quoted is a value, unquoted and empty is NULL."""

@@ -20,6 +20,7 @@ import pytest
 import trucker
 from fixtures.campaign import Campaign, Ended, kill, processes
 from fixtures.project import TruckerProcess
+from fixtures.strikes import Strikes
 from fixtures.tally import Tally
 from fixtures.waiting import wait_until
 from trucker.failpoint import POINTS
@@ -34,29 +35,6 @@ FATAL = [point for point in POINTS if point not in (*FIRST, *SURVIVED)]
 
 # With every fact that the lines have.
 LOG = ("--log-format", "json")
-
-
-class Strikes:
-    """Points that strike once, in whichever process comes by first; the folder remembers which have."""
-
-    def __init__(self, folder: Path, dice: random.Random) -> None:
-        self._folder = folder
-        self._dice = dice
-        folder.mkdir()
-
-    def arm(self, points: Sequence[str], most: int) -> str:
-        """Each strikes when it is passed for the n-th time by a process, n up to `most`."""
-        return "; ".join(f"{p}=kill@{self._dice.randint(1, most)}:{self._folder / p}" for p in points)
-
-    def left(self, points: Sequence[str]) -> list[str]:
-        return [point for point in points if not (self._folder / point).exists()]
-
-    def forget(self) -> list[str]:
-        """Which have struck; they may again."""
-        struck = sorted(self._folder.iterdir())
-        for path in struck:
-            path.unlink()
-        return [path.name for path in struck]
 
 
 def _die(trucker: TruckerProcess, point: str) -> None:

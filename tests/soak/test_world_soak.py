@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import duckdb
+import psutil
 import pytest
 
 from fixtures.pg import Database, new_database, start_server
 from fixtures.project import ProjectFolder, TruckerProcess, postgres
 from fixtures.proxy import Proxy
 from fixtures.random_dml import chosen_seed
+from fixtures.strikes import Strikes
 from fixtures.tally import Tally
 from fixtures.waiting import wait_until
 from fixtures.world import World
 from fixtures.world_equality import differences
+from trucker.failpoint import POINTS
 from trucker.lsn import Lsn
+from trucker.observe.status import ProjectStatus, TruckPhase
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.timeout(0)]
 
@@ -42,8 +49,10 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 class Misfortunes:
     """One project between two proxies, and what may befall it."""
 
-    def __init__(self, folder: Path, shop: Database, warehouse: Database, world: World) -> None:
-        self.folder, self.shop, self.warehouse, self.world = folder, shop, warehouse, world
+    def __init__(self, folder: Path, shop: Database, warehouse: Database, world: World, tally: Tally) -> None:
+        self.folder, self.shop, self.warehouse, self.world, self.tally = folder, shop, warehouse, world, tally
+        self._strikes = Strikes(folder.with_name("strikes"), world.dice)
+        self._points: list[str] = []
         self.near, self.far = Proxy(shop.server.port), Proxy(warehouse.server.port)
         self.project = ProjectFolder(folder, shop.name)
         self.project.config |= {
@@ -75,16 +84,27 @@ class Misfortunes:
         """A process whose loss it cannot survive ends it, with an error; then it is started again, as systemd would."""
         if self.trucker.process.poll() is not None:
             self.trucker.close()
+            self.tally.update(f"killed at {point}" for point in self._strikes.forget())
             self.trucker = self._started()
 
+    def arm(self) -> None:
+        """From the next start on it dies at any of these points, too."""
+        self._points = self.world.dice.sample(POINTS, self.world.dice.choice((0, 0, 1, 3, 6)))
+
+    def disarm(self) -> None:
+        self.tally.update(f"killed at {point}" for point in self._strikes.disarm())
+        self._points = []
+
     def _started(self) -> TruckerProcess:
-        return TruckerProcess(self.project, "--log-format", "json")
+        faults = self._strikes.arm(self._points, 20)
+        return TruckerProcess(self.project, "--log-format", "json", failpoints=faults)
 
     def kill_all(self) -> None:
         self.trucker.kill_tree()
 
     def kill_one(self) -> None:
-        self.world.dice.choice(self.trucker.tree()).kill()
+        with suppress(psutil.NoSuchProcess):
+            self.world.dice.choice(self.trucker.tree()).kill()
 
     def stop(self) -> None:
         self.trucker.stop_after_kills(3)  # it may have been started while a server was away
@@ -128,6 +148,7 @@ class Misfortunes:
             return (
                 status is not None
                 and status.pid == self.trucker.process.pid
+                and not self._answered(status)
                 and all(
                     truck.phase == "streaming"
                     and truck.lag_bytes == 0
@@ -139,12 +160,32 @@ class Misfortunes:
 
         try:
             wait_until(reached, 300, 0.2)
-        except AssertionError:
-            pytest.fail(f"{self.project.status()}\n{self.trucker.output()[-4000:]}")
+        except AssertionError as error:
+            pytest.fail(f"{error}\n{self.project.status()}\n{self.trucker.output()[-4000:]}")
+
+    def _answered(self, status: ProjectStatus) -> bool:
+        """Whether trucks had stopped at what only the user may do; it has been done as they say."""
+        stopped = [truck.error or "" for truck in status.trucks if truck.phase is TruckPhase.FAILED]
+        told = [
+            re.search(r"next: run (at the destination|in the DuckDB file): (.+); then trucker run", e) for e in stopped
+        ]
+        assert all(told), stopped
+        if not told:
+            return False
+        self.trucker.stop()
+        for found in filter(None, told):
+            self.tally["statements asked for"] += 1
+            if found[1] == "at the destination":
+                self.warehouse.execute(*found[2].split("; "))
+            else:
+                with duckdb.connect(str(self.folder / "lake.duckdb")) as lake:
+                    lake.execute(found[2])
+        return True
 
     def assert_equal(self) -> None:
         """At rest, with trucker stopped: it holds the DuckDB file."""
         self.world.rest()
+        self.disarm()
         self.await_caught_up()
         assert self.trucker.stop() == 0, self.trucker.output()
         folder = self.folder
@@ -160,10 +201,10 @@ class Misfortunes:
 def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse: Database, tally: Tally) -> None:
     """I2 to I8, with everything that can fail failing."""
     tally.seed = chosen_seed()
-    world = World(shop, tally.seed)
+    world = World(shop, tally.seed, bold=True)
     world.create()
     deadline = time.monotonic() + 60 * float(os.environ.get("TRUCKER_SOAK_MINUTES", "10"))
-    campaign = Misfortunes(tmp_path / "project", shop, warehouse, world)
+    campaign = Misfortunes(tmp_path / "project", shop, warehouse, world, tally)
     suffered: list[str] = []
     try:
         while time.monotonic() < deadline:
@@ -176,6 +217,7 @@ def test_the_world_and_its_misfortunes(tmp_path: Path, shop: Database, warehouse
                 campaign.alive()
             campaign.assert_equal()
             tally["quiet points"] += 1
+            campaign.arm()
             campaign.alive()
     except BaseException as error:
         error.add_note(f"after {world.steps} steps and {', '.join(suffered)}")

@@ -29,7 +29,7 @@ from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Truck, room
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Renames, Truck, room
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
@@ -160,6 +160,7 @@ class _Attempt:
         self._left: dict[tuple[str, TableId], TruckerError] = {}
         self._looks: dict[TableId, Look] = {}
         self._recipes: dict[tuple[str, TableId], Recipe] = {}
+        self._renames: dict[tuple[str, TableId], Renames] = {}
 
     def run(self) -> list[tuple[Need, TruckerError]]:
         """Copy; what is left to be copied, and why."""
@@ -212,7 +213,9 @@ class _Attempt:
             chunks = {}
             for name, source in tables.items():
                 readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
-                columns = [c for c in source.schema.names if any(reader.takes(c) for reader in readers)]
+                names = {number: called for called, number in self._looks[name].numbers.items()}
+                keys = {called for reader in readers for called in reader.key_by(names)}
+                columns = [c for c in source.schema.names if c in keys or any(r.chooses(c) for r in readers)]
                 try:
                     chunks[name] = plan_chunks(connection, source, size, columns=columns, where=readers[0].where)
                 except SourceUnavailable as error:
@@ -254,6 +257,7 @@ class _Attempt:
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
             self._copier.known.put(truck.name, {table: reading.known for table, (reading, _) in made.items()})
+            self._renames |= {(truck.name, table): reading.renames for table, (reading, _) in made.items()}
             targets[truck.destination] += [target for _, target in made.values()]
         return targets
 
@@ -305,8 +309,10 @@ class _Attempt:
         for name, own in targets.items():
             for target in own:
                 if target.truck not in self._failures and self._is_done(target):
-                    recipe = self._recipes.get((target.truck, target.source.table))
-                    readers[target.source.table].append(Assignment(name, target, self._exported.lsn, recipe=recipe))
+                    slot = (target.truck, target.source.table)
+                    renames, recipe = self._renames[slot], self._recipes.get(slot)
+                    assignment = Assignment(name, target, self._exported.lsn, renames, recipe=recipe)
+                    readers[target.source.table].append(assignment)
         pairs = [(chunk, assignments) for table, assignments in readers.items() for chunk in chunks[table]]
         return [CopyPart(index, chunk, assignments) for index, (chunk, assignments) in enumerate(pairs)]
 

@@ -33,13 +33,17 @@ RECEIPTS: Final = 32 << 20
 Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """The columns' names in a shape of the stream, and the names to read them by."""
 
+OwnShapes = Mapping[tuple[Column, ...], TableSchema]
+"""A shape's columns as the stream tells them, and the same with what the catalogue knows of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """One input table of a truck: what is taken of it and where it goes.
 
     `only` empty means all columns but `excepted`; the key's columns are always taken. `named` says that the truck names
-    the table; otherwise a pattern chose it.
+    the table; otherwise a pattern chose it. `key` has the names of when the run began,
+    `key_numbers` hold for life.
     """
 
     source: TableId
@@ -51,18 +55,26 @@ class Table:
     unfit: tuple[tuple[str, Unfit], ...] = ()
     schema_changes: SchemaChanges = SchemaChanges.APPLY
     named: bool = True
+    key_numbers: tuple[int, ...] = ()
 
     def takes(self, column: str) -> bool:
-        if column in self.key:
-            return True
+        return column in self.key or self.chooses(column)
+
+    def chooses(self, column: str) -> bool:
+        """Whether the truck takes a column of this name that is not of the key."""
         return column in self.only if self.only else column not in self.excepted
+
+    def key_by(self, names: Mapping[int, str]) -> tuple[str, ...]:
+        """The key under the names that its columns have by number; the name of old for one that is not there."""
+        return tuple(names.get(number, name) for number, name in zip(self.key_numbers, self.key, strict=True))
 
     def target(self, truck: str, schema: TableSchema) -> Target:
         """The target for the table as `schema` describes it now."""
-        columns = tuple(column for column in schema.columns if self.takes(column.name))
+        key = frozenset(schema.key)
+        columns = tuple(c for c in schema.columns if c.name in key or self.chooses(c.name))
         names = {column.name for column in columns}
         unfit = tuple(each for each in self.unfit if each[0] in names)
-        source = TableSchema(schema.table, columns, self.key)
+        source = TableSchema(schema.table, columns, schema.key)
         return Target(truck, source, self.output, unfit, self.schema_changes)
 
 
@@ -134,14 +146,16 @@ class Recipe:
 class Assignment:
     """One target's share of a batch: its changes whose commit is not below `after`.
 
-    `renames` has the names to read a shape's columns by, where the target's are not the stream's. With a `recipe` the
-    target's rows are made by it.
+    `renames` has the names to read a shape's columns by, where the target's are not the stream's. `own` are the shapes
+    as the stream tells them, and what to make of each, where every change is to stay in its own; otherwise all are
+    brought into the target's. With a `recipe` the target's rows are made by it.
     """
 
     destination: str
     target: Target
     after: Lsn
     renames: Renames = ()
+    own: OwnShapes = field(default_factory=dict)
     recipe: Recipe | None = None
 
     @property

@@ -111,6 +111,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             tuple(sorted((column, said.unfit) for column, said in config.output.columns.items())),
             config.schema_changes,
             named=name in missing_tables(config.input.tables, ()),
+            key_numbers=table.key_numbers,
         )
     letters = config.dead_letters_max if config.on_error == "dead_letter" else None
     shared = len({table.output for table in resolved.values()}) < len(resolved)

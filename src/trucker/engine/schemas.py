@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables
-from trucker.engine.plan import Renames, Table
+from trucker.engine.plan import OwnShapes, Renames, Table
 from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten, shape_of
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.catalog import SourceType
@@ -24,6 +24,9 @@ from trucker.postgres.shape import Look, SeenColumn
 from trucker.sinks.base import Target
 
 log = logging.getLogger("trucker.shapes")
+
+UNKNOWN = "unknown"
+"""The former type of a column that the destination has, or may have, from a time that nothing is stored of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Reading:
     """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
 
     `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
-    nothing of the batch is written to it.
+    nothing of the batch is written to it. `own` is for who keeps every change in its own shape, which takes no reading.
     """
 
     target: Target
@@ -53,6 +56,7 @@ class Reading:
     known: Known
     shapes: Shapes = ()
     again: str = ""
+    own: OwnShapes = field(default_factory=dict)
 
     @property
     def doubtful(self) -> bool:
@@ -71,6 +75,10 @@ class Reading:
         others = {c.name: c.was_name for c in self.target.source.columns if c.name in names and c.was_name}
         if not others:
             return self
+        # A new column may have a name that is still another one's there: it has no place.
+        clash = frozenset(others.values()) & (frozenset(self.target.source.names) - others.keys())
+        if clash:
+            return self.without(clash).called_as_before(names)
         source = self.target.source
         columns = tuple(replace(c, name=others.get(c.name, c.name), was_name="") for c in source.columns)
         key = tuple(others.get(name, name) for name in source.key)
@@ -91,7 +99,9 @@ class Reading:
             self,
             target=replace(self.target, source=source),
             numbers=tuple(number for number, column in pairs if column.name not in names),
-            known=replace(self.known, left_out=frozenset(n for n, column in pairs if column.name in names)),
+            known=replace(
+                self.known, left_out=self.known.left_out | {n for n, column in pairs if column.name in names}
+            ),
         )
 
 
@@ -105,10 +115,11 @@ class Schemas:
         self._lock = threading.Lock()
 
     def read(
-        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None]
+        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None], *, own: bool = False
     ) -> tuple[Reading, bool]:
         """What the table's Relation messages of a batch mean, in log order; and whether that is news.
 
+        `own` asks for `Reading.own`, which is there though nothing else may be sure.
         Raises `SourceError` where the rows are of another table than the one that was copied.
         """
         with self._lock:
@@ -118,13 +129,15 @@ class Schemas:
             relations = [parse_relation(message) for message in messages]
             described = self._describe(table.source, tuple(c for r in relations for c in r.columns))
             before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
-            return _Judge(truck, table, before, described, xid).read(relations), True
+            return _Judge(truck, table, before, described, xid).read(relations, own=own), True
 
     def settle(self, truck: str, table: TableId, message: bytes, reading: Reading) -> None:
         """Rows have been committed in this shape."""
         with self._lock:
             self._known.put(truck, {table: reading.known})
-            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:]))
+            last = parse_relation(message).columns
+            own = {columns: schema for columns, schema in reading.own.items() if columns == last}
+            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
     def examine(self, truck: str, table: Table, now: Look | None) -> str:
         """Why the table must be copied again, by a look at it when all before has been applied; "" where it need not.
@@ -177,19 +190,39 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
 
     `before` is what it was when the destination's table was made for it, if it has been: types may have changed since.
     """
-    target = table.target(truck, schema)
+    key = table.key_by({number: name for name, number in look.numbers.items()})
+    target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
+    shapes = ((target.source.columns, numbers),)
+    known = Known(look, frozenset(numbers))
     if before is not None and before.look.oid == look.oid:
-        columns = tuple(_with_former_type(c, n, before) for c, n in zip(target.source.columns, numbers, strict=True))
+        there = _types_there(before)
+        columns = tuple(_as_it_was(c, n, before, there) for c, n in zip(target.source.columns, numbers, strict=True))
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
-    return Reading(target, numbers, Known(look, frozenset(numbers)))
+        known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
+    return Reading(target, numbers, known, shapes)
 
 
-def _with_former_type(column: Column, number: int, before: Known) -> Column:
-    seen = before.look.by_number.get(number)
-    if seen is None or (seen.column.type_oid, seen.column.typmod) == (column.type_oid, column.typmod):
-        return column
-    return replace(column, was_type=seen.column.type_name)
+def _types_there(before: Known) -> dict[str, str]:
+    """The columns that the destination has, with the types that were theirs at the source."""
+    own = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
+    return {**dict.fromkeys(before.dropped, UNKNOWN), **{name: column.type_name for name, column in own if name}}
+
+
+def _as_it_was(column: Column, number: int, before: Known, there: Mapping[str, str]) -> Column:
+    """The column with the name and the type that it has at the destination, where they are others.
+
+    A name may have been another column's there: it is that one's type that counts then. One that is new since may have
+    been added there for rows that were never committed.
+    """
+    called = before.name_at_destination(number)
+    new = UNKNOWN if number not in before.look.by_number else ""
+    was_type = there.get(column.name, there.get(called or "", new))
+    return replace(
+        column,
+        was_name=called if called and called != column.name else "",
+        was_type=was_type if was_type != column.type_name else "",
+    )
 
 
 def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) -> Known:
@@ -212,7 +245,7 @@ class _Judge:
         self._types = described.types
         self._xid = xid
 
-    def read(self, relations: Sequence[Relation]) -> Reading:
+    def read(self, relations: Sequence[Relation], *, own: bool) -> Reading:
         for relation in relations:
             self._same_table(relation)
         final = relations[-1].columns
@@ -221,14 +254,58 @@ class _Judge:
             self._check_names(final, numbers[-1])
         except Doubt as doubt:
             numbers = [tuple(-1 - i for i in range(len(relation.columns))) for relation in relations]
-            return self._reading(final, numbers[-1], (), str(doubt))
+            if own:
+                self._check_choice(final)
+            reading = self._reading(relations[-1], numbers[-1], (), str(doubt))
+            return replace(reading, known=self._before, own=self._own(relations, numbers) if own else {})
         shapes = tuple((relation.columns, each) for relation, each in zip(relations, numbers, strict=True))
-        reading = self._reading(final, numbers[-1], shapes, "")
-        return replace(reading, again=self._why_again(reading, numbers))
+        reading = self._reading(relations[-1], numbers[-1], shapes, "")
+        again = self._why_again(reading, numbers)
+        return replace(reading, again=again, own=self._own(relations, numbers) if own else {})
+
+    def _own(self, relations: Sequence[Relation], numbers: Sequence[Numbers]) -> OwnShapes:
+        """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
+        return {
+            relation.columns: TableSchema(
+                self._table.source,
+                tuple(
+                    self._typed(column)
+                    for column, number in zip(relation.columns, each, strict=True)
+                    if column.name in self._key(relation, each) or self._takes(column.name, number)
+                ),
+                self._key(relation, each),
+            )
+            for relation, each in zip(relations, numbers, strict=True)
+        }
+
+    def _check_choice(self, shape: Sequence[Column]) -> None:
+        """Where no number is sure, a column that truck.yml names must be there: it may have another name (I8, I10)."""
+        named = self._table.only | self._table.excepted
+        gone = named & self._before.look.numbers.keys() - {column.name for column in shape}
+        if gone:
+            raise SourceError(
+                f"truck {self._truck}: column {min(gone)} of {self._table.source}, which its truck.yml names, is gone,"
+                " or has another name now",
+                remedy="write the new name in only_columns or except_columns of its truck.yml, or leave the column out"
+                " there; then trucker run",
+                code="TRK253",
+            )
+
+    def _key(self, relation: Relation, numbers: Numbers) -> tuple[str, ...]:
+        """The key's names in a shape: by number, or, where no number is sure, as the stream or a look has them."""
+        table, names = self._table, {n: column.name for n, column in zip(numbers, relation.columns, strict=True)}
+        if names.keys() >= frozenset(table.key_numbers):
+            return table.key_by(names)
+        if relation.identity == "d" and relation.key_columns:
+            return relation.key_columns
+        looks = [each.by_number for each in (self._before.look, self._now) if each is not None]
+        found = [table.key_by({n: seen.column.name for n, seen in each.items()}) for each in looks]
+        return next((key for key in found if frozenset(key) <= frozenset(names.values())), table.key_by(names))
 
     def _check_names(self, shape: Sequence[Column], numbers: Numbers) -> None:
         """A name that the destination has for another column leaves open whether it has been renamed there."""
         there = {self._before.name_at_destination(number): number for number in self._before.taken}
+        there = {**dict.fromkeys(self._before.dropped, 0), **there}
         for column, number in zip(shape, numbers, strict=True):
             known = number in self._before.look.by_number
             if known and there.get(column.name, number) != number:
@@ -240,17 +317,16 @@ class _Judge:
         plain = [(c.name, c.type_oid, c.typmod) for c in first] == [(c.name, c.type_oid, c.typmod) for c in shape]
         return numbers_of(shape, look, self._now, None if plain else self._xid(), self._before.taken)
 
-    def _reading(self, shape: Sequence[Column], numbers: Numbers, shapes: Shapes, again: str) -> Reading:
-        before = self._before
+    def _reading(self, relation: Relation, numbers: Numbers, shapes: Shapes, again: str) -> Reading:
+        before, shape = self._before, relation.columns
         columns, taken = [], []
         for column, number in zip(shape, numbers, strict=True):
             if self._takes(column.name, number):
                 columns.append(self._column(column, number))
                 taken.append(number)
-        names = {number: column.name for number, column in zip(numbers, shape, strict=True)}
         passing = {column.name for column, number in zip(columns, taken, strict=True) if number < 0}
         dropped = before.dropped | self._dropped(numbers) | passing
-        source = TableSchema(self._table.source, tuple(columns), self._key(names))
+        source = TableSchema(self._table.source, tuple(columns), self._key(relation, numbers))
         here = sorted(dropped - {column.name for column in columns})
         known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped)
         target = replace(
@@ -264,8 +340,7 @@ class _Judge:
         """The column with what the catalogue knows of it, and what it was before."""
         seen = self._now.by_number.get(number) if self._now else None
         before = self._before.look.by_number.get(number)
-        kind = self._types.get((column.type_oid, column.typmod), SourceType())
-        named = replace(column, type_name=kind.name, definition=kind.definition)
+        named = self._typed(column)
         if seen is not None and seen.column.type_oid == column.type_oid:
             said = seen.column
             named = replace(named, not_null=said.not_null, missing_value=said.missing_value, labels=said.labels)
@@ -276,9 +351,13 @@ class _Judge:
         other = (before.column.type_oid, before.column.typmod) != (column.type_oid, column.typmod)
         return replace(named, was_name=was_name, was_type=before.column.type_name if other else "")
 
+    def _typed(self, column: Column) -> Column:
+        kind = self._types.get((column.type_oid, column.typmod), SourceType())
+        return replace(column, type_name=kind.name, definition=kind.definition)
+
     def _takes(self, name: str, number: int) -> bool:
         """A column that is renamed must stay what it was to the truck: in, or out (I8, I10)."""
-        takes = self._table.takes(name)
+        takes = number in self._table.key_numbers or self._table.chooses(name)
         seen = self._before.look.by_number.get(number)
         if seen is not None and seen.column.name != name and takes != (number in self._before.taken):
             raise SourceError(
@@ -293,15 +372,6 @@ class _Judge:
         """What the destination has of columns that are no more. Unpublished ones are not taken."""
         gone = self._before.taken - frozenset(numbers)
         return frozenset(name for number in gone if (name := self._before.name_at_destination(number)))
-
-    def _key(self, names: Mapping[int, str]) -> tuple[str, ...]:
-        """The key by the names of this shape: it was read from the catalogue at the start of the run."""
-        found = []
-        for name in self._table.key:
-            looks = [look for look in (self._now, self._before.look) if look is not None and name in look.numbers]
-            called = [names[look.numbers[name]] for look in looks if look.numbers[name] in names]
-            found.append(called[0] if called else name)
-        return tuple(found)
 
     def _look(self, shape: Sequence[Column], numbers: Numbers) -> Look:
         """The table with the columns of this shape, and all else as the catalogue has it."""
@@ -350,7 +420,7 @@ class _Judge:
         """Columns that are there by now, were not when rows were last written, and that the truck takes."""
         now = self._now.columns if self._now else ()
         known = self._before.look.by_number
-        return {seen.number for seen in now if seen.number not in known and self._table.takes(seen.column.name)}
+        return {seen.number for seen in now if seen.number not in known and self._table.chooses(seen.column.name)}
 
     def _same_table(self, relation: Relation) -> None:
         known = self._before.look

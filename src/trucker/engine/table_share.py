@@ -120,21 +120,25 @@ def _share(
     destination: Destination,
     recipes: Recipes,
 ) -> TableShare:
-    reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid)
-    if destination.keeps_changes:
+    kept = destination.keeps_changes
+    reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid, own=kept)
+    if kept:
         reading = replace(reading, again="")
     if not reading.again and (made := recipes.of(run.truck, reading.target)):
         target, recipe = made
         left = destination.prepare(target)
         target = replace(target, source=target.source.only([n for n in target.source.names if n not in left]))
         after = _after(run, table, lane)
-        assignment = Assignment(destination.name, target, after, reading.renames, recipe)
+        assignment = Assignment(destination.name, target, after, reading.renames, recipe=recipe)
         return TableShare(run, messages[-1], reading, news, assignment)
     if news and not reading.doubtful and run.truck.config is None:
         reading = replace(reading, target=replace(reading.target, stale=bool(reading.again)))
         reading = fit(reading, destination.prepare)
-        if not reading.again and not destination.keeps_changes:
+        if not reading.again and not kept:
             reading = replace(reading, again=_found_place(reading, schemas))
+    if kept:
+        assignment = Assignment(destination.name, reading.target, _after(run, table, lane), own=reading.own)
+        return TableShare(run, messages[-1], reading, news, assignment)
     if not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
         return TableShare(run, messages[-1], reading, news, assignment)

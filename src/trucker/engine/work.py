@@ -24,7 +24,6 @@ from trucker.engine.plan import (
     CopyPart,
     Failure,
     Outcome,
-    Renames,
     SinkSpec,
     StreamBatch,
     StreamPart,
@@ -36,7 +35,7 @@ from trucker.engine.steps import make, make_copy
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.failpoint import reach
 from trucker.postgres.connect import connect
-from trucker.postgres.pgoutput import decode
+from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
 from trucker.rows import Rows, concat_rows
 from trucker.sinks.base import Receipt, Sink, Work
@@ -181,7 +180,7 @@ def _make_copy(
     """As `_make`, for a chunk: its pieces stream through to the sink, and wait together for Spark SQL."""
     assert assignment.recipe is not None
     try:
-        made = make_copy(batch, part.chunk, assignment, iter(pieces))
+        made = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
         if assignment.recipe.spark is None:
             changes = (changes for each in made for changes in each.changes)
             _write(batch, part.index, assignment, changes, receipts, failures)
@@ -193,7 +192,14 @@ def _make_copy(
         failures.append(Failure(truck, _reason(error, f"the rules and SQL of truck {truck}"), table))
 
 
+def _called(piece: CopiedRows, assignment: Assignment) -> CopiedRows:
+    for columns, others in assignment.renames:
+        piece = piece.called(dict(zip(columns, others, strict=True)))
+    return piece
+
+
 def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
+    piece = _called(piece, assignment)
     names = assignment.reads.names
     return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)
 
@@ -233,35 +239,48 @@ Tables = Mapping[TableId, Sequence[Changes]]
 
 
 def _alike(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
-    """Assignments that read their tables' columns by the same names: nearly always all of them."""
-    groups: dict[Renames, list[Assignment]] = defaultdict(list)
+    """Assignments that read each table by the same names and the same key: nearly always all of them."""
+    groups: list[dict[TableId, list[Assignment]]] = []
     for assignment in assignments:
-        groups[assignment.renames].append(assignment)
-    return list(groups.values())
+        table = assignment.target.source.table
+        group = next((g for g in groups if table not in g or _reads(g[table][0]) == _reads(assignment)), None)
+        if group is None:
+            groups.append(group := {})
+        group.setdefault(table, []).append(assignment)
+    return [[assignment for own in group.values() for assignment in own] for group in groups]
+
+
+def _reads(assignment: Assignment) -> tuple[object, ...]:
+    """What has to be the same in assignments of one table that are decoded together."""
+    return assignment.target.source.key, assignment.renames, _shape_keys(assignment)
+
+
+def _shape_keys(assignment: Assignment) -> ShapeKeys:
+    key = assignment.target.source.key
+    return {columns: schema.key for columns, schema in assignment.own.items() if schema.key != key}
 
 
 def _load(batch: StreamBatch, part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
     """Every change of the part's blocks that these want, in order."""
     reader = LogReader(batch.log)
-    keys, after, renames = _wanted(assignments)
+    keys, after = _wanted(assignments)
+    renames = {each.target.source.table: each.renames for each in assignments if each.renames}
+    shape_keys = {each.target.source.table: _shape_keys(each) for each in assignments if each.own}
     tables: dict[TableId, list[Changes]] = defaultdict(list)
     for ref in part.blocks:
-        for changes in decode(reader.read(ref), keys, after=after, renames=renames):
+        for changes in decode(reader.read(ref), keys, after=after, renames=renames, shape_keys=shape_keys):
             tables[changes.schema.table].append(changes)
     return tables
 
 
-def _wanted(
-    assignments: Sequence[Assignment],
-) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn], dict[TableId, Renames]]:
+def _wanted(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn]]:
     keys: dict[TableId, tuple[str, ...]] = {}
     after: dict[TableId, Lsn] = {}
     for assignment in assignments:
         table = assignment.reads.table
         keys[table] = assignment.reads.key
         after[table] = min(after.get(table, assignment.after), assignment.after)
-    renames = {each.target.source.table: each.renames for each in assignments if each.renames}
-    return keys, after, renames
+    return keys, after
 
 
 class _Shares:
@@ -273,12 +292,19 @@ class _Shares:
 
     def of(self, assignment: Assignment, *, compacted: bool) -> list[Changes]:
         source = assignment.reads
+        if assignment.own:
+            return [changes for changes in self._own(assignment) if len(changes)]
         found = (source.table, assignment.after, source, compacted)
         if found not in self._done:
             shaped = self._shaped(source, assignment.after)
             net = compact(shaped) if compacted and shaped else shaped
             self._done[found] = [changes for changes in net if len(changes)]
         return self._done[found]
+
+    def _own(self, assignment: Assignment) -> Iterator[Changes]:
+        """Every change as it is."""
+        for changes in self._tables.get(assignment.target.source.table, ()):
+            yield _since(changes, assignment.after).reshaped(assignment.own[changes.schema.columns])
 
     def _shaped(self, source: TableSchema, after: Lsn) -> list[Changes]:
         parts = (_since(changes, after) for changes in self._tables.get(source.table, ()))

@@ -7,7 +7,7 @@ out qualified with their schema.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -63,7 +63,7 @@ _COLUMNS = """
            a.attnotnull and not exists (
              select from pg_constraint k
               where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey = array[a.attnum]),
-           case when a.atthasmissing then array_to_string(a.attmissingval, '') end
+           case when a.atthasmissing then array_to_string(a.attmissingval, '') end, a.attnum::int
       from pg_attribute a
      where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
      order by a.attnum"""
@@ -76,19 +76,25 @@ _IDENTITIES = """
         select i.inhrelid from leaves l join pg_inherits i on i.inhparent = l.oid
           join pg_class c on c.oid = i.inhrelid and c.relispartition)
     select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
-           coalesce(x.names, '{}') as names, coalesce(x.key, '{}') as key
+           coalesce(x.names, '{}') as names, coalesce(x.key, '{}') as key, coalesce(x.numbers, '{}') as numbers
       from leaves l
       join pg_class c on c.oid = l.oid
       join pg_namespace n on n.oid = c.relnamespace
       left join lateral (
         select max(k.names) filter (where i.indisprimary and i.indimmediate and i.indisvalid) as key,
+               max(k.numbers) filter (
+                 where i.indimmediate and i.indisvalid
+                   and case c.relreplident when 'i' then i.indisreplident and i.indisunique and i.indpred is null
+                       else i.indisprimary end
+               ) as numbers,
                max(k.names) filter (
                  where i.indimmediate and i.indisunique and i.indisvalid and i.indpred is null
                    and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
                ) as names
           from pg_index i
           cross join lateral (
-            select array_agg(a.attname::text order by u.ordinality) as names
+            select array_agg(a.attname::text order by u.ordinality) as names,
+                   array_agg(a.attnum::int order by u.ordinality) as numbers
               from unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality u(attnum, ordinality)
               join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum) k
          where i.indrelid = c.oid) x on true
@@ -134,8 +140,8 @@ class SourceTable:
     partition it is of; all columns under FULL, none where rows cannot be identified. `generated` columns are
     computed by the server and not part of `schema`, unless the publication sends them. `hidden` are those for which
     PostgreSQL refuses to change a row that is identified as a whole, because its old tuple could not be sent whole.
-    `bytes` counts the rows with their TOAST, not indexes. `toastable` columns may hold values that an update does not
-    send where it leaves them as they are.
+    `bytes` counts the rows with their TOAST, not indexes. `key_numbers` are the key's columns by the number each keeps
+    for life. `toastable` columns may hold values that an update does not send where it leaves them as they are.
     """
 
     schema: TableSchema
@@ -148,6 +154,7 @@ class SourceTable:
     leaves: tuple[Leaf, ...]
     generated: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    key_numbers: tuple[int, ...] = ()
     toastable: tuple[str, ...] = ()
 
     @property
@@ -175,7 +182,7 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
     row = _find(connection, table)
     _refuse_kind(table, row["relkind"], row["relpersistence"], row["relispartition"])
     relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
-    columns, generated = _load_columns(connection, row["oid"], _sent(connection, publication, table))
+    columns, generated, numbers = _load_columns(connection, row["oid"], _sent(connection, publication, table))
     if not columns:
         raise SourceError(
             f"table {table} has no column that could be replicated",
@@ -188,8 +195,11 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
     for found in relations:
         _refuse_kind(TableId(found["nspname"], found["relname"]), found["relkind"], found["relpersistence"], False)
     identity_columns = _common(leaves, names) if leaves else _leaf(root, names).identity_columns
+    # A column may have been renamed since the identities were read.
+    called = {number: name for name, number in numbers.items()}
+    key = tuple(called.get(number, name) for name, number in zip(_key(root), root["numbers"], strict=True))
     return SourceTable(
-        TableSchema(table, columns, _key(root)),
+        TableSchema(table, columns, key),
         row["oid"],
         row["relreplident"],
         identity_columns,
@@ -199,6 +209,7 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
         leaves,
         generated,
         generated if connection.info.server_version >= _SINCE_HIDDEN else (),
+        tuple(root["numbers"]),
         _toastable(connection, [found["oid"] for found in relations], names),
     )
 
@@ -282,34 +293,6 @@ def source_types(connection: Connection, types: Iterable[tuple[int, int]]) -> di
     return {(oid, typmod): SourceType(name, made.get(resolved, "")) for oid, typmod, name, resolved in rows}
 
 
-@translated("reading the catalogue")
-def describe(connection: Connection, table: TableId, columns: Sequence[Column]) -> TableSchema:
-    """Columns known from the stream only, with their type names, and what today's catalogue says of those still there.
-
-    The table may have been altered, renamed or dropped since the stream described it: what is not found stays open.
-    """
-    types = source_types(connection, ((column.type_oid, column.typmod) for column in columns))
-    row = next(iter(_rows(connection, _TABLE, [table.schema, table.name])), None)
-    known: dict[str, Column] = {}
-    key: tuple[str, ...] = ()
-    if row is not None:
-        sent = frozenset(column.name for column in columns)
-        known = {column.name: column for column in _load_columns(connection, row["oid"], sent)[0]}
-        relations = _rows(connection, _IDENTITIES, {"oid": row["oid"]})
-        key = _key(next(found for found in relations if found["oid"] == row["oid"]))
-    described = tuple(_described(column, types, known.get(column.name)) for column in columns)
-    present = {column.name for column in columns}
-    return TableSchema(table, described, key if set(key) <= present else ())
-
-
-def _described(column: Column, types: dict[tuple[int, int], SourceType], known: Column | None) -> Column:
-    found = types.get((column.type_oid, column.typmod), SourceType())
-    named = replace(column, type_name=found.name, definition=found.definition)
-    if known is None or known.type_oid != column.type_oid:
-        return named
-    return replace(named, not_null=known.not_null, missing_value=known.missing_value)
-
-
 def _find(connection: Connection, table: TableId) -> dict[str, Any]:
     rows = _rows(connection, _TABLE, [table.schema, table.name])
     if not rows:
@@ -338,18 +321,22 @@ def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -
     raise SourceError(f"{table} is {what}", remedy=remedy, code="TRK211")
 
 
-def _load_columns(connection: Connection, oid: int, sent: frozenset[str]) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The replicated columns, generated ones only where they are `sent`; and the generated ones that are not."""
+def _load_columns(
+    connection: Connection, oid: int, sent: frozenset[str]
+) -> tuple[tuple[Column, ...], tuple[str, ...], dict[str, int]]:
+    """The replicated columns, generated ones only where they are `sent`; the generated ones that are not; and the
+    numbers of all."""
     rows = connection.execute(_COLUMNS, [oid]).fetchall()
     taken = [row for row in rows if not row[3] or row[0] in sent]
     types = source_types(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
     columns = tuple(
         Column(name, type_oid, typmod, found.name, not_null, missing, found.definition)
-        for name, type_oid, typmod, _, not_null, missing in taken
+        for name, type_oid, typmod, _, not_null, missing, _ in taken
         for found in [types.get((type_oid, typmod), SourceType())]
     )
     present = {column.name for column in columns}
-    return columns, tuple(row[0] for row in rows if row[3] and row[0] not in present)
+    hidden = tuple(row[0] for row in rows if row[3] and row[0] not in present)
+    return columns, hidden, {row[0]: row[-1] for row in rows}
 
 
 def _toastable(connection: Connection, oids: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:

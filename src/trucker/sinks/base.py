@@ -44,7 +44,7 @@ is a `DataError` that names the row's key; of a truck in `Batch.dead_letters` it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -118,6 +118,20 @@ class Target:
     def unfit_of(self, column: str) -> Unfit | None:
         """The column's policy; None where the truck does not say (an error, unless a sink has a lossless form)."""
         return dict(self.unfit).get(column)
+
+    def renames(self, present: Collection[str]) -> list[tuple[str, str]]:
+        """The old and the new names of columns to rename where a table has these, in an order that works.
+
+        A column whose new name is taken stays what it is: its rows come again.
+        """
+        there, found = set(present), []
+        due = {c.name: c.was_name for c in self.source.columns if c.was_name}
+        while moves := [(old, new) for new, old in due.items() if old in there and new not in there]:
+            old, new = moves[0]
+            there ^= {old, new}
+            del due[new]
+            found.append((old, new))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

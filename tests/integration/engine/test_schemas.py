@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences
 from fixtures.waiting import wait_until
+from trucker.errors import TruckerError
 
 pytestmark = pytest.mark.spark
 
@@ -83,3 +87,39 @@ def test_a_table_that_is_dropped_while_its_changes_wait(
         assert destination.query("select count(*) from event where n = 9") == [(1,)]
         database.execute("insert into item values (901, 'x')")
         wait_until(lambda: not differences(database, destination, ("item",)))
+
+
+def test_lines_have_the_columns_of_their_own_time_whatever_is_in_doubt(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any, tmp_path: Path
+) -> None:
+    """A key renamed twice, and a column dropped, while nobody looked; both names in one transaction (I8)."""
+    shop.connect({"name": "lines", "adapter": "jsonl", "path": str(tmp_path / "lines")})
+    shop.truck("lines", ["public.item"], {"connection": "lines"})
+    InThread(shop, spark, once=True).join()
+    database.execute(
+        "insert into item values (100, 'first name')",
+        "begin; insert into item values (101, 'before'); alter table item rename id to number;"
+        " insert into item (number, name) values (102, 'after'); commit",
+        "alter table item add column size int default 7",
+        "alter table item drop column name",
+        "update item set size = 8 where number = 101",
+        "alter table item rename number to code",
+        "delete from item where code = 100",
+    )
+    with suppress(TruckerError):  # the replica asks for its own statements, or copies
+        InThread(shop, spark, once=True).join()
+    status = shop.status()
+    assert status is not None
+    assert [truck.error for truck in status.trucks if truck.name == "lines"] == [None]
+    lines = [
+        json.loads(line)
+        for file in sorted((tmp_path / "lines" / "lines").glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    assert [(line["new"], line["key"]) for line in lines if not line.get("snapshot")] == [
+        ({"id": 100, "name": "first name"}, {"id": 100}),
+        ({"id": 101, "name": "before"}, {"id": 101}),
+        ({"number": 102, "name": "after"}, {"number": 102}),
+        ({"number": 101, "size": 8}, {"number": 101}),
+        (None, {"code": 100}),
+    ]

@@ -175,7 +175,7 @@ def confirmed(database: Database) -> Lsn:
 def differences(database: Database, destination: Database, folder: Path) -> list[str]:
     """What is not as at the source: PostgreSQL, DuckDB, and JSON lines when they are all done again."""
     found = []
-    lines = Replayed(folder / "audit" / "audit")
+    lines = Replayed(folder / "audit" / "audit", TABLES)
     with database.connect() as source, destination.connect() as replica:
         lake = duckdb_sums(source, folder / "lake.duckdb", "public", TABLES)
         for table in TABLES:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import psycopg
 import pytest
 
 from fixtures.pg import Database
-from trucker.change import Column, TableId, TableSchema
+from trucker.change import TableId
 from trucker.errors import SourceError
 from trucker.postgres.catalog import (
     SourceTable,
     SourceType,
-    describe,
     identity_problem,
     list_tables,
     load_table,
@@ -218,38 +214,6 @@ def test_a_not_null_that_is_not_validated_is_none(database: Database) -> None:
     assert not load(database, "t").schema.column("v").not_null
 
 
-def stream_view(schema: TableSchema) -> list[Column]:
-    """The columns as a Relation message has them."""
-    return [Column(column.name, column.type_oid, column.typmod) for column in schema.columns]
-
-
-def test_columns_seen_in_the_stream_are_described(any_database: Database) -> None:
-    any_database.execute(
-        "create domain code as varchar(4)",
-        "create table t (id int primary key, c code not null)",
-        "insert into t values (1, 'x')",
-        "alter table t add column v numeric(8,3) default 1.5",
-    )
-    with connect(any_database.connection, application="test") as connection:
-        schema = load_table(connection, public("t")).schema
-        columns = stream_view(schema)
-        assert describe(connection, public("t"), columns) == schema
-        _alter(connection)
-        later = describe(connection, public("t"), columns)
-        assert later.key == ("id",)
-        assert later.names == schema.names
-        assert later.column("c") == replace(columns[1], type_name="character varying(4)")
-        connection.execute("drop table public.t")
-        gone = describe(connection, public("t"), columns)
-        assert gone.key == ()
-        assert [column.type_name for column in gone.columns] == ["integer", "character varying(4)", "numeric(8,3)"]
-
-
-def _alter(connection: psycopg.Connection[Any]) -> None:
-    """What the table became after the stream described it."""
-    connection.execute("alter table public.t drop column c")
-
-
 def test_types_that_are_gone_have_no_name(database: Database) -> None:
     with connect(database.connection, application="test") as connection:
         assert source_types(connection, [(23, -1), (999_999, -1), (1043, 14)]) == {
@@ -302,3 +266,17 @@ def test_users_types_and_what_they_are_made_of(any_database: Database) -> None:
     }
     columns = load(any_database, "t").schema.columns
     assert {column.name: (column.type_name, column.definition) for column in columns} == made
+
+
+def test_the_numbers_of_a_key(any_database: Database) -> None:
+    """By the index that identifies a row, in its order, whatever the columns are called."""
+    any_database.execute(
+        "create table t (x int, a int, b int not null, c int not null, primary key (c, a))",
+        "alter table t drop column x",
+        "create unique index t_b on t (b)",
+    )
+    assert (load(any_database, "t").schema.key, load(any_database, "t").key_numbers) == (("c", "a"), (4, 2))
+    any_database.execute("alter table t replica identity using index t_b", "alter table t rename column b to d")
+    assert (load(any_database, "t").schema.key, load(any_database, "t").key_numbers) == (("d",), (3,))
+    any_database.execute("create table u (x int)")
+    assert load(any_database, "u").key_numbers == ()

@@ -52,7 +52,8 @@ def test_two_inputs_for_one_output() -> None:
 
 
 def _source(*columns: str) -> Any:
-    return SimpleNamespace(schema=TableSchema(TableId("public", "a"), tuple(Column(c, 25) for c in columns), ("id",)))
+    schema = TableSchema(TableId("public", "a"), tuple(Column(c, 25) for c in columns), ("id",))
+    return SimpleNamespace(schema=schema, key_numbers=(1,))
 
 
 def _takes(name: str, *only: str, where: str | None = None, excepted: tuple[str, ...] = ()) -> Truck:

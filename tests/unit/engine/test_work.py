@@ -236,3 +236,48 @@ def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> No
     assert work.sink_for(one) is work.sink_for(one)
     assert work.sink_for(other) is not made[0]
     assert len(made) == 2
+
+
+@pytest.fixture
+def renamed(tmp_path: Path) -> Path:
+    """One transaction in which the key of a table is renamed, and a row of another one."""
+    folder = tmp_path / "renamed"
+    create_log(folder, wal.SOURCE, Lsn(50))
+    body = [
+        wal.relation(1, "a", ("id", "v")),
+        wal.insert(1, "1", "a1"),
+        wal.relation(1, "a", ("name", "v")),
+        wal.insert(1, "2", "a2"),
+        wal.relation(2, "b", ("id", "v")),
+        wal.insert(2, "1", "b1"),
+    ]
+    with LogWriter(folder, wal.SOURCE) as writer:
+        for message in wal.Transaction(100, 110, body).messages:
+            writer.append(message)
+        writer.flush()
+    return folder
+
+
+def test_changes_that_are_kept_stay_in_their_own_shapes(renamed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own key, though the transaction has two."""
+    sinks = {"x": Notebook(keeps=True)}
+    shapes = [schema("a", "id", "v", key=("id",)), schema("a", "name", "v", key=("name",))]
+    target = Target("x", shapes[1], TableId("x", "a"))
+    own = {tuple(Column(name, 25) for name in shape.names): shape for shape in shapes}
+    outcome = stream(renamed, monkeypatch, sinks, Assignment("x", target, Lsn(0), own=own))[0]
+    assert not outcome.failures
+    assert [(c.schema, c.new.to_pylist()) for _, taken in sinks["x"].given for c in taken] == [  # type: ignore[union-attr]
+        (shapes[0], [{"id": "1", "v": "a1"}]),
+        (shapes[1], [{"name": "2", "v": "a2"}]),
+    ]
+
+
+def test_a_truck_that_reads_a_table_by_another_key_is_read_apart(
+    renamed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it cannot read is its own trouble (I8)."""
+    sinks = {"x": Notebook(), "y": Notebook()}
+    given = assignment("y", "b", key=("id",)), assignment("x", "b", key=("missing",))
+    outcome = stream(renamed, monkeypatch, sinks, *given)[0]
+    assert _values(sinks["y"]) == ["b1"]
+    assert [failure.truck for failure in outcome.failures] == ["x"]

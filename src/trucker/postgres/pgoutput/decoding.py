@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from trucker.change import Changes, Frames, Lsn, Mask, TableId, TableSchema, null_rows
+from trucker.change import Changes, Column, Frames, Lsn, Mask, TableId, TableSchema, null_rows
 from trucker.errors import SourceError
 from trucker.postgres.pgoutput.chunk import Chunk, Part
 from trucker.postgres.pgoutput.relation import Relation
@@ -22,6 +22,9 @@ _SPAN_BYTES = 1 << 30
 Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """The columns' names in a shape, and the names to give them."""
 
+ShapeKeys = Mapping[tuple[Column, ...], tuple[str, ...]]
+"""The columns of a shape as the stream tells them, and those of them that are its key."""
+
 
 def decode(
     frames: Frames,
@@ -29,6 +32,7 @@ def decode(
     *,
     after: Mapping[TableId, Lsn] | None = None,
     renames: Mapping[TableId, Renames] | None = None,
+    shape_keys: Mapping[TableId, ShapeKeys] | None = None,
 ) -> list[Changes]:
     """The changes of the tables in `keys`, by table and shape, in the order of their first change.
 
@@ -36,9 +40,10 @@ def decode(
     `commit_lsn` is below `after[table]` are left out.
 
     `renames[table]` gives, for the columns' names in a shape, those to give them; `keys` are of the latter.
+    `shape_keys[table]` are the keys of shapes that have one of their own.
     """
     run = Run(frames)
-    decoding = _Decoding(run, keys, after or {}, renames or {})
+    decoding = _Decoding(run, keys, after or {}, renames or {}, shape_keys or {})
     found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
     found.sort(key=lambda each: each[0])
     return [changes for _, changes in found]
@@ -53,8 +58,9 @@ class _Decoding:
         keys: Mapping[TableId, tuple[str, ...]],
         after: Mapping[TableId, Lsn],
         renames: Mapping[TableId, Renames],
+        shape_keys: Mapping[TableId, ShapeKeys],
     ) -> None:
-        self.run, self.keys, self.after, self.renames = run, keys, after, renames
+        self.run, self.keys, self.after, self.renames, self.shape_keys = run, keys, after, renames, shape_keys
         self.transactions, self.transaction_of, self.number_of = run.transactions()
 
     def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
@@ -62,6 +68,7 @@ class _Decoding:
         key = self.keys.get(relation.table)
         if key is None:
             return
+        key = self.shape_keys.get(relation.table, {}).get(relation.columns, key)
         if relation.table in self.renames:
             relation = _renamed(relation, self.renames[relation.table])
         schema = _schema(relation, key)

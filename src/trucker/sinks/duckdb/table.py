@@ -80,15 +80,14 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
         refuse_columns(target, table.types, _given(connection, target.table))
     elif target.schema_changes is SchemaChanges.IGNORE:
         return _left_out(target, table)
+    moves = target.renames(table.types)
+    renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
+    table = _renamed(table, moves)
     due = [*_changes(connection, target, table), *_releases(connection, target)]
-    manual = [
-        f"RENAME COLUMN {quote_identifier(column.was_name)} TO {quote_identifier(column.name)}"
-        for column in target.source.columns
-        if column.was_name in table.types and column.name not in table.types
-    ]
+    manual = [*renames, *_retypings(target, table)]
     if target.schema_changes is SchemaChanges.STOP:
         gone = [quote_identifier(name) for name in target.dropped if name in table.types]
-        manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
+        manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
         raise _statements(target, manual)
     for action in due:
@@ -105,6 +104,13 @@ def _given(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
         [table.schema, table.name],
     )
     return [name for (name,) in rows]
+
+
+def _renamed(table: Table, moves: Sequence[tuple[str, str]]) -> Table:
+    types = dict(table.types)
+    for old, new in moves:
+        types[new] = types.pop(old)
+    return Table(table.sql, types)
 
 
 def _left_out(target: Target, table: Table) -> frozenset[str]:
@@ -127,15 +133,28 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
         wanted = _wanted(target, column)
         actual = table.types.get(column.name)
         if actual is None:
-            if column.was_name not in table.types:
-                _check_capitals(target, column.name, table)
-                yield from _added(connection, target, column)
+            _check_capitals(target, column.name, table)
+            yield from _added(connection, target, column)
         elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
             yield _made_text(target, table, column.name)
         elif not holds(actual, wanted):
-            if not widens(actual, wanted):
+            if widens(actual, wanted):
+                yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
+            elif not column.was_type:
                 raise _unfit(target, column.name, actual, wanted)
-            yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
+
+
+def _retypings(target: Target, table: Table) -> Iterator[str]:
+    """Types that are for a person to alter."""
+    for column in target.source.columns:
+        actual, name = table.types.get(column.name), quote_identifier(column.name)
+        if actual is None or not column.was_type or target.unfit_of(column.name) is Unfit.TEXT:
+            continue
+        wanted = _wanted(target, column)
+        if not (holds(actual, wanted) or widens(actual, wanted)):
+            # Rows that come again need not be converted, which may well fail.
+            value = "NULL" if target.stale else f"{name}::VARCHAR::{wanted}"
+            yield f"ALTER COLUMN {name} SET DATA TYPE {wanted} USING {value}"
 
 
 def _statements(target: Target, actions: Sequence[str]) -> SinkError:
@@ -235,11 +254,9 @@ def _same_name(target: Target, name: str, other: str) -> SinkError:
 
 def _unfit(target: Target, name: str, actual: str, wanted: str) -> SinkError:
     column = quote_identifier(name)
-    using = " USING NULL" if target.stale else ""
     return SinkError(
         f"column {name!r} of table {target.table} is {actual}, which cannot hold every {wanted}",
-        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted}{using}"
-        " (or VARCHAR, which holds everything)",
+        remedy=f"ALTER TABLE {target.table.quoted} ALTER {column} TYPE {wanted} (or VARCHAR, which holds everything)",
         code="TRK438",
     )
 

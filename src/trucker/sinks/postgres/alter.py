@@ -7,6 +7,7 @@ table. Nothing is ever dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from trucker.change import Column, SchemaChanges, quote_identifier
 from trucker.errors import SinkError
@@ -20,16 +21,26 @@ Types = Mapping[str, tuple[str, int]]
 
 def alter(session: Session, target: Target, found: DestinationTable, types: Types) -> None:
     """Do what may be done; raise `SinkError` with the statements for what may not, having done nothing."""
+    moves = target.renames(found.columns)
+    renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
+    found = _renamed(found, moves)
     due = list(_additions(target, found, types))
-    manual = list(_manual(target, found, types))
+    manual = [*renames, *_retypings(target, found, types)]
     if target.schema_changes is SchemaChanges.STOP:
         gone = [quote_identifier(name) for name in target.dropped if name in found.columns]
         due = [each for each in due if each not in {f"ALTER COLUMN {name} DROP NOT NULL" for name in gone}]
-        manual, due = [*due, *manual, *(f"DROP COLUMN {name}" for name in gone)], []
+        manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
         raise _statements(target, manual)
     for action in due:
         session.run(_statement(target, action))
+
+
+def _renamed(found: DestinationTable, moves: Sequence[tuple[str, str]]) -> DestinationTable:
+    columns = dict(found.columns)
+    for old, new in moves:
+        columns[new] = columns.pop(old)
+    return replace(found, columns=columns)
 
 
 def _additions(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
@@ -38,8 +49,7 @@ def _additions(target: Target, found: DestinationTable, types: Types) -> Iterato
         name = quote_identifier(column.name)
         own = found.columns.get(column.name)
         if own is None:
-            if column.was_name not in found.columns:
-                yield from _added(column, types[column.name][0])
+            yield from _added(column, types[column.name][0])
             continue
         wanted = types[column.name][0]
         if column.was_type and not holds(own.bare_type, wanted) and widens(wanted, own.bare_type):
@@ -51,7 +61,7 @@ def _additions(target: Target, found: DestinationTable, types: Types) -> Iterato
                 yield f"ALTER TYPE {own.enum} ADD VALUE IF NOT EXISTS {literal(label)}"
     for name, own in found.columns.items():
         left_out = name not in target.source.names and not (own.has_default or own.identity or own.generated)
-        if left_out and own.not_null and name not in {column.was_name for column in target.source.columns}:
+        if left_out and own.not_null:
             yield f"ALTER COLUMN {quote_identifier(name)} DROP NOT NULL"
 
 
@@ -66,13 +76,10 @@ def _added(column: Column, kind: str) -> Iterator[str]:
     yield f"ALTER COLUMN {name} DROP DEFAULT"
 
 
-def _manual(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
-    """What is for a person to run."""
+def _retypings(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
+    """Types that are for a person to alter."""
     for column in target.source.columns:
         own, wanted = found.columns.get(column.name), types[column.name][0]
-        if own is None and column.was_name in found.columns:
-            yield f"RENAME COLUMN {quote_identifier(column.was_name)} TO {quote_identifier(column.name)}"
-            own = found.columns[column.was_name]
         if own is not None and column.was_type and not (holds(own.bare_type, wanted) or widens(wanted, own.bare_type)):
             name = quote_identifier(column.name)
             # Rows that come again need not be converted, which may well fail; an empty table never does.

@@ -256,11 +256,11 @@ def test_a_product_is_stopped(shop: Shop) -> None:
 
 
 def test_a_statement_that_takes_too_long_is_ended(shop: Shop) -> None:
-    timeouts = shop.database.connection.timeouts.model_copy(update={"statement": 0.2})
+    timeouts = shop.database.connection.timeouts.model_copy(update={"statement": 1.0})
     config = shop.database.connection.model_copy(update={"timeouts": timeouts})
     with sql_session(config) as connection:
         query = prepared(connection, "select r.id, pg_sleep(60)::text as x from {{ rows }}", shop.item)
-        with pytest.raises(SourceError, match=r"took longer than 0\.2 s") as caught:
+        with pytest.raises(SourceError, match="took longer than 1 s") as caught:
             run_query(connection, query, items(shop, 1), rows_max=MOST)
     assert (caught.value.code, caught.value.transient) == ("TRK272", False)
 
@@ -332,17 +332,14 @@ def test_mistakes_are_told_before_it_runs(
         ("1 / (r.id - r.id)", "division by zero"),
         ("r.note::int", "invalid text representation"),
         ("public.boom()", "raise exception"),
-        ("('{\"secret\": 1}'::jsonb ->> r.note)::int", None),
         ("(select c.id from customer c)", "cardinality violation"),
     ],
 )
-def test_what_fails_on_rows_is_told_without_their_data(shop: Shop, expression: str, words: str | None) -> None:
+def test_what_fails_on_rows_is_told_without_their_data(shop: Shop, expression: str, words: str) -> None:
     """PostgreSQL's own words for some of these repeat the value (I10)."""
     rows = items(shop, 1)
     rows = Rows(rows.columns, rows.cells.set_column(3, "note", pa.array(["secret"])), rows.op, rows.run)
-    error = shop.failure(f"select {expression} as x from {{{{ rows }}}}", rows) if words else None
-    if error is None:
-        return
+    error = shop.failure(f"select {expression} as x from {{{{ rows }}}}", rows)
     assert (error.code, error.transient) == ("TRK270", False)
     assert error.message == f"trucks/t/input.sql: {words}"
     assert "secret" not in str(error)

@@ -155,6 +155,8 @@ class _Compiler:
         recipe = Recipe(schema, fold, rules, ignores_truncate=config.on_truncate == "ignore")
         unfit = self._truck.tables[schema.table].unfit
         target = replace(plain, source=shape, shared=self._truck.shares, unfit=_fitting(unfit, shape.columns))
+        if rules:
+            target = replace(target, dropped=tuple(rules.called(name) for name in plain.dropped))
         if not config.files:
             self._check_kept()
             return target, recipe

@@ -105,6 +105,13 @@ def test_old_and_new_are_treated_alike_and_the_key_keeps_its_names() -> None:
     assert found.old_kind.tolist() == [OLD_KEY, ord("O"), OLD_KEY]
 
 
+def test_names_may_change_places() -> None:
+    rules = ruled({"rename": {"email": "age", "age": "email"}}, {"rename": {"age": "mail", "gone": "lost"}})
+    ((_, new, _),) = shown(rules.apply(changes(insert({"id": "1", "email": "a@x", "age": "3"}))))
+    assert new == {"id": "1", "mail": "a@x", "email": "3"}
+    assert [rules.called(name) for name in ("email", "age", "gone", "id")] == ["mail", "email", "lost", "id"]
+
+
 def test_values_that_were_not_sent_stay_so() -> None:
     """I7: never NULL."""
     rules = ruled({"mask": {"column": "email"}}, {"rename": {"email": "mail"}}, {"cast": {"doc": "text"}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def test_columns_have_their_policies_under_the_names_that_rules_give() -> None:
     table = Table(TABLE, TABLE, ("id",), unfit=policies)
     truck = Truck("truck", "source", "there", {TABLE: table}, config=config)
     recipes = Recipes(PostgresConnection(name="source"), {"there": False}, 1000)
-    found = recipes.of(truck, table.target("truck", SCHEMA))
+    found = recipes.of(truck, replace(table.target("truck", SCHEMA), dropped=("gone", "n")))
     assert found is not None
+    assert found[0].dropped == ("gone", "number")
     assert found[0].unfit == (("number", Unfit.TEXT),)
     assert found[0].source.names == ("id", "number", "word")

@@ -40,7 +40,8 @@ class RuleSet:
 
     `origin` has, for each column of `schema` that the input has too, its name there. `altered` says which of the
     schema's columns have other values than the input's, and by which kinds of rules. `judged` are the input's columns
-    that filters look at. `skipped` are columns that rules name and the table has not, by the rule's number.
+    that filters look at. `skipped` are columns that rules name and the table has not, by the rule's number. `renames`
+    has the new names that each rule has for columns, in their order.
     """
 
     input: TableSchema
@@ -50,6 +51,13 @@ class RuleSet:
     altered: dict[str, frozenset[str]]
     judged: frozenset[str] = frozenset()
     skipped: tuple[tuple[int, str], ...] = ()
+    renames: tuple[dict[str, str], ...] = ()
+
+    def called(self, name: str) -> str:
+        """What a column of this name comes out as, be it there or not."""
+        for names in self.renames:
+            name = names.get(name, name)
+        return name
 
     @property
     def filters(self) -> bool:
@@ -101,6 +109,7 @@ class _Compiling:
         self.judged: set[str] = set()
         self.skipped: list[tuple[int, str]] = []
         self.constants: set[str] = set()
+        self.renames: list[dict[str, str]] = []
 
     def compile(self, rules: Sequence[RuleConfig]) -> RuleSet:
         for number, rule in enumerate(rules):
@@ -116,6 +125,7 @@ class _Compiling:
             self.altered,
             frozenset(self.judged),
             tuple(self.skipped),
+            tuple(self.renames),
         )
 
     def _of_key(self) -> list[frozenset[str]]:
@@ -291,6 +301,7 @@ class _Compiling:
 
     def _rename(self, number: int, rule: RuleConfig) -> None:
         found = self._columns(number, rule)
+        self.renames.append(rule.rename or {})
         others = {column.name: (rule.rename or {})[column.name] for column in found}
         if not others:
             return

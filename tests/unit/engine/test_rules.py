@@ -13,6 +13,7 @@ import pytest
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_KEY, OPERATIONS, UPDATE, Changes, Column, TableId, TableSchema
 from trucker.config.rules import RuleConfig
 from trucker.engine.rules import RuleSet, compile_rules
+from trucker.engine.sealed import seal, unseal
 from trucker.errors import ConfigError, DataError, SourceError, TruckerError
 from trucker.testing.handmade import changes_of, delete, insert, schema_of, truncate, update
 
@@ -357,3 +358,14 @@ def test_nothing_to_do_costs_nothing() -> None:
     )
     assert len(rules.apply(empty)) == 0
     assert UPDATE not in empty.op
+
+
+def test_a_key_travels_apart_from_what_spark_writes_into_files() -> None:
+    """I10."""
+    rules = ruled({"hash": {"column": "email", "key": "s3cret-key"}})
+    (sealed,), secrets = seal([rules])
+    assert secrets == ("s3cret-key",)
+    assert b"s3cret-key" not in sealed
+    assert "s3cret-key" not in repr(rules)
+    given = changes(insert({"id": "1", "email": "a"}))
+    assert shown(unseal(sealed, secrets).apply(given)) == shown(rules.apply(given))

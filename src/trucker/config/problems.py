@@ -3,8 +3,8 @@
 TRK101  a file is missing or cannot be read     TRK107  a connection that does not exist
 TRK102  not YAML                                TRK108  a name given twice
 TRK103  the template failed                     TRK109  an adapter that cannot do this
-TRK104  an unknown key                          TRK110  a SQL file
-TRK105  a wrong value                           TRK111  no truck
+TRK104  an unknown key                          TRK111  no truck
+TRK105  a wrong value                           TRK130  a name that a SQL file's template does not have
 TRK106  a missing key
 """
 

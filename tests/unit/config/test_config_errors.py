@@ -288,12 +288,6 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "write schema.table",
         ),
         (
-            "input: {connection: main, tables: [a.*]}\noutput: {connection: duck, table: b}\n",
-            "2:1",
-            "many tables cannot go into one",
-            "use schema:",
-        ),
-        (
             "input: {connection: main, table: a}\noutput: {connection: duck, schema_: b}\n",
             "2:28",
             'unknown key "schema_"',
@@ -446,20 +440,22 @@ def test_a_truck_name_that_no_folder_of_state_could_have(mistakes: Mistakes) -> 
     assert "rename the folder" in error.remedy
 
 
-@pytest.mark.parametrize("name", ["input", "transform", "insert", "update", "delete", "output", "Output"])
-def test_sql_files_are_refused(mistakes: Mistakes, name: str) -> None:
-    (error,) = mistakes(files={f"trucks/orders/{name}.sql": "select 1", "trucks/orders/test/case/input.sql": ""})
+@pytest.mark.parametrize("name", ["input", "transform", "insert", "update", "delete", "Output"])
+def test_sql_files_are_templates_that_can_be_read(mistakes: Mistakes, name: str) -> None:
+    """Of the truck's folder; what lies in those of its tests is another's."""
+    files = {f"trucks/orders/{name}.sql": "select *\nfrom {{ rwos }}", "trucks/orders/test/case/input.sql": "{{"}
+    (error,) = mistakes(files=files)
     place, message, remedy = told(error)
-    assert place == f"shop/trucks/orders/{name}.sql"
-    assert message.startswith("this version runs no SQL files")
-    assert f"remove {name}.sql" in remedy
+    assert place == f"trucks/orders/{name}.sql:2:9"
+    assert message == "the template uses rwos, which is not defined"
+    assert remedy == 'did you mean "rows"?'
 
 
 def test_everything_is_told_at_once_in_order(write: Write) -> None:
     folder = write(
         "connections:\n  - {name: main, port: x, hots: y}\n  - {name: duck, adapter: duckdb}\nbatsh: 1\n",
         "input: {connection: nix}\noutput: {connection: duck}\n",
-        files={"b/truck.yml": "input: {connection: main, table: a}\n", "b/input.sql": ""},
+        files={"b/truck.yml": "input: {connection: main, table: a}\n", "b/input.sql": "{{ nix }}"},
     )
     with pytest.raises(ConfigErrors) as caught:
         load_project(folder)
@@ -470,7 +466,7 @@ def test_everything_is_told_at_once_in_order(write: Write) -> None:
         "shop/trucker.yml:4:1",
         "shop/trucks/orders/truck.yml:1:8",
         "shop/trucks/orders/truck.yml:1:21",
-        "shop/b/input.sql",
+        "b/input.sql:1:4",
         "shop/b/truck.yml:1:1",
     ]
     assert caught.value.message == "the project's files have 8 errors"

@@ -89,14 +89,14 @@ class Misfortunes:
 
     def arm(self) -> None:
         """From the next start on it dies at any of these points, too."""
-        self._points = self.world.dice.sample(POINTS, self.world.dice.choice((0, 0, 1, 3, 6)))
+        self._points = self.world.dice.sample(POINTS, self.world.dice.choice((0, 3, 8)))
 
     def disarm(self) -> None:
         self.tally.update(f"killed at {point}" for point in self._strikes.disarm())
         self._points = []
 
     def _started(self) -> TruckerProcess:
-        faults = self._strikes.arm(self._points, 20)
+        faults = self._strikes.arm(self._points, 6)
         return TruckerProcess(self.project, "--log-format", "json", failpoints=faults)
 
     def kill_all(self) -> None:

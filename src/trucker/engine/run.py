@@ -199,6 +199,8 @@ class ProjectRun:
                 last.callback(destination.close)
             for source in self._sources:
                 source.stop()
+                for run in source.runs.values():
+                    run.let_go()
 
     def _handle_signals(self) -> dict[signal.Signals, signal._HANDLER]:
         if threading.current_thread() is not threading.main_thread():

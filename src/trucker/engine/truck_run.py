@@ -45,6 +45,15 @@ class TruckRun:
         """Changes of the table committed below this are at the destination already."""
         return max(self.position, self.floors[table])
 
+    def let_go(self) -> None:
+        """Keep of the error what it says, not the places it passed: their frames hold what was used there, as a
+        connection whose library complains when the process ends before it."""
+        error: BaseException | None = self.error
+        while error is not None:
+            before = error.__cause__ or error.__context__
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            error = before
+
     def reconcile(self, state: TruckState) -> None:
         """Take over what the destination says, after a commit whose outcome was not known.
 

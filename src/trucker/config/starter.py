@@ -51,6 +51,7 @@ connections:
 # retry:
 #   first: 500ms              # waits before something is tried again: the first, and the longest
 #   longest: 30s
+# slow_query_threshold_ms: 1000 # SQL of a truck that takes longer is logged, without data
 """
 
 TRUCK_YML: Final = """\

@@ -120,6 +120,11 @@ class Chain:
         self.by_operation = {op: templates[name] for op, name in BY_OPERATION.items() if name in templates}
         self.lookups = frozenset(name for each in templates.values() for name in each.lookups)
 
+    @property
+    def differs(self) -> bool:
+        """Whether the queries are not the same for every operation."""
+        return bool(self.by_operation) or (self.transform is not None and self.transform.uses_operation)
+
     def tells_operation(self, attempt: Attempt) -> bool:
         """Whether transform.sql gets all rows at once: it says of each what is to be done with it."""
         if self.transform is None or self.transform.uses_operation:

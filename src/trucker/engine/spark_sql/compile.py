@@ -33,7 +33,8 @@ class Compiling:
 
     def plan(self) -> SparkPlan:
         at_once = self._chain.tells_operation(self._attempt)
-        branches = self._chain.branches(self._attempt, ORDER, at_once=at_once)
+        operations = ORDER if self._chain.differs else ORDER[-1:]
+        branches = self._chain.branches(self._attempt, operations, at_once=at_once)
         for branch in branches:
             _refuse_doubles(branch)
         self._same_columns(branches)
@@ -49,7 +50,9 @@ class Compiling:
             passed = origins(branch.frame, [self._rows])
             for field, origin in zip(branch.frame.schema.fields, passed, strict=True):
                 if field.name.lower() != OPERATION:
-                    fields.setdefault(field.name, []).append((branch, field.dataType, origin))
+                    # Spark does not tell capitals apart: a column that is written otherwise is still the same one.
+                    name = origin if origin.lower() == field.name.lower() else field.name
+                    fields.setdefault(name, []).append((branch, field.dataType, origin))
         return tuple(self._one(name, found) for name, found in fields.items())
 
     def _one(self, name: str, found: Sequence[tuple[Branch, DataType, str]]) -> Given:

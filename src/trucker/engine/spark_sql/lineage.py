@@ -6,6 +6,7 @@ union gives two values one number, its first branch's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _UNIONS: Final = frozenset({"Union", "UnionLoop"})
+_NAMING: Final = frozenset({"Project", "Aggregate"})
+_NUMBER: Final = re.compile(r"#(\d+)")
 
 
 def origins(query: DataFrame, rows: Sequence[DataFrame]) -> list[str]:
@@ -25,7 +28,7 @@ def origins(query: DataFrame, rows: Sequence[DataFrame]) -> list[str]:
         kind = node.getClass().getSimpleName()
         if kind in _UNIONS:
             unions.append(node)
-        for each in plan.listed(node.expressions()):
+        for each in plan.listed(node.expressions()) if kind in _NAMING else ():
             if each.getClass().getSimpleName() == "Alias":
                 child = each.child()
                 if child.getClass().getSimpleName() == "AttributeReference":
@@ -46,17 +49,32 @@ def origins(query: DataFrame, rows: Sequence[DataFrame]) -> list[str]:
 
 
 def needed(query: DataFrame, rows: Sequence[str]) -> frozenset[str]:
-    """Which columns of the relation that has just these columns the query has need of, once Spark has pruned it."""
+    """Which columns of the relation that has just these columns the query has need of, once Spark has pruned it.
+
+    A number in use is named by a node above, or reaches the top. Where branches meet by position (a union, and
+    whatever else is no join) all of their columns are in use.
+    """
     plan = _Plan(query)
     found: dict[int, str] = {}
-    used = {number for number, _ in plan.columns(plan.optimized)}
+    used = _numbers(plan.optimized.output())
     for node in plan.nodes(plan.optimized):
-        own = plan.columns(node) if not plan.listed(node.children()) else []
-        if [name for _, name in own] == list(rows):
-            found.update(own)
-        else:
-            used |= {each.exprId().id() for each in plan.listed(node.references().toSeq())}
+        kind = node.getClass().getSimpleName()
+        if kind == "LogicalRDD":
+            own = plan.columns(node)
+            if [name for _, name in own] == list(rows):
+                found.update(own)
+            continue
+        used |= _numbers(node.references())
+        children = plan.listed(node.children())
+        met = children if len(children) > 1 and kind != "Join" else []
+        for below in (*met, *plan.listed(node.subqueries())):
+            used |= _numbers(below.output())
     return frozenset(name for number, name in found.items() if number in used)
+
+
+def _numbers(attributes: Any) -> set[int]:
+    """In one call for all of them. A name that has such a number in it makes no less of what is needed."""
+    return set(map(int, _NUMBER.findall(attributes.toString())))
 
 
 class _Plan:

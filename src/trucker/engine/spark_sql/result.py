@@ -108,7 +108,7 @@ def expression(each: Given, present: DataType | None) -> SparkColumn:
     column = functions.col(quoted(name))
     if each.type == _JSON:
         return functions.to_json(column, {"ignoreNullFields": "false"}).alias(name)
-    return column if present.simpleString() == spark else column.cast(spark).alias(name)
+    return (column if present.simpleString() == spark else column.cast(spark)).alias(name)
 
 
 def quoted(name: str) -> str:

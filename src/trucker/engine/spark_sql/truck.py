@@ -119,9 +119,9 @@ class SparkTruck:
 
             whole = reduce(_union, [self._result(own, plan, rows, run, frame, attempts) for run in group])
             table = whole.limit(min(FEW_ROWS, self._truck.rows_max) + 1).toArrow()
-        if table.num_rows > self._truck.rows_max:
-            self._check(table.num_rows)
-        if table.num_rows > FEW_ROWS:
+        if table.num_rows > min(FEW_ROWS, self._truck.rows_max):
+            if len(group) == 1:
+                self._check(table.num_rows)
             return None
         texts = Texts(plan.given, rows, tuple(group))
         batches = tuple(texts.of(batch) for batch in table.combine_chunks().to_batches() if batch.num_rows)
@@ -236,10 +236,10 @@ def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:
 def _shaped(branch: Branch, plan: SparkPlan, run: SpooledRun) -> DataFrame:
     from pyspark.sql import functions
 
-    there = {field.name: field.dataType for field in branch.frame.schema.fields}
+    there = {field.name.lower(): field.dataType for field in branch.frame.schema.fields}
     word = functions.lit(branch.operation) if branch.operation else functions.col(OPERATION)
     return branch.frame.select(
-        *(expression(each, there.get(each.column.name)) for each in plan.given),
+        *(expression(each, there.get(each.column.name.lower())) for each in plan.given),
         word.alias(OPERATION),
         functions.lit(run.number).cast("bigint").alias(RUN),
     )

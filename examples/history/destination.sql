@@ -1,10 +1,10 @@
 -- The history: run this at the destination.
 CREATE TABLE history (
     place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    commit_lsn pg_lsn NOT NULL,         -- the commit the change was part of; of rows that were there at the start, then
-    ordinal bigint NOT NULL,            -- its place in that transaction
-    commit_time timestamptz,            -- of rows that were there at the start: NULL, and xid too
-    xid bigint,
+    commit_lsn pg_lsn NOT NULL,         -- the commit that the change was part of
+    ordinal bigint,                     -- its place in that transaction
+    commit_time timestamptz,
+    xid bigint,                         -- NULL in rows that were there at the start
     table_name text NOT NULL,
     operation text NOT NULL,
     before jsonb,                       -- NULL for an insert

@@ -50,6 +50,12 @@ SAME = {
         " select 'public.archived_orders', id, day, amount from archived_orders order by 1, 2",
         "select origin, id, day, amount from all_orders order by 1, 2",
     ),
+    "in_euro": (
+        "select id, amount * 0.5, case when amount < 20 then 'low' when amount < 1000 then 'high' end,"
+        " (select sum(d::int) % 10 from regexp_split_to_table(id::text, '') d)"
+        " from orders order by 1",
+        "select id, euro, band, check_digit from orders_in_euro order by 1",
+    ),
     "transactions": (
         "select sum(amount) from orders",
         "select sum(difference) from order_transactions",
@@ -117,6 +123,10 @@ def test_every_recipe_does_what_it_says(
         " jsonb_build_object('city', 'c' || i, 'tags', jsonb_build_array('a', i)) from generate_series(1, 7) i",
         "insert into orders select i, 1 + i % 6, date '2024-05-01' + i % 4, i * 1.5,"
         " (array['new', 'paid', 'sent'])[1 + i % 3] from generate_series(1, 40) i",
+    )
+    destination.execute(
+        "insert into rates select day, 0.5 from generate_series(date '2024-05-01', '2024-07-31', '1 day') day",
+        "insert into bands values ('low', 0, 20), ('high', 20, 1000)",
     )
     assert [finding for finding in Project.load(recipes.folder).check() if finding.level is not Level.OK] == []
     take(recipes, spark)

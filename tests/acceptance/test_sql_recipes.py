@@ -29,8 +29,7 @@ SAME = {
         "select id, customer, amount, name, country from followed_orders order by 1",
     ),
     "profiles": (
-        "select id, initcap(name), profile->>'city', jsonb_array_length(profile->'tags') from customers"
-        " order by 1",
+        "select id, initcap(name), profile->>'city', jsonb_array_length(profile->'tags') from customers order by 1",
         "select id, name, city, tags from profiles order by 1",
     ),
     "soft_deletes": (

@@ -51,7 +51,7 @@ def test_an_enriched_table(example: Example, database: Database, destination: Da
         "insert into orders select i, 1 + i % 9, 1 + i % 5, 1, now(), null from generate_series(61, 80) i",
         "update orders set quantity = quantity + 1 where id % 3 = 0",  # the long note is not sent again
         "update orders set customer = 9, note = 'another' where id % 5 = 0",
-        "begin; update orders set id = id + 1000 where id <= 10; update orders set quantity = 9 where id = 1005; commit",
+        "begin; update orders set id = id + 1000 where id <= 10; update orders set quantity = 9 where id = 1005; end",
         "delete from orders where id % 7 = 0",
         "begin; delete from orders where id = 16; insert into orders values (16, 1, 1, 1, now(), 'back'); commit",
         # Its customer and product are gone when the order's row is looked at: the order is, too, in the end.

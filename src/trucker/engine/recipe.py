@@ -228,8 +228,8 @@ class _Compiler:
         if self._silent and (frozenset(key) != frozenset(shape.key) or (self._config.compact == "none" and key)):
             raise ConfigError(
                 f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by"
-                f" {', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file says what a delete of one there"
-                " is to be here",
+                f" {', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file says what a delete there is to"
+                " be here",
                 remedy="select r.operation as well, and the key of deletes from old values: "
                 f"coalesce(r.{shape.key[0]}, r.old__{shape.key[0]}) as {key[0]}"
                 if shape.key

@@ -19,6 +19,7 @@ pytest_plugins = [
     "fixtures.tally",
     "fixtures.tls",
     "fixtures.campaign",
+    "fixtures.examples",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from fixtures.project import InThread, ProjectFolder, postgres
 from trucker.finding import Level
 from trucker.project import Project
 
-TUTORIAL = ROOT / "docs" / "tutorial" / "first_truck.md"
+TUTORIALS = ROOT / "docs" / "tutorial"
 HOWTO = ROOT / "docs" / "howto"
 
 PASSWORD = "change me"
@@ -30,13 +31,31 @@ PASSWORD = "change me"
 
 
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
-    """One shell, as a reader has it; a command that fails ends it."""
-    output = tmp_path / "output.txt"
+    text = _typed(TUTORIALS / "first_truck.md", tmp_path)
+    assert "(1000, " in text
+    assert text.count('"operation":"update"') == 3, "peek shows the last changes"
+    assert '"snapshot":true' in text, "the trail has the copy"
+    assert "TRK" not in text, "no step of a tutorial shows an error"
+
+
+def test_the_tutorial_of_sql_runs_as_it_is_written(tmp_path: Path) -> None:
+    page = TUTORIALS / "sql_truck.md"
+    text = _typed(page, tmp_path)
+    shown = [block.text for block in blocks(page) if not block.info]
+    assert shown
+    for block in shown:
+        assert block in text, "what the page shows is what is printed"
+    assert text.count("there is something to mend") == len(re.findall("TRK", text)) == 2, "the errors that it shows"
+
+
+def _typed(page: Path, folder: Path) -> str:
+    """What a reader sees who types all of it into one shell; a command that fails ends it."""
+    output = folder / "output.txt"
     with output.open("wb") as file:
         shell = subprocess.Popen(
-            ["bash", "-c", _script()],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{_programs(tmp_path / 'bin')}:{os.environ['PATH']}"},
+            ["bash", "-c", _script(page)],
+            cwd=folder,
+            env={**os.environ, "PATH": f"{_programs(folder / 'bin')}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -51,10 +70,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
             os.killpg(shell.pid, signal.SIGKILL)
     text = output.read_text(encoding="utf-8")
     assert code == 0, text
-    assert "(1000, " in text
-    assert text.count('"operation":"update"') == 3, "peek shows the last changes"
-    assert '"snapshot":true' in text, "the trail has the copy"
-    assert "TRK" not in text, "no step of a tutorial shows an error"
+    return text
 
 
 def _programs(folder: Path) -> Path:
@@ -67,9 +83,9 @@ def _programs(folder: Path) -> Path:
     return folder
 
 
-def _script() -> str:
+def _script(page: Path) -> str:
     lines = ["set -euo pipefail"]
-    for block in blocks(TUTORIAL):
+    for block in blocks(page):
         if block.language == "sh":
             lines.append(block.text)
         elif block.file is not None:

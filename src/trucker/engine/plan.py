@@ -117,7 +117,8 @@ class Recipe:
     """How a table's changes become the rows of a target, for a truck that does more than replicate.
 
     `reads` is the table as it is read. Where there is SQL, `relation` has the columns of the rows that the first of it
-    gets; with `past` deletes do not go through it. `by_transaction` ends runs with each transaction.
+    gets; with `past` deletes do not go through it. `by_transaction` ends runs with each transaction. `every` says that
+    the destination keeps every change.
     """
 
     reads: TableSchema
@@ -127,6 +128,7 @@ class Recipe:
     query: SourceQuery | None = None
     spark: SparkPlan | None = None
     past: bool = False
+    every: bool = False
     by_transaction: bool = False
     ignores_truncate: bool = False
     rows_max: int = 1_000_000

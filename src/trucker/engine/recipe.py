@@ -152,7 +152,7 @@ class _Compiler:
         rules = compile_rules(config.rules, schema) if config.rules else None
         shape = rules.schema if rules else schema
         fold = Fold.NONE if self._kept and not config.files else _fold(config)
-        recipe = Recipe(schema, fold, rules, ignores_truncate=config.on_truncate == "ignore")
+        recipe = Recipe(schema, fold, rules, every=self._kept, ignores_truncate=config.on_truncate == "ignore")
         unfit = self._truck.tables[schema.table].unfit
         target = replace(plain, source=shape, shared=self._truck.shares, unfit=_fitting(unfit, shape.columns))
         if rules:
@@ -171,17 +171,17 @@ class _Compiler:
             relation=relation,
             query=query,
             spark=plan,
-            past=self._past,
+            past=self._silent and bool(shape.key) and config.compact == "net",
             by_transaction=config.batch == "transaction",
             rows_max=config.rows_max,
         )
         return self._written(replace(target, unfit=_fitting(unfit, columns)), columns, shape), recipe
 
     @property
-    def _past(self) -> bool:
-        """Whether deletes go past the SQL: nothing in it speaks of them."""
+    def _silent(self) -> bool:
+        """Whether no file speaks of deletes."""
         files = self._config.files
-        if self._config.file(OUTPUT) or self._config.file(BY_OPERATION["delete"]) or self._kept:
+        if self._config.file(OUTPUT) or self._config.file(BY_OPERATION["delete"]):
             return False
         return not any(_OPERATION.search(file.text) or SqlTemplate(file).old_columns for file in files)
 
@@ -225,10 +225,11 @@ class _Compiler:
                 f" them; it gives {', '.join(names)}",
                 code="TRK137",
             )
-        if self._past and frozenset(key) != frozenset(shape.key) and self._config.files:
+        if self._silent and (frozenset(key) != frozenset(shape.key) or (self._config.compact == "none" and key)):
             raise ConfigError(
                 f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by"
-                f" {', '.join(shape.key)} in {shape.table}, and no SQL file says which row a delete is to delete",
+                f" {', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file says what a delete there is to"
+                " be here",
                 remedy="select r.operation as well, and the key of deletes from old values: "
                 f"coalesce(r.{shape.key[0]}, r.old__{shape.key[0]}) as {key[0]}"
                 if shape.key

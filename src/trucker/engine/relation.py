@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import DELETE, NO_OLD, OLD_KEY, UPDATE, Changes, Column, TableSchema, null_rows
+from trucker.change import DELETE, NO_OLD, OLD_KEY, UPDATE, Changes, Column, Mask, TableSchema, null_rows
+from trucker.engine.compact.codes import dense_codes
 from trucker.errors import ConfigError, SinkError
 from trucker.lsn import Lsn
 from trucker.rows import OLD, OPERATION, POSITION, Rows
@@ -133,6 +134,34 @@ def _key_cells(rows: Rows, name: str, gone: npt.NDArray[np.bool_], schema: Table
             code="TRK533",
         )
     return pc.if_else(pa.array(gone), cells, None)
+
+
+def key_numbers(changes: Changes) -> npt.NDArray[np.int64]:
+    """A number for each row, the same for rows of one key: the one that it has, or of a delete had."""
+    gone = pa.array(changes.op == DELETE)
+    key = changes.schema.key
+    cells = [pc.if_else(gone, changes.old.column(name), changes.new.column(name)) for name in key]
+    return dense_codes(cells, [changes.schema.column(name) for name in key])[0]
+
+
+def last_by_key(changes: Changes) -> Changes:
+    """One row for each key, as a destination that holds tables takes them: of several the last one counts.
+
+    SQL may give a key more than once, for rows of several transactions or where it makes one key of many.
+    """
+    if not changes.schema.key or len(changes) < 2:
+        return changes
+    places = np.unique(key_numbers(changes)[::-1], return_index=True)[1]
+    return changes if len(places) == len(changes) else changes.take(np.sort(len(changes) - 1 - places))
+
+
+def before_deletes(changes: Changes) -> Mask:
+    """Which rows a later transaction of these deletes; in one transaction a key is there once."""
+    numbers, gone = key_numbers(changes), changes.op == DELETE
+    last = np.zeros(int(numbers.max(initial=-1)) + 1, np.uint64)
+    np.maximum.at(last, numbers[gone], changes.commit_lsn[gone])
+    found: Mask = ~gone & (changes.commit_lsn < last[numbers])
+    return found
 
 
 def only_deletes(changes: Changes, names: Sequence[str], schema: TableSchema) -> Changes:

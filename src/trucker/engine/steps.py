@@ -19,7 +19,14 @@ from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
 from trucker.config.models import PostgresConnection
 from trucker.engine.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
 from trucker.engine.plan import Assignment, CopyBatch, Recipe
-from trucker.engine.relation import keyed_changes, only_deletes, rows_of, statement_changes
+from trucker.engine.relation import (
+    before_deletes,
+    keyed_changes,
+    last_by_key,
+    only_deletes,
+    rows_of,
+    statement_changes,
+)
 from trucker.engine.runs import Runs, number_runs
 from trucker.engine.source_session import source_session
 from trucker.errors import SinkError
@@ -146,18 +153,19 @@ def _without_truncate(made: Made, rows: Changes) -> Changes:
 
 
 def _without_deletes(made: Made, rows: Changes) -> Changes:
-    """So do deletes where nobody thought of them."""
+    """So do deletes where nobody thought of them, ahead of all other rows: none of those is of an earlier time."""
     schema = made.assignment.target.source
     deletes = rows.op == DELETE
     if not deletes.any():
         return rows
-    made.changes.append(only_deletes(rows.take(deletes), schema.key, schema))
-    return rows.take(~deletes)
+    made.changes.append(last_by_key(only_deletes(rows.take(deletes), schema.key, schema)))
+    return rows.take(~(deletes | before_deletes(rows)))
 
 
 def _queried(made: Made, changes: Changes, run: Runs, reader: _Reader, part: int) -> None:
     recipe = recipe_of(made.assignment)
-    rows = rows_of(changes, recipe.relation, run)
+    order = np.argsort(run, kind="stable")
+    rows = rows_of(changes.take(order), recipe.relation, run[order])
     if recipe.query is not None:
         with reader.session() as session:
             rows = made.queried = _enriched(session, recipe, rows)
@@ -165,14 +173,18 @@ def _queried(made: Made, changes: Changes, run: Runs, reader: _Reader, part: int
         made.rows = rows
     elif len(rows):
         lsn = Lsn(int(changes.commit_lsn.max()))
-        made.changes.append(written(rows, made.assignment.target, lsn, part << 32))
+        made.changes.append(written(rows, made.assignment.target, lsn, part << 32, every=recipe.every))
 
 
-def written(rows: Rows, target: Target, lsn: Lsn, first: int) -> Changes:
-    """The rows that a truck's SQL gives as the target's sink takes them."""
+def written(rows: Rows, target: Target, lsn: Lsn, first: int, *, every: bool, copied: bool = False) -> Changes:
+    """The rows that a truck's SQL gives as the target's sink takes them; `every` one where it keeps changes. Of rows
+    that are `copied` those to delete are nothing: they have never been there."""
     if target.statement:
         return statement_changes(rows, target.source)
-    return keyed_changes(rows, target.source, lsn, first)
+    if copied and (gone := rows.op == DELETE).any():
+        rows = rows.take(~gone)
+    changes = keyed_changes(rows, target.source, lsn, first)
+    return changes if every else last_by_key(changes)
 
 
 def _enriched(session: Connection, recipe: Recipe, rows: Rows) -> Rows:
@@ -254,4 +266,6 @@ def _finish(made: Made, rows: Rows, lsn: Lsn, number: int) -> None:
     if recipe_of(made.assignment).spark is not None:
         made.rows = rows
     elif len(rows):
-        made.changes.append(written(rows, made.assignment.target, lsn or ZERO, number << 32))
+        every = recipe_of(made.assignment).every
+        changes = written(rows, made.assignment.target, lsn or ZERO, number << 32, every=every, copied=True)
+        made.changes += [changes] if len(changes) else []

@@ -165,7 +165,10 @@ class Trial:
         """What the destination would get; its own look at output.sql."""
         from trucker.engine.steps import written
 
-        changes = [*done.changes, *(written(rows, target, Lsn(0), 0) for rows in spark or () if len(rows))]
+        changes = [
+            *done.changes,
+            *(written(rows, target, Lsn(0), 0, every=recipe.every) for rows in spark or () if len(rows)),
+        ]
         if target.statement is None:
             for each in changes:
                 yield _changes(table, LAST, f"to {target.table} by {', '.join(target.source.key)}", each)

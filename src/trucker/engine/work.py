@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import LogReader
 from trucker.engine.compact import compact
 from trucker.engine.plan import (
@@ -24,6 +24,7 @@ from trucker.engine.plan import (
     CopyPart,
     Failure,
     Outcome,
+    Recipe,
     SinkSpec,
     StreamBatch,
     StreamPart,
@@ -38,7 +39,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.postgres.snapshot import enter_snapshot, read_chunk
 from trucker.rows import Rows, concat_rows
-from trucker.sinks.base import Receipt, Sink, Work
+from trucker.sinks.base import Receipt, Sink, Target, Work
 from trucker.sinks.registry import make_sink
 from trucker.slow import kept
 
@@ -127,18 +128,41 @@ def _hand_on(
     failures: list[Failure],
     waiting: list[Waiting],
 ) -> None:
-    """To the sink, or to Spark SQL; a part of which both get something is two, what goes past the SQL first."""
-    if assignment.recipe is None or assignment.recipe.spark is None:
-        own = list(changes)
-        if own:
-            _write(batch, part, assignment, own, receipts, failures)
-        return
-    ahead = list(changes)
-    if ahead:
-        _write(batch, 2 * part, assignment, ahead, receipts, failures)
-    if rows is not None and len(rows):
-        assert batch.folder is not None
-        waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows, assignment.recipe.spark)))
+    """To the sink, or to Spark SQL; a part of which both get something is two, what goes past the SQL first. So is one
+    for a table that others write to as well: a row that left one of them may have come to another, and a part's deletes
+    come before all else that it has for the table."""
+    own, recipe = list(changes), assignment.recipe
+    if recipe is not None and recipe.spark is not None:
+        _write_some(batch, 2 * part, assignment, own, receipts, failures)
+        if rows is not None and len(rows):
+            assert batch.folder is not None
+            waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows, recipe.spark)))
+    elif recipe is not None and _is_joint(assignment.target, recipe) and isinstance(batch, StreamBatch):
+        gone = [each.op == DELETE for each in own]
+        taken = [each.take(mask) for each, mask in zip(own, gone, strict=True)]
+        left = [each.take(~mask) for each, mask in zip(own, gone, strict=True)]
+        _write_some(batch, 2 * part, assignment, taken, receipts, failures)
+        _write_some(batch, 2 * part + 1, assignment, left, receipts, failures)
+    else:
+        _write_some(batch, part, assignment, own, receipts, failures)
+
+
+def _is_joint(target: Target, recipe: Recipe) -> bool:
+    """Whether rows of several tables are kept by their keys in one."""
+    return target.shared and target.statement is None and not recipe.every
+
+
+def _write_some(
+    batch: StreamBatch | CopyBatch,
+    part: int,
+    assignment: Assignment,
+    changes: Sequence[Changes],
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+) -> None:
+    some = [each for each in changes if len(each)]
+    if some:
+        _write(batch, part, assignment, some, receipts, failures)
 
 
 def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:

@@ -29,7 +29,7 @@ def await_visible(connection: Connection, xids: Iterable[int], timeout: float = 
             raise SourceUnavailable(
                 f"{len(hidden)} transactions of the stream cannot be seen at the source after {timeout:g} s",
                 remedy="a synchronous standby does not answer, or the replica lags: see pg_stat_replication",
-                code="TRK262",
+                code="TRK265",
             )
         wanted = hidden
         time.sleep(_STEP_SECONDS)

@@ -16,6 +16,7 @@ from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS
 from trucker.config.load import load_project
 from trucker.config.models import CONNECTIONS
+from trucker.config.starter import TRUCKER_YML
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
 from trucker.sinks.registry import BUILT_IN
 
@@ -72,10 +73,11 @@ _TRUCK = "input:\n  connection: {source}\n  tables: public.*\noutput:\n  connect
 
 
 def _files(block: Block) -> Mapping[str, str]:
-    """A project around the block: what comes before it on its page, and a truck where the page has none yet."""
+    """A project around the block: what comes before it on its page, and a truck where the page has none yet. A page
+    that shows no trucker.yml speaks of the one that `trucker init` writes."""
     own = [other for other in _MARKED if other.page == block.page]
     found = {str(other.file): other.text for other in own[: own.index(block) + 1]}
-    project = next((other.text for other in own if other.file == "trucker.yml"), "")
+    project = next((other.text for other in own if other.file == "trucker.yml"), TRUCKER_YML)
     found.setdefault("trucker.yml", project)
     names = re.findall(r"- name: (\S+)", found["trucker.yml"])
     if len(found) == 1:

@@ -79,15 +79,18 @@ class Handing:
     def changes(self) -> Iterator[Changes]:
         """The rows as the sink takes them."""
         from trucker.engine.steps import written
+        from trucker.engine.work import sink_for
 
         batch = self.work.batch
+        every = sink_for(self.spec).capabilities.keeps_changes
         # A change stands before the end of its batch; a copied row at the snapshot itself.
         lsn = batch.end if batch.snapshot else Lsn(max(0, int(batch.end) - 1))
         first = self.work.part << 32
         for result in self.results:
             for each in result.read():
                 if each.num_rows:
-                    yield written(as_rows(self.columns, each), self.work.target, lsn, first)
+                    rows = as_rows(self.columns, each)
+                    yield written(rows, self.work.target, lsn, first, every=every, copied=bool(batch.snapshot))
                     first += each.num_rows
 
     def write(self, part: int) -> Outcome:

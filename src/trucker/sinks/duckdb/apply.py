@@ -45,11 +45,15 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All of a batch for one target: the parts that count, in order, and their rows with rounds numbered through."""
+    """All of a batch for one target: the parts that count, in order, and their rows with rounds numbered through.
+
+    Of a table that others write to as well it is one part, with its number.
+    """
 
     target: Target
     parts: Sequence[StagedPart]
     batches: Batches
+    part: int = 0
 
     @property
     def truncated(self) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import duckdb
@@ -252,7 +253,10 @@ class _Work:
         due = [target for target in all_due if not target.statement]
         if self._batch.snapshot:
             self._empty(due)
-        loads = [load for target in self._ordered(due) if (load := self._load(target)) is not None]
+        loads = [load for target in self._ordered(due) for load in self._loads(target)]
+        if not self._batch.snapshot:
+            # Part by part: a row may leave one of the tables that share one and come to another.
+            loads = sorted(loads, key=lambda load: load.part)
         for load in loads:
             with blaming(load.target):
                 self._fold(load)
@@ -313,13 +317,15 @@ class _Work:
 
     # -- staged rows ---------------------------------------------------------------------------------------------------
 
-    def _load(self, target: Target) -> Load | None:
+    def _loads(self, target: Target) -> Iterator[Load]:
+        """What is due for a target: at once, but part by part where other tables' rows are in its table, too."""
         slot = (target.truck, target.source.table)
         mine = _that_count([r for r in self._commit.receipts if (r.truck, r.table) == slot])
-        if not mine:
-            return None
+        apart = target.shared and target.truck not in self._pending and not self._batch.snapshot
         spool = self._commit.stores.spool
-        return Load(target, [receipt.staged for receipt in mine], lambda: _rows(spool, mine))
+        for some in [[receipt] for receipt in mine] if apart else [mine] if mine else []:
+            staged = [receipt.staged for receipt in some]
+            yield Load(target, staged, partial(_rows, spool, some), some[0].part if apart else 0)
 
     def _sieve(self, load: Load) -> Sieve:
         known = self._commit.sieves.get((load.target.truck, load.target.source.table))
@@ -343,8 +349,8 @@ class _Work:
     def _apply(self, load: Load) -> None:
         sieve = self._sieve(load)
         place = (load.target.source.table, load.target.source.names, False)
-        # In a table that others' rows are in, too, a key may be there already.
-        copied = bool(self._batch.snapshot) and not load.target.shared
+        # In a table that others' rows are in, too, a key may be there already; and SQL may give one twice.
+        copied = bool(self._batch.snapshot) and not (load.target.shared or load.target.strict)
         self._limited(place, load, sieve, copied=copied, letters=False)
 
     def _limited(

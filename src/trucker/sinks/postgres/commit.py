@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -274,15 +274,15 @@ class Commit:
     def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
         targets = [t for t in batch.targets if t.truck not in apart and not t.statement and _due(t, plan)]
-        shares = {target: [part for _, part in _parts(target, receipts)] for target in targets}
-        emptied = {target.table: target for target, parts in shares.items() if parts and parts[0].truncates}
+        shares = {target: _parts(target, receipts) for target in targets}
+        emptied = {target.table: target for target, parts in shares.items() if parts and parts[0][1].truncates}
         found: list[Step] = []
         if emptied:
             # In one statement, because tables that refer to each other can only be truncated together.
             names = ", ".join(table.quoted for table in emptied)
             found.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
         temporaries = Temporaries(self._session)
-        for target, chunk in ((t, chunk) for t, parts in shares.items() for part in parts for chunk in part.chunks):
+        for target, chunk in _in_order(shares):
             if temporaries.full:
                 self._run(found)
                 found = []
@@ -351,6 +351,15 @@ def _parts(target: Target, receipts: Sequence[Receipt]) -> list[tuple[int, Part]
     parts = [(receipt.part, receipt.staged) for receipt in sorted(mine, key=lambda receipt: receipt.part)]
     last = max((place for place, (_, part) in enumerate(parts) if part.truncates), default=0)
     return parts[last:]
+
+
+def _in_order(shares: Mapping[Target, Sequence[tuple[int, Part]]]) -> Iterator[tuple[Target, Chunk]]:
+    """Table by table; those that share one part by part, since a row may leave one of them and come to another."""
+    found = [(number, target, part) for target, parts in shares.items() for number, part in parts]
+    shared = sorted((each for each in found if each[1].shared), key=lambda each: each[0])
+    for _, target, part in (*(each for each in found if not each[1].shared), *shared):
+        for chunk in part.chunks:
+            yield target, chunk
 
 
 def _stages(receipts: Sequence[Receipt]) -> list[str]:

@@ -78,6 +78,11 @@ class Recipes:
         self.folder.mkdir(parents=True)
         self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
 
+    def close(self) -> None:
+        """Give back what trucks hold for Spark SQL."""
+        for truck in (self._spark or {}).values():
+            truck.close()
+
     def give(self, truck: str, plan: SparkPlan, rows: Spooled) -> list[Rows]:
         """What the truck's files for Spark give for the rows, to look at."""
         assert self._spark is not None

@@ -525,7 +525,8 @@ class SourceRun:
         """
         self._stop.set()
         # The query twice: `_stream_once` may have been about to start it.
-        for step in (self._stop_query, self._stop_threads, self._stop_query, self._stop_capture):
+        steps = (self._stop_query, self._stop_threads, self._stop_query, self._stop_capture, self._recipes.close)
+        for step in steps:
             try:
                 step()
             except Exception as error:

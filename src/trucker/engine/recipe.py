@@ -7,6 +7,7 @@ Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination 
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import threading
@@ -26,7 +27,7 @@ from trucker.engine.fold import Fold
 from trucker.engine.plan import CopyBatch, Failure, Outcome, Recipe, StreamBatch, Truck, Waiting
 from trucker.engine.relation import given_columns, relation_of
 from trucker.engine.rules import compile_rules
-from trucker.errors import ConfigError, TruckerError
+from trucker.errors import ConfigError, EngineError, TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query import SourceQuery, prepare_query
 from trucker.sinks.base import Target, Work
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from trucker.engine.spark_sql.plan import SparkPlan, Spooled
     from trucker.engine.spark_sql.truck import SparkTruck
     from trucker.rows import Rows
+
+log = logging.getLogger("trucker.recipe")
 
 _AT_ONCE: Final = 4
 """So many parts go through Spark SQL at once."""
@@ -112,6 +115,11 @@ class Recipes:
             receipt = self._spark[target.truck].run(recipe.spark, waiting.rows, work, batch.sinks[destination])
         except TruckerError as error:
             return Outcome(failures=[Failure(target.truck, error, target.source.table)])
+        except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
+            log.exception("spark sql failed unexpectedly", extra={"truck": target.truck})
+            said = f"the Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
+            reason = EngineError(said, remedy="see the log", code="TRK599")
+            return Outcome(failures=[Failure(target.truck, reason, target.source.table)])
         return Outcome({destination: [receipt]} if receipt else {})
 
     def of(self, truck: Truck, plain: Target) -> tuple[Target, Recipe] | None:
@@ -154,6 +162,8 @@ class _Compiler:
                 remedy="remove output.key: rows are identified as in the input",
                 code="TRK137",
             )
+        if self._truck.shares:
+            self._check_shared()
         rules = compile_rules(config.rules, schema) if config.rules else None
         shape = rules.schema if rules else schema
         fold = Fold.NONE if self._kept and not config.files else _fold(config)
@@ -181,6 +191,22 @@ class _Compiler:
             rows_max=config.rows_max,
         )
         return self._written(replace(target, unfit=_fitting(unfit, columns)), columns, shape), recipe
+
+    def _check_shared(self) -> None:
+        """Rows that change from one table to another within a batch: their deletes must come before their inserts."""
+        config = self._config
+        on_spark = any(config.file(name) for name in ON_SPARK) and not config.file(OUTPUT)
+        if self._truck.dead_letters is not None:
+            why = "rows that one table's change sets aside may be another's (on_error: dead_letter)"
+        elif on_spark and not self._silent:
+            why = "its SQL for Spark gives rows to delete, which may be another table's by then"
+        else:
+            return
+        raise ConfigError(
+            f"truck {config.name} has several tables for one output, and {why}",
+            remedy="write output.sql, or give each table an output or a truck of its own",
+            code="TRK144",
+        )
 
     @property
     def _silent(self) -> bool:

@@ -242,9 +242,9 @@ class ProjectRun:
 def checked_on_spark(
     config: ProjectConfig, resolved: Mapping[str, ResolvedSource], sinks: Mapping[str, Sink]
 ) -> list[Finding]:
-    """What is wrong with the trucks that have SQL for Spark, by a session of its own."""
-    spark = _started(config)
-    try:
+    """What is wrong with the trucks that have SQL for Spark."""
+    with spark_for(config, config.trucks) as spark:
+        assert spark is not None
         kept = {name: sink.capabilities.keeps_changes for name, sink in sinks.items()}
         findings: list[Finding] = []
         for source in resolved.values():
@@ -253,16 +253,20 @@ def checked_on_spark(
             )
             recipes.start(spark, config)
             findings += check_sql(source, sinks, recipes, spark=True)
+            recipes.close()
         return findings
-    finally:
-        _stop_spark(spark)
 
 
 @contextmanager
 def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[SparkSession | None]:
-    """A session for these trucks' SQL, where they have any for Spark."""
+    """A session for these trucks' SQL, where they have any for Spark: this process's own, if it has one."""
     if not any(truck.file(name) for truck in trucks for name in ON_SPARK):
         yield None
+        return
+    from pyspark.sql import SparkSession
+
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield active
         return
     spark = _started(config)
     try:

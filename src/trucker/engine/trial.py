@@ -99,9 +99,12 @@ class Trial:
             )
             if self._spark is not None:
                 recipes.start(self._spark, self._config)
-            for table, own in sorted(changes.items()):
-                if own:
-                    yield from self._table(table, own, recipes)
+            try:
+                for table, own in sorted(changes.items()):
+                    if own:
+                        yield from self._table(table, own, recipes)
+            finally:
+                recipes.close()
 
     def _table(self, table: TableId, changes: Sequence[Changes], recipes: Recipes) -> Iterator[Shown]:
         plain = self._truck.tables[table].target(self._truck.name, self._source.tables[table].schema)

@@ -251,7 +251,7 @@ class _Attempt:
                 self._failures[truck.name] = error
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
-            self._copier.known.put(truck.name, {table: reading.known for table, reading in made.items()})
+            self._copier.known.put({(truck.name, table): reading.known for table, reading in made.items()})
             self._renames |= {(truck.name, table): reading.renames for table, reading in made.items()}
             targets[truck.destination] += [reading.target for reading in made.values()]
         return targets

@@ -256,7 +256,7 @@ class _Attempt:
                 self._failures[truck.name] = error
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
-            self._copier.known.put(truck.name, {table: reading.known for table, (reading, _) in made.items()})
+            self._copier.known.put({(truck.name, table): reading.known for table, (reading, _) in made.items()})
             self._renames |= {(truck.name, table): reading.renames for table, (reading, _) in made.items()}
             targets[truck.destination] += [target for _, target in made.values()]
         return targets

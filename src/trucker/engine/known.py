@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,13 +73,12 @@ class KnownTables:
     def get(self, truck: str, table: TableId) -> Known | None:
         return self._tables.get((truck, table))
 
-    def put(self, truck: str, tables: Mapping[TableId, Known]) -> None:
-        """Durable when this returns."""
+    def put(self, tables: Mapping[tuple[str, TableId], Known]) -> None:
+        """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:
-            changed = {(truck, table): known for table, known in tables.items()}
-            if all(self._tables.get(slot) == known for slot, known in changed.items()):
+            if all(_says_the_same(self._tables.get(slot), known) for slot, known in tables.items()):
                 return
-            self._tables = {**self._tables, **changed}
+            self._tables = {**self._tables, **tables}
             self._save()
 
     def _save(self) -> None:
@@ -97,6 +96,10 @@ class KnownTables:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
+
+
+def _says_the_same(stored: Known | None, known: Known) -> bool:
+    return stored is not None and replace(stored, look=replace(stored.look, lsn=known.look.lsn)) == known
 
 
 def _load(path: Path) -> dict[tuple[str, TableId], Known]:

@@ -32,7 +32,7 @@ from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
 from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Schemas, stale
+from trucker.engine.schemas import Reading, Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import stream_part
@@ -338,25 +338,26 @@ class SourceQuery:
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
-        for share in shares:
-            if share.run.name not in failures:
-                self._written(share)
+        self._written([share for share in shares if share.run.name not in failures])
         done = self._settle(runs, failures, rows, end, lane)
         for run in runs:
             if run.name in again and run.name not in failures:
                 self.copy_again(run, again[run.name], lane)
         return done
 
-    def _written(self, share: TableShare) -> None:
-        """The destination has the shape now, with rows of it."""
-        run, reading = share.run, share.reading
-        table = reading.target.source.table
-        left = sorted(reading.known.look.by_number[n].column.name for n in reading.known.left_out)
-        if share.news and left:
-            log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
-        run.left_out[table] = tuple(left)
-        if share.news and not reading.again:
-            self._schemas.settle(run.name, table, share.message, reading)
+    def _written(self, shares: Sequence[TableShare]) -> None:
+        """The destinations have the shapes now, with rows of them."""
+        news: dict[tuple[str, TableId], tuple[bytes, Reading]] = {}
+        for share in shares:
+            run, reading = share.run, share.reading
+            table = reading.target.source.table
+            left = sorted(reading.known.look.by_number[n].column.name for n in reading.known.left_out)
+            if share.news and left:
+                log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
+            run.left_out[table] = tuple(left)
+            if share.news and not reading.again:
+                news[run.name, table] = share.message, reading
+        self._schemas.settle(news)
 
     def copy_again(self, run: TruckRun, tables: Mapping[TableId, str], lane: Lane | None) -> None:
         """Have tables copied that the destination says are to be copied; a lane of them is over."""

@@ -131,13 +131,14 @@ class Schemas:
             before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
             return _Judge(truck, table, before, described, xid).read(relations, own=own), True
 
-    def settle(self, truck: str, table: TableId, message: bytes, reading: Reading) -> None:
-        """Rows have been committed in this shape."""
+    def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, Reading]]) -> None:
+        """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
         with self._lock:
-            self._known.put(truck, {table: reading.known})
-            last = parse_relation(message).columns
-            own = {columns: schema for columns, schema in reading.own.items() if columns == last}
-            self._read[truck, table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
+            self._known.put({slot: reading.known for slot, (_, reading) in written.items()})
+            for slot, (message, reading) in written.items():
+                last = parse_relation(message).columns
+                own = {columns: schema for columns, schema in reading.own.items() if columns == last}
+                self._read[slot] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
     def examine(self, truck: str, table: Table, now: Look | None) -> str:
         """Why the table must be copied again, by a look at it when all before has been applied; "" where it need not.
@@ -160,7 +161,7 @@ class Schemas:
             shapes = [shape_of([seen.column for seen in each.columns]) for each in (before, now)]
             if anew is None and shapes[0] == shapes[1]:
                 # What was done in between (VACUUM FULL, say) changed no value: it must not count later on.
-                self._known.put(truck, {table.source: replace(known, look=now)})
+                self._known.put({(truck, table.source): replace(known, look=now)})
             return anew.why if anew else ""
 
     def forget(self, truck: str) -> None:

@@ -48,7 +48,7 @@ def read(
     own: bool = False,
 ) -> Reading:
     tables = KnownTables(folder / "shapes.json")
-    tables.put("truck", {T: known or Known(BEFORE, frozenset({1, 2}))})
+    tables.put({("truck", T): known or Known(BEFORE, frozenset({1, 2}))})
     schemas = Schemas(lambda *_: Described(now, {}), tables)
     table = table or Table(T, T, ("id",), key_numbers=(1,))
     reading, news = schemas.read("truck", table, messages, lambda: 50, own=own)

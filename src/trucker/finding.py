@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from trucker.change import TableId
+if TYPE_CHECKING:
+    from trucker.change import TableId
 
 
 class Level(StrEnum):

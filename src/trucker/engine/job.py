@@ -38,8 +38,6 @@ def run_job(
         tasks = spark.sparkContext.parallelize(sealed, len(parts))
         with _held(spark, what) as held:
             outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, held, secrets)).collect()
-        for told in (told for outcome in outcomes for told in outcome.slow):
-            told.log()
         return outcomes
     except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         raise JobFailed(

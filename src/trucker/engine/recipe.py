@@ -92,7 +92,9 @@ class Recipes:
         return self._spark[truck].give(plan, rows)
 
     def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
-        """The outcomes, with what waited for Spark SQL done: several parts at once."""
+        """The outcomes, with what waited for Spark SQL done, several parts at once; what was slow is told."""
+        for told in (told for outcome in outcomes for told in outcome.slow):
+            told.log()
         failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
         waiting = [each for outcome in outcomes for each in outcome.waiting]
         if not waiting:

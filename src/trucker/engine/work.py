@@ -62,6 +62,14 @@ def sink_for(spec: SinkSpec) -> Sink:
     return sink
 
 
+def staged(spec: SinkSpec, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    """Have this process's sink stage one part."""
+    reach("worker.stage.before")
+    receipt = sink_for(spec).write(work, changes)
+    reach("worker.stage.after")
+    return receipt
+
+
 def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     """Decode the part's changes and hand each truck its share: the net change, or all of them where they are kept."""
     kept = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
@@ -239,10 +247,7 @@ def _write(
     target, destination = assignment.target, assignment.destination
     work = Work(batch.batches[destination], target, part, batch.room)
     try:
-        reach("worker.stage.before")
-        receipt = sink_for(batch.sinks[destination]).write(work, iter(changes))
-        reach("worker.stage.after")
-        receipts[destination].append(receipt)
+        receipts[destination].append(staged(batch.sinks[destination], work, iter(changes)))
     except TruckerError as error:
         failures.append(Failure(target.truck, error, target.source.table))
     except Exception as error:

@@ -18,7 +18,6 @@ from trucker.change import Changes, Column
 from trucker.engine.spark_sql.plan import spill
 from trucker.engine.spark_sql.result import as_rows
 from trucker.errors import JobFailed
-from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.sinks.base import Receipt, Work
 
@@ -96,14 +95,12 @@ class Handing:
     def write(self, part: int) -> Outcome:
         """Stage them; `part` is what a job counts its work by."""
         from trucker.engine.plan import Failure, Outcome
-        from trucker.engine.work import sink_for
+        from trucker.engine.work import staged
         from trucker.errors import TruckerError
 
         target = self.work.target
         try:
-            reach("worker.stage.before")
-            receipt = sink_for(self.spec).write(self.work, self.changes())
-            reach("worker.stage.after")
+            receipt = staged(self.spec, self.work, self.changes())
         except TruckerError as error:
             return Outcome(failures=[Failure(target.truck, error, target.source.table)])
         return Outcome({self.spec.connection.name: [receipt]})

@@ -79,7 +79,15 @@ def _kill(capture: CaptureSupervisor) -> None:
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: _is_dead(pid))
+
+
+def _is_dead(pid: int) -> bool:
+    """Its supervisor may clear it away between two looks."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_killed_inside_a_large_transaction(source: Source) -> None:

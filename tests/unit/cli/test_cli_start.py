@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 HEAVY = ("pyspark", "py4j", "pyarrow", "numpy", "psycopg", "duckdb", "pydantic", "jinja2", "yaml", "rich")
 
@@ -20,10 +20,16 @@ def test_help_is_light_and_quick() -> None:
         "import sys; from trucker.cli.main import main; code = main(['--help']);"
         f"print([name for name in {HEAVY!r} if name in sys.modules], code)"
     )
-    seconds = []
+    spent = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = _spent()
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
+        spent.append(_spent() - before)
         assert result.stdout.splitlines()[-1] == "[] 0"
-    assert min(seconds) < 0.5
+    assert min(spent) < 0.5
+
+
+def _spent() -> float:
+    """Seconds of the processor that children have taken; what else the machine does counts for nothing."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

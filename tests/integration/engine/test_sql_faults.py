@@ -146,6 +146,7 @@ def test_a_table_that_changes_its_shape(
         ({"input": "select r.n from {{ rows }}"}, {}, "output.key"),
         ({"input": "select r.id as key from {{ rows }}"}, {"output": {"key": "key"}}, "delete"),
         ({"output": "commit"}, {}, "commit"),
+        ({"output": "insert into seen (id) select r.id from {{ rows }}"}, {"compact": "none", "default": True}, "FULL"),
         ({"input": "select r.id, r.n from {{ rows }}"}, {"compact": "none"}, "output.sql"),
     ],
 )
@@ -153,6 +154,9 @@ def test_what_is_wrong_is_found_before_anything_is_touched(
     two: ProjectFolder, database: Database, files: dict[str, str], settings: dict[str, Any], said: str, spark: Any
 ) -> None:
     """I11: by check and by run, with file and line; no slot and no publication is there afterwards."""
+    settings = dict(settings)
+    if settings.pop("default", False):
+        database.execute("alter table t replica identity default")
     output = {"connection": "there", "table": "public.written", **settings.pop("output", {})}
     two.truck("wrong", ["public.t"], output).sql("wrong", files, **settings)
     findings = Project.load(two.folder).check()

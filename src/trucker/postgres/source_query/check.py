@@ -45,10 +45,10 @@ def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[
 def check_old_values(
     truck: TruckConfig, tables: Iterable[SourceTable], origin: Mapping[str, str] | None = None
 ) -> Iterator[Finding]:
-    """An error for each table that does not send an old value which the truck's SQL mentions."""
+    """An error for each table that does not send a value which the truck's SQL needs."""
     templates = [SqlTemplate(file) for file in truck.files]
     for table in tables:
-        problem = old_values_problem(truck.name, templates, table, origin)
+        problem = old_values_problem(truck.name, templates, table, origin) or _unsent_problem(truck, table)
         if problem is not None:
             yield _finding(f"truck {truck.name}", problem)
 
@@ -79,6 +79,21 @@ def old_values_problem(
                     code=NO_OLD_VALUES,
                 )
     return None
+
+
+def _unsent_problem(truck: TruckConfig, table: SourceTable) -> SourceError | None:
+    """Why a truck that keeps every change could not: a value that an update leaves as it is may not be sent, and what
+    the source has later is not what it was (I7)."""
+    if table.full or not truck.files or truck.compact != "none":
+        return None
+    unsent = next((name for name in table.toastable if name not in table.identity_columns), None)
+    if unsent is None:
+        return None
+    return SourceError(
+        f"truck {truck.name} keeps every change, and PostgreSQL does not always send {unsent} of table {table.table}",
+        remedy=to_full(table),
+        code=NO_OLD_VALUES,
+    )
 
 
 def _finding(subject: str, error: TruckerError) -> Finding:

@@ -107,7 +107,7 @@ class SourceRun:
             resolved.reads,
             {name: destination.keeps_changes for name, destination in destinations.items()},
             config.slow_query_threshold_ms,
-            config.state_folder / "spool" / "rows",
+            config.state_folder / "rows" / self.name,
         )
         self._query: SourceQuery | None = None
 

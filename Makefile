@@ -9,10 +9,10 @@ PYTHON ?= $(FOUND)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak docs clean
+.PHONY: help demo test check bench bench-quick soak docs clean
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(READY) ## a shop under load, replicated twice, killed once, compared at the end
 	$(PY) -m trucker.testing.demo $(ARGS)
@@ -29,9 +29,13 @@ check: $(READY) ## lint, format, types, import arrows, sizes, generated document
 	$(PY) tools/check_sizes.py
 	$(PY) tools/gen_docs.py --check
 
-bench: $(READY) ## measure against PostgreSQL's own tools; ARGS="--quick" for a short run
+bench: $(READY) ## measure against PostgreSQL's own tools, half an hour; ARGS="--only stream" for a part
 	$(PY) -m trucker.engine.warm
 	$(PY) bench/run.py $(ARGS)
+
+bench-quick: $(READY) ## the same table in a small form, under three minutes
+	$(PY) -m trucker.engine.warm
+	$(PY) bench/run.py --quick $(ARGS)
 
 soak: $(READY) ## the long campaign
 	$(PY) -m trucker.engine.warm

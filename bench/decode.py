@@ -10,12 +10,17 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from figure import at_least
 from trucker.change import Changes, Frames, TableId
 from trucker.engine.compact import compact
 from trucker.postgres.pgoutput import decode
+
+if TYPE_CHECKING:
+    from harness import Bench
 
 BLOCK_ROWS = 16_384
 TABLE = TableId("public", "orders")
@@ -69,6 +74,18 @@ def timed(work: Callable[[], int], seconds: float) -> float:
         count = work()
         best = max(best, count / (time.process_time() - begun))
     return best
+
+
+def measure(bench: Bench) -> None:
+    """Rows per second and core of the decoder alone, inserts and updates."""
+    keys = {TABLE: ("id",)}
+    seconds = 0.5 if bench.quick else 1.0
+    for kind, name in ((b"I", "inserts"), (b"U", "updates")):
+        figure = bench.figure(f"decode alone, {name}, per core", "rows/s", at_least(1_500_000))
+        frames = block(kind, np.arange(BLOCK_ROWS), 1000)
+        for _ in bench.rounds():
+            figure.trucker.append(timed(lambda frames=frames: bool(decode(frames, keys)) and BLOCK_ROWS, seconds))
+        bench.say(f"{figure.name}: {figure.trucker[-1]:,.0f} rows/s")
 
 
 def report(name: str, value: float, unit: str = "rows/s") -> None:

@@ -1,8 +1,8 @@
 """A truck with input.sql and output.sql against the same join and upsert as one statement of PostgreSQL's.
 
-The changes are there before trucker is started; the clock runs from the first batch that is seen at the destination,
-with capture at work beside it. What each statement took is in trucker's log: the sums are figures of their own. The
-reference has everything in one database, where nothing has to travel.
+The changes wait in the slot; the clock runs from letting capture go until all of them are visible. What each statement
+took is in trucker's log: the sums are figures of their own. The reference has everything in one database, where
+nothing has to travel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 import psycopg
 
-from harness import TABLE, Bench, Figure, fill, value, wait
+from figure import Figure, ratio_at_least
+from harness import TABLE, Bench, capture_of, fill, flushed, pause, resume, value
+from trucker.testing.process import TruckerProcess
 
 CUSTOMERS = (
     "create table customers (id integer primary key, name text, country text)",
@@ -22,6 +24,7 @@ CUSTOMERS = (
     "analyze customers",
 )
 SALES = "create table sales (id integer primary key, customer text, country text, amount bigint, paid boolean)"
+PLAIN = SALES.replace("sales", "plain")
 UPSERT = (
     "insert into sales (id, customer, country, amount, paid) {0}"
     " on conflict (id) do update set customer = excluded.customer, country = excluded.country,"
@@ -35,66 +38,66 @@ FILES = {
 STAGES = {"input.sql": "input.sql, sum over tasks", "output.sql": "output.sql, sum"}
 
 
-def measure(bench: Bench) -> list[Figure]:
+def measure(bench: Bench) -> None:
     """Rows per second through the truck and by the one statement, and where the truck's time went."""
+    rate = bench.figure(
+        "SQL truck, join and upsert", "rows/s", ratio_at_least(0.3), "the same in one statement", bench.rows
+    )
+    stages = {name: bench.figure(f"SQL truck: {said}", "s") for name, said in STAGES.items()}
     source = bench.database(bench.source, "sql_truck", TABLE.format(name="bench"), *CUSTOMERS)
-    target = bench.database(bench.target, "sql_truck", SALES, TABLE.format(name="here"), *CUSTOMERS)
+    target = bench.database(bench.target, "sql_truck", SALES, PLAIN, TABLE.format(name="here"), *CUSTOMERS)
     project = _project(bench)
-    _run_once(bench, project)
-    rates: list[float] = []
-    references: list[float] = []
-    stages: dict[str, list[float]] = {name: [] for name in STAGES}
-    for number in range(bench.repeat):
-
-        def truck(number: int = number) -> None:
-            seconds, spent = _truck(bench, project, source, target, number)
-            rates.append(bench.rows / seconds)
-            for name, taken in spent.items():
-                stages[name].append(taken)
-
-        def reference(number: int = number) -> None:
-            references.append(bench.rows / _reference(target, 1 + number * bench.rows, bench.rows))
-
-        bench.alternate(number, truck, reference)
-        bench.say(f"SQL truck: {rates[-1]:,.0f} rows/s, one statement {references[-1]:,.0f}")
-    return [
-        Figure("SQL truck, join and upsert", "rows/s", rates, references, "the same in one statement"),
-        *(Figure(f"of it {STAGES[name]}", "s", taken) for name, taken in stages.items()),
-    ]
+    process = bench.streaming(project, "--log-format", "json")
+    for number in bench.rounds():
+        bench.alternate(
+            number,
+            lambda number=number: _truck(bench, process, project, number, source, target, rate, stages),
+            lambda: _reference(bench, target, rate),
+        )
+    process.stop()
 
 
 def _project(bench: Bench) -> Path:
-    settings: dict[str, Any] = {"slow_query_threshold_ms": 0, "batch": {"max_bytes": "8 MiB"}}
+    settings: dict[str, Any] = {"slow_query_threshold_ms": 0}
     project = bench.project("bench_sql_truck", "sql_truck", "sql_truck", ["public.bench"], **settings)
     for name, text in FILES.items():
         (project / "trucks" / "bench" / name).write_text(text, encoding="utf-8")
     return project
 
 
-def _run_once(bench: Bench, project: Path) -> None:
-    process = bench.run(project, "--once")
-    if process.wait(600) != 0:
-        raise RuntimeError(process.last_words())
-
-
 def _truck(
-    bench: Bench, project: Path, source: psycopg.Connection[Any], target: psycopg.Connection[Any], number: int
-) -> tuple[float, dict[str, float]]:
-    """Seconds for all rows, by those from the first batch that is seen to the last; what the statements took of it."""
+    bench: Bench,
+    process: TruckerProcess,
+    project: Path,
+    number: int,
+    source: psycopg.Connection[Any],
+    target: psycopg.Connection[Any],
+    rate: Figure,
+    stages: dict[str, Figure],
+) -> None:
+    """All rows through the truck into an empty table."""
+    goal = flushed(source)
+    bench.wait(lambda: process.check() or process.caught_up(goal), 0.05)
+    target.execute(b"truncate sales")
+    held = capture_of(process)
+    pause(held)
     fill(source, "bench", 1 + number * bench.rows, bench.rows)
-    before, spent = value(target, "select count(*) from sales"), _spent(project)
-    process = bench.run(project, "--log-format", "json")
-    count = "select count(*) from sales"
-    wait(lambda: process.check() or value(target, count) > before, 300, 0.01)
-    began, first = time.perf_counter(), value(target, count) - before
+    bench.settle()
+    spent = _spent(project)
     last = f"select count(*) from sales where id = {(number + 1) * bench.rows}"
-    wait(lambda: process.check() or value(target, last), 3600, 0.02)
-    seconds = time.perf_counter() - began
-    if value(target, count) != (number + 1) * bench.rows or first == bench.rows:
-        raise RuntimeError("rows are missing, or there are too few of them to measure")
-    process.stop()
+    with bench.profiled() as cpu:
+        began = time.perf_counter()
+        resume(held)
+        bench.wait(lambda: process.check() or value(target, last))
+        seconds = time.perf_counter() - began
+    if value(target, "select count(*) from sales") != bench.rows:
+        raise RuntimeError("rows are missing")
+    rate.trucker.append(bench.rows / seconds)
+    rate.trucker_cpu.append(cpu)
     after = _spent(project)
-    return seconds * bench.rows / (bench.rows - first), {name: after[name] - spent[name] for name in STAGES}
+    for name, figure in stages.items():
+        figure.trucker.append(after[name] - spent[name])
+    bench.say(f"SQL truck: {rate.trucker[-1]:,.0f} rows/s")
 
 
 def _spent(project: Path) -> dict[str, float]:
@@ -109,12 +112,16 @@ def _spent(project: Path) -> dict[str, float]:
     return spent
 
 
-def _reference(target: psycopg.Connection[Any], first: int, rows: int) -> float:
+def _reference(bench: Bench, target: psycopg.Connection[Any], rate: Figure) -> None:
     """The same rows, joined and upserted by one statement; they are in a table of the same database before."""
-    target.execute(b"truncate here")
-    fill(target, "here", first, rows)
-    target.execute(b"create table if not exists plain (like sales including all)")
+    target.execute(b"truncate here, plain")
+    fill(target, "here", 1, bench.rows, 100_000)
     target.execute(b"vacuum analyze here")
-    began = time.perf_counter()
-    target.execute(UPSERT.format(JOIN.format("here r")).replace("into sales", "into plain").encode())
-    return time.perf_counter() - began
+    bench.settle()
+    with bench.profiled() as cpu:
+        began = time.perf_counter()
+        target.execute(UPSERT.format(JOIN.format("here r")).replace("into sales", "into plain").encode())
+        seconds = time.perf_counter() - began
+    rate.reference.append(bench.rows / seconds)
+    rate.reference_cpu.append(cpu)
+    bench.say(f"one statement: {rate.reference[-1]:,.0f} rows/s")

@@ -15,6 +15,7 @@ pytest_plugins = [
     "fixtures.pg",
     "fixtures.project",
     "fixtures.spark",
+    "fixtures.spark_cluster",
     "fixtures.standby",
     "fixtures.tally",
     "fixtures.tls",

@@ -10,7 +10,8 @@ handed down to the processes a process starts. Actions:
 
 `nth` counts how often this process has come by (1 if not given); from then on the fault is met every time. `path` ends
 it, for all processes at once: where that file is, nothing happens. `kill` and `error` make the file themselves, so that
-with a path they strike once; with `hang` and `full` that is for the test to do.
+with a path they strike once; with `hang` and `full` that is for the test to do. A process that hangs makes the file
+`path.<its id>`.
 
 `POINTS` has them all, before and after each thing that must survive a crash.
 """
@@ -78,6 +79,7 @@ class Fault:
             case "full":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "hang":
+                Path(f"{self.path}.{os.getpid()}").touch()
                 while not Path(self.path).exists():
                     time.sleep(_POLL_SECONDS)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
+from trucker.engine.cluster import cores
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.copy")
 
 CHUNK_BYTES = 16 << 20
+LEAST_CHUNK_BYTES = 2 << 20
+CHUNKS_PER_CORE = 3
 MOST_CHUNKS = 10_000
 
 
@@ -209,7 +212,7 @@ class _Attempt:
                 seen = look(connection, table, self._exported.lsn)
                 assert seen is not None
                 self._looks[table] = seen
-            size = max(CHUNK_BYTES, sum(table.bytes for table in tables.values()) // MOST_CHUNKS)
+            size = chunk_bytes(sum(table.bytes for table in tables.values()), cores(self._copier.spark))
             chunks = {}
             for name, source in tables.items():
                 readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
@@ -354,6 +357,12 @@ class _Attempt:
             self._left[failure.truck, failure.table] = failure.error
         elif failure.truck not in self._failures or self._failures[failure.truck].transient:
             self._failures[failure.truck] = failure.error
+
+
+def chunk_bytes(total: int, cores: int) -> int:
+    """How large chunks are to be: small enough for all cores to have some, until the last one is done."""
+    shared = min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, total // (cores * CHUNKS_PER_CORE)))
+    return max(shared, total // MOST_CHUNKS)
 
 
 class _Watch:

@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trucker.engine.cluster import expected, misfit
 from trucker.engine.plan import Outcome
-from trucker.engine.sealed import Held, seal
-from trucker.engine.work import run_parts
+from trucker.engine.sealed import seal
+from trucker.engine.task import Held, run_task
 from trucker.errors import JobFailed
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def run_job(
 
     What `function` holds travels to each executor once; a part should hold what is its own.
     By the name of its `group` it can be cancelled, and its progress asked for. Raises JobFailed when Spark gives up on
-    a task: its process died more often than Spark tries again.
+    a task: its process died more often than Spark tries again. Raises EngineError for an executor that cannot do the
+    work, as it is made of something else than the driver.
     """
     from py4j.protocol import Py4JError
 
@@ -37,9 +39,11 @@ def run_job(
         (what, *sealed), secrets = seal([function, *parts])
         tasks = spark.sparkContext.parallelize(sealed, len(parts))
         with _held(spark, what) as held:
-            outcomes: list[Outcome] = tasks.mapPartitions(partial(run_parts, held, secrets)).collect()
+            outcomes: list[Outcome] = tasks.mapPartitions(partial(run_task, expected(spark), held, secrets)).collect()
         return outcomes
     except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
+        if (unfit := misfit(error)) is not None:
+            raise unfit from error
         raise JobFailed(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
             remedy="see spark.log in the project's state folder",

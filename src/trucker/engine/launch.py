@@ -44,6 +44,7 @@ _SUBMIT = f"""\
 #!/bin/sh
 # Written by trucker: starts the driver without a JVM to find out how.
 exec >"$TRUCKER_JVM_OUTPUT" 2>&1
+[ -z "$TRUCKER_JVM_FOLDER" ] || cd "$TRUCKER_JVM_FOLDER" || exit 1
 if [ -z "$TRUCKER_JVM_RECORDING" ]; then
     exec "$JAVA_HOME/bin/java" "@$TRUCKER_JVM_ARGUMENTS" {_MAIN} "$@"
 fi
@@ -105,7 +106,7 @@ def prepare_launch(
         {
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(overlay),
-            "SPARK_SCALA_VERSION": _scala(overlay),
+            "SPARK_SCALA_VERSION": scala_version(overlay),
             "TRUCKER_JVM_ARGUMENTS": str(listing),
             "TRUCKER_JVM_OUTPUT": str(state / "spark.out"),
             "TRUCKER_JVM_RECORDING": str(recording or ""),
@@ -158,7 +159,7 @@ def _module_options(package: Path, java: Java) -> list[str]:
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "SPARK_HOME": str(package),
-        "SPARK_SCALA_VERSION": _scala(package),
+        "SPARK_SCALA_VERSION": scala_version(package),
     }
     try:
         done = subprocess.run(
@@ -180,7 +181,7 @@ def _module_options(package: Path, java: Java) -> list[str]:
     return [argument for argument in arguments if not argument.startswith(("-Xmx", "--add-modules"))]
 
 
-def _scala(home: Path) -> str:
+def scala_version(home: Path) -> str:
     """The Scala version that Spark's scripts would have found out for its launcher."""
     core = next((home / "jars").glob("spark-core_*.jar"))
     return core.name.removeprefix("spark-core_").partition("-")[0]

@@ -27,6 +27,9 @@ from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
 from trucker.slow import SlowQueries, Told
 from trucker.types import Unfit
 
+LEAST_PART: Final = 4 << 20
+"""Changes of fewer bytes are not worth a task of their own."""
+
 RECEIPTS: Final = 32 << 20
 """The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
 
@@ -241,13 +244,14 @@ class Outcome:
     slow: Sequence[Told] = ()
 
 
-def consecutive(blocks: Sequence[BlockRef], part_bytes: int) -> list[StreamPart]:
+def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> list[StreamPart]:
     """The blocks cut into parts of about equal bytes, none larger than `part_bytes` and half a block.
 
-    That bounds a task's memory (I9), inside a large transaction as well: parts are applied in their order.
+    That bounds a task's memory (I9), inside a large transaction as well: parts are applied in their order. Where there
+    is enough for it, every one of the `cores` has a part.
     """
     total = sum(block.bytes for block in blocks)
-    share = total / max(1, -(-total // part_bytes))
+    share = total / max(1, -(-total // part_bytes), min(cores, total // LEAST_PART))
     cuts, done = [0], 0
     for position, block in enumerate(blocks):
         if done and done + block.bytes / 2 > share:

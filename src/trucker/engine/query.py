@@ -27,6 +27,7 @@ from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
+from trucker.engine.cluster import cores
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
@@ -448,7 +449,7 @@ class SourceQuery:
     def _run(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
     ) -> list[Outcome]:
-        parts = consecutive(blocks, self._part_bytes)
+        parts = consecutive(blocks, self._part_bytes, cores(self._spark))
         sinks = {name: self._destinations[name].spec for name in batches}
         batch = StreamBatch(
             self._folder,

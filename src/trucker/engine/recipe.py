@@ -23,6 +23,7 @@ from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
+from trucker.engine.cluster import cores
 from trucker.engine.fold import Fold
 from trucker.engine.plan import CopyBatch, Failure, Outcome, Recipe, StreamBatch, Truck, Waiting
 from trucker.engine.relation import given_columns, relation_of
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trucker.recipe")
 
-_AT_ONCE: Final = 4
-"""So many parts go through Spark SQL at once."""
+_LEAST_AT_ONCE, _MOST_AT_ONCE = 4, 32
+"""So many parts go through Spark SQL at once: with one for each core, within these."""
 
 Policies = tuple[tuple[str, Unfit], ...]
 """What becomes of values that do not fit, by column."""
@@ -65,6 +66,7 @@ class Recipes:
         self._slow_ms = slow_ms
         self._kept = kept
         self.folder = folder
+        self._session: SparkSession | None = None
         self._spark: dict[str, SparkTruck] | None = None
         self._made: dict[tuple[str, TableId], tuple[Target, tuple[Target, Recipe]]] = {}
         self._lock = threading.Lock()
@@ -77,6 +79,7 @@ class Recipes:
         from trucker.engine.spark_sql.truck import SparkTruck
 
         assert self.folder is not None
+        self._session = spark
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
@@ -99,12 +102,16 @@ class Recipes:
         waiting = [each for outcome in outcomes for each in outcome.waiting]
         if not waiting:
             return outcomes
-        with ThreadPoolExecutor(_AT_ONCE, "spark sql") as pool:
+        with ThreadPoolExecutor(self._at_once(), "spark sql") as pool:
             own = (each for each in waiting if each.assignment.target.truck not in failed)
             done = list(pool.map(partial(self._finished, batch), own))
         for each in waiting:
             each.rows.discard()
         return [*outcomes, *done]
+
+    def _at_once(self) -> int:
+        assert self._session is not None
+        return min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, cores(self._session)))
 
     def _finished(self, batch: StreamBatch | CopyBatch, waiting: Waiting) -> Outcome:
         assignment = waiting.assignment

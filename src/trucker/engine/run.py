@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from trucker.change import Lsn
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import ON_SPARK
+from trucker.engine.cluster import Executors, ship
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import SinkSpec
@@ -88,6 +89,8 @@ class ProjectRun:
                 finally:
                     spark = session or (starting.result() if starting else None)
             assert spark is not None
+            if session is not None:
+                ship(session)
             with self._minding_java(spark):
                 for source in self._sources:
                     source.start_stream(spark, states)
@@ -130,13 +133,14 @@ class ProjectRun:
         return states
 
     def _watch(self, spark: SparkSession) -> None:
-        process = _java(spark)
+        process, executors = _java(spark), Executors(spark)
         while not self._stop.is_set():
             for number, source in enumerate(self._sources):
                 source.look()
                 if source.lost is not None:
                     self._sources[number] = self._renewed(source, source.lost, spark)
             self._check_java(process)
+            executors.look()
             status = self._show(running=True)
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
                 return

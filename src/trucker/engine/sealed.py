@@ -11,19 +11,11 @@ import io
 import pickle
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
 
 _opening = threading.local()
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes that travel with the function, as a broadcast's `value` travels beside it."""
-
-    value: bytes
 
 
 def seal(things: Sequence[Any]) -> tuple[list[bytes], tuple[str, ...]]:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trucker
-from trucker.engine.java import cache_folder, find_java
+from trucker.engine import cluster
+from trucker.engine.java import cache_folder, find_java, put
 from trucker.engine.launch import Launch, prepare_launch
 from trucker.errors import EngineError
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
 _SOCKET_PATH_ROOM = 60
+
+# Python workers work on one core each, and are forked: no pool of threads, few heaps.
+_PYTHON_WORKERS: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
 
 _JVM = (
     # Spark matches a failure's text with a pattern that recurses; a job cancelled by stop() overflowed the default.
@@ -42,7 +47,6 @@ _JVM = (
     "-Xms128m",
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
-    "-Djava.net.preferIPv4Stack=true",
 )
 
 _SETTINGS: Mapping[str, str] = {
@@ -59,7 +63,6 @@ _SETTINGS: Mapping[str, str] = {
     # The other way needs pandas, and says so at every function where there is none.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -73,11 +76,15 @@ _SETTINGS: Mapping[str, str] = {
     "spark.scheduler.mode": "FAIR",
 }
 
+# With all of Spark on this machine nothing listens to the outside.
 _LOOPBACK: Mapping[str, str] = {"SPARK_LOCAL_IP": "127.0.0.1"}
-_LOCAL: Mapping[str, str] = {
+_LOOPBACK_JVM = ("-Djava.net.preferIPv4Stack=true",)
+_LOOPBACK_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+# As Spark itself tells what its pages must not show. Such settings are on no command line either.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
 def start_session(
@@ -93,6 +100,7 @@ def start_session(
     `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
     an earlier run left in the scratch folder is deleted.
     `record=False` is for a session that does not do what a run does: it leaves no class-data archive for others.
+    On a cluster it waits for the first executors, and raises when they cannot do the driver's work.
     """
     asked = dict(settings or {})
     try:
@@ -103,10 +111,31 @@ def start_session(
             remedy="let the project's state be where it can be written",
             code="TRK507",
         ) from error
-    launch = _launch(state, scratch, asked, record=record)
-    local = master.startswith("local")
-    with _environment({**launch.environment, **_python_environment(), **(_LOOPBACK if local else {})}):
-        return _connect(_retrying(master), {**_defaults(app_name, state, local=local), **asked}, launch)
+    local = cluster.is_local(master)
+    here = master.startswith("local")
+    launch = _launch(state, scratch, asked, here=here, record=record and local)
+    python = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    environment = {**launch.environment, **_python_environment(python), **(_LOOPBACK if here else {})}
+    defaults = _defaults(app_name, state, here=here)
+    if not local:
+        asked |= cluster.settings(state.resolve(), cache_folder(), asked, _PYTHON_WORKERS)
+        environment |= _stand_in(python, state.resolve() / "spark", environment)
+    if master.startswith("local-cluster"):
+        environment["SPARK_HOME"] = str(_own_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
+    with _environment(environment):
+        spark = _connect(_retrying(master), {**defaults, **asked}, launch)
+    if not local:
+        _check_executors(spark)
+    return spark
+
+
+def _check_executors(spark: SparkSession) -> None:
+    try:
+        cluster.check_executors(spark)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            stop_session(spark)
+        raise
 
 
 def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
@@ -133,13 +162,18 @@ def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
 
 
 def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    shown = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
     try:
+        # The JVM's command line, which everybody can see, has what it is told here; the rest it is told when it runs.
+        told = SparkConf(loadDefaults=False).setMaster(master).setAll(shown)
+        SparkContext._ensure_initialized(conf=told)
         return builder.getOrCreate()
     except PySparkException as error:
         raise EngineError(
@@ -155,10 +189,11 @@ def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkS
         ) from error
 
 
-def _launch(state: Path, scratch: Path, settings: Mapping[str, str], *, record: bool) -> Launch:
+def _launch(state: Path, scratch: Path, settings: Mapping[str, str], *, here: bool, record: bool) -> Launch:
     cache = cache_folder()
     options = [
         *_JVM,
+        *(_LOOPBACK_JVM if here else ()),
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         f"-Dtrucker.spark.log={state.resolve() / 'spark.log'}",
@@ -168,10 +203,10 @@ def _launch(state: Path, scratch: Path, settings: Mapping[str, str], *, record: 
     )
 
 
-def _defaults(app_name: str, state: Path, *, local: bool) -> dict[str, str]:
+def _defaults(app_name: str, state: Path, *, here: bool) -> dict[str, str]:
     return {
         **_SETTINGS,
-        **(_LOCAL if local else {}),
+        **(_LOOPBACK_SETTINGS if here else {}),
         "spark.app.name": app_name,
         "spark.sql.warehouse.dir": str(state.resolve() / "spark" / "warehouse"),
     }
@@ -206,19 +241,42 @@ def _short_temporary() -> Path:
     return Path(min((path for path in usual if os.access(path, os.W_OK)), key=len, default=usual[0]))
 
 
-def _python_environment() -> dict[str, str]:
-    """Workers run this Python and find this trucker, also where it is not installed."""
+def _python_environment(python: str) -> dict[str, str]:
+    """Workers of the driver's JVM run this Python and find this trucker, also where it is not installed."""
     source = str(Path(trucker.__file__).parents[1])
     paths = [source] if source not in site.getsitepackages() else []
     paths += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     found = {
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Workers work on one core each, and are forked: no pool of threads, few heaps.
-        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
-        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+        **{name: os.environ.get(name, value) for name, value in _PYTHON_WORKERS.items()},
     }
     return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
+
+
+def _stand_in(python: str, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What has the driver's JVM run this Python where executors run one that is theirs alone.
+
+    Spark has one name for both. One that is looked for, in the folder that a process runs in or on its path, finds
+    something else here than there.
+    """
+    if Path(python).is_absolute():
+        return {}
+    put(folder / "driver" / python, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', executable=True)
+    if "/" in python:
+        return {"TRUCKER_JVM_FOLDER": str(folder / "driver")}
+    path = environment.get("PATH") or os.environ.get("PATH", "")
+    return {"PATH": os.pathsep.join([str(folder / "driver"), path])}
+
+
+def _own_home(overlay: Path, folder: Path) -> Path:
+    """The same SPARK_HOME at a place of the project's own: `local-cluster` has its executors' files below it."""
+    home = folder / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    for entry in overlay.iterdir():
+        (home / entry.name).symlink_to(entry)
+    return home
 
 
 @contextlib.contextmanager

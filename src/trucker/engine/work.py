@@ -30,7 +30,7 @@ from trucker.engine.plan import (
     StreamPart,
     Waiting,
 )
-from trucker.engine.sealed import Held, unseal
+from trucker.engine.sealed import unseal
 from trucker.engine.spark_sql.plan import spool_rows
 from trucker.engine.steps import make, make_copy
 from trucker.errors import EngineError, SinkError, TruckerError
@@ -345,9 +345,9 @@ def _since(changes: Changes, after: Lsn) -> Changes:
     return changes if fresh.all() else changes.take(fresh)
 
 
-def run_parts(held: Held, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Outcome]:
-    """A Spark partition's worth of parts, one after the other; `held` is what is to be done with each."""
-    function = unseal(held.value, secrets)
+def run_parts(what: bytes, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Outcome]:
+    """A Spark partition's worth of parts, one after the other; `what` is to be done with each."""
+    function = unseal(what, secrets)
     for part in sealed:
         with kept() as slow:
             outcome = function(unseal(part, secrets))

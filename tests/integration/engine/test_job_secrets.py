@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from trucker.engine import job
 from trucker.engine.sealed import seal
-from trucker.engine.work import run_parts
+from trucker.engine.task import run_task
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ def test_secrets_are_in_no_file_of_a_job(spark: Any, size: int) -> None:
     assert job.run_job(spark, function, parts) == [True, False]  # type: ignore[arg-type, comparison-overlap]
     (what, *sealed), secrets = seal([function, *parts])
     with job._held(spark, what) as held:
-        travels = dumps(partial(run_parts, held, secrets))
+        travels = dumps(partial(run_task, None, held, secrets))
         spark.sparkContext._pickled_broadcast_vars.clear()  # what was pickled here is of no job
         folder = spark.sparkContext._temp_dir
         files = [Path(place, name).read_bytes() for place, _, names in os.walk(folder) for name in names]

@@ -64,7 +64,7 @@ class World:
         monkeypatch.setattr(copy_module, "run_job", self._run)
         connection: Any = SimpleNamespace(replica=None, publication=None)
         self.copier = Copier(
-            SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
+            SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
             connection,
             "temporary",
             {"store": self.destination},

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from trucker.change import Column, TableId
 from trucker.config.models import Connection, TruckConfig
+from trucker.engine.cluster import cores
 from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
 from trucker.engine.spark_sql.compile import Compiling
 from trucker.engine.spark_sql.failure import be_quiet, explained
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 FEW_ROWS: Final = 5_000
 """So many rows at most go through the driver, and of a result come back to it."""
+
+_SHUFFLES: Final = "spark.sql.shuffle.partitions"
+_MOST_SHUFFLES: Final = 64
 
 RUNS_AT_ONCE: Final = 8
 """So many small runs are one query of Spark's."""
@@ -214,6 +218,8 @@ class _Own:
         functions = load_functions(truck.folder)
         self.session = spark.newSession()
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
+        if not spark.sparkContext.getConf().contains(_SHUFFLES):
+            self.session.conf.set(_SHUFFLES, str(min(_MOST_SHUFFLES, cores(spark))))
         source = new_format()
         self.format = source.name()
         self.session.dataSource.register(source)

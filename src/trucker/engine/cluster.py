@@ -1,0 +1,230 @@
+"""What is different when executors are not this process: they are elsewhere, they come late, and they get lost.
+
+`settings` has what a session on a cluster is started with. `check_executors` says at the start what is wrong with the
+first of them; later ones say it themselves, with their first task (`task`). `Executors` watches how many there are.
+
+Trucker travels to executors by itself (`shipped`): as a file of Spark's, which is in the folder that an executor runs
+in before its first task, and on the path of its Python by that file's name alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trucker import failpoint
+from trucker.engine import task
+from trucker.engine.java import cache_folder
+from trucker.engine.shipped import shipped
+from trucker.errors import EngineError, TruckerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("trucker.cluster")
+
+MARK: Final = "spark.trucker.mark"
+ARRIVAL_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 0.1
+_LISTS: Final = ("spark.archives", "spark.files", "spark.jars", "spark.submit.pyFiles")
+
+# An executor's JVM hands tasks to Python: no collector with threads of its own.
+_EXECUTOR_JVM: Final = ("-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+_LOGGING: Final = """\
+# Written by trucker, for executors: as for the driver, what an error quotes of a row is left out.
+status = error
+appenders = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+{layout}
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def settings(state: Path, cache: Path, asked: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What a session on a cluster is started with; `asked` is the user's, `environment` what Python workers get.
+
+    The user's settings win where there is one value. Lists have both.
+    """
+    package = shipped(cache)
+    mark = state / "cluster.mark"
+    mark.touch()
+    return {
+        MARK: str(mark),
+        **_executor_environment(package, asked, environment),
+        **{name: _absolute(asked[name]) for name in _LISTS if name in asked},
+        "spark.files": ",".join(filter(None, [_absolute(asked.get("spark.files", "")), package.as_uri()])),
+        "spark.executor.extraJavaOptions": " ".join([*_EXECUTOR_JVM, *_logging(state), *_asked_jvm(asked)]),
+    }
+
+
+def _executor_environment(package: Path, asked: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    prefix = "spark.executorEnv."
+    own = dict(environment)
+    if armed := os.environ.get(failpoint.VARIABLE):
+        own[failpoint.VARIABLE] = armed
+    paths = [package.name, asked.get(f"{prefix}PYTHONPATH", "")]
+    found = {f"{prefix}{name}": asked.get(f"{prefix}{name}", value) for name, value in own.items()}
+    return {**found, f"{prefix}PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _asked_jvm(asked: Mapping[str, str]) -> list[str]:
+    options = asked.get("spark.executor.extraJavaOptions", "")
+    return [options] if options else []
+
+
+def _logging(state: Path) -> list[str]:
+    """Spark's executors log what rows they fail on, unless they are told not to."""
+    driver = Path(__file__).with_name("log4j2.properties").read_text(encoding="utf-8")
+    layout = [line.replace("appender.file.", "appender.console.") for line in driver.splitlines() if ".layout." in line]
+    file = state / "executor.log4j2.properties"
+    file.write_text(_LOGGING.format(layout="\n".join(layout)), encoding="utf-8")
+    return [f"-Dlog4j2.configurationFile={file.as_uri()}"]
+
+
+def _absolute(paths: str) -> str:
+    """A list of files, those that are named from here named from the root: the driver's JVM may run elsewhere."""
+    found = []
+    for entry in filter(None, map(str.strip, paths.split(","))):
+        name, sign, alias = entry.partition("#")
+        found.append(entry if "://" in name or name.startswith("file:") else f"{Path(name).absolute()}{sign}{alias}")
+    return ",".join(found)
+
+
+# -- executors that do not fit -------------------------------------------------------------------------------------
+
+
+def expected(spark: SparkSession) -> task.Made | None:
+    """What executors are held against; None where they are the driver itself."""
+    return _expected(spark.sparkContext.applicationId, spark)
+
+
+@lru_cache(maxsize=1)
+def _expected(_: str, spark: SparkSession) -> task.Made | None:
+    context = spark.sparkContext
+    if is_local(context.master):
+        return None
+    mark = context.getConf().get(MARK)
+    return task.made(Path(mark) if mark else None)
+
+
+def misfit(error: Exception) -> TruckerError | None:
+    """Why an executor cannot do the driver's work, if that is what a job failed for. Spark has it as text only."""
+    cause = getattr(error, "java_exception", None)
+    try:
+        text = str(cause.getMessage() if cause is not None else error)
+    except Exception:  # the JVM that could tell may be gone
+        return None
+    if found := re.search(r"\[(TRK51[456])\] (.+)\n +next: (.+)", text):
+        return EngineError(found[2], remedy=found[3], code=found[1])
+    return _other_python(text)
+
+
+def _other_python(text: str) -> TruckerError | None:
+    remedy = "install the same Python there, or send an environment along (docs/howto/spark_cluster.md)"
+    if found := re.search(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", text):
+        return EngineError(f"an executor has another Python: {found[1][:200]}", remedy=remedy, code=task.DIFFERENT)
+    if found := re.search(r'Cannot run program "([^"]+)"', text):
+        return EngineError(f"a worker has no Python {found[1]}", remedy=_PYTHON.format(remedy), code=task.MISSING)
+    if found := re.search(r"(?:ModuleNotFoundError|No module named)[^\n]{0,200}", text):
+        return EngineError(f"an executor's Python: {found[0]}", remedy=remedy, code=task.MISSING)
+    return None
+
+
+_PYTHON: Final = "{}; spark.pyspark.python names it"
+
+
+def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) -> None:
+    """Wait for the first executors, and see whether they can do the driver's work."""
+    from py4j.protocol import Py4JError
+
+    await_executor(spark, arrival)
+    context, driver = spark.sparkContext, expected(spark)
+    count = max(2, context.defaultParallelism)
+    try:
+        context.parallelize(range(count), count).mapPartitions(partial(task.probe, driver)).collect()
+    except Py4JError as error:
+        if (unfit := misfit(error)) is not None:
+            raise unfit from error
+        raise
+
+
+def await_executor(spark: SparkSession, seconds: float) -> None:
+    """Return once there is an executor."""
+    deadline = time.monotonic() + seconds
+    while not count_executors(spark):
+        check_context(spark)
+        if time.monotonic() > deadline:
+            context = spark.sparkContext
+            host, port = (context.getConf().get(f"spark.driver.{name}", "?") for name in ("host", "port"))
+            raise EngineError(
+                f"no executor of {context.master} has come within {seconds:.0f} s",
+                remedy="see the master's page whether it has cores and memory left (spark.cores.max,"
+                f" spark.executor.memory), and whether workers reach the driver at {host}:{port}"
+                " (spark.driver.host, spark.driver.port)",
+                code="TRK517",
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def ship(spark: SparkSession) -> None:
+    """Have the executors of somebody's own session run this trucker, where they are not the driver itself."""
+    if not is_local(spark.sparkContext.master) and spark.sparkContext.getConf().get(MARK) is None:
+        spark.sparkContext.addPyFile(str(shipped(cache_folder())))
+
+
+# -- while it runs -------------------------------------------------------------------------------------------------
+
+
+def count_executors(spark: SparkSession) -> int:
+    """How many there are now."""
+    # The driver counts as one of those who hold blocks.
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once, with the executors there are now."""
+    return max(1, int(spark.sparkContext.defaultParallelism))
+
+
+def check_context(spark: SparkSession) -> None:
+    """Raise when the cluster has let go of the application: nothing can be done in it any more."""
+    if spark.sparkContext._jsc.sc().isStopped():
+        raise EngineError(
+            f"{spark.sparkContext.master} has ended the application, as when executors fail again and again",
+            remedy="see spark.log in the state folder and the executors' logs; start again, nothing is lost",
+            code="TRK513",
+        )
+
+
+class Executors:
+    """Tells in the log when executors come and go. Call `look` now and then."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._local = is_local(spark.sparkContext.master)
+        self._known: int | None = None
+
+    def look(self) -> None:
+        if self._local:
+            return
+        check_context(self._spark)
+        now = count_executors(self._spark)
+        if now != self._known:
+            tell = log.warning if not now or now < (self._known or 0) else log.info
+            tell("executors: %d", now, extra={"before": self._known})
+            self._known = now

@@ -1,0 +1,157 @@
+"""Where a task begins on an executor: before anything is read it is certain that both sides are of one kind.
+
+What the driver pickles an executor must understand. So a task brings along what the driver is made of, and an executor
+that is made of something else says so, with what to do about it. Imports nothing but the standard library: what is
+missing on a worker is missed here, by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trucker
+from trucker.errors import EngineError
+
+DIFFERENT: Final = "TRK514"
+MISSING: Final = "TRK515"
+NOT_SHARED: Final = "TRK516"
+
+# What travels is pickled, or Arrow's: modules, and how many numbers of their versions have to be the same.
+_ALIKE: Final = {"pyspark": 2, "pyarrow": 1, "numpy": 1, "pydantic": 1}
+_NEEDED: Final = ("pyarrow", "numpy", "pydantic", "psycopg", "jinja2", "yaml")
+
+
+class Value(Protocol):
+    """Bytes that every task has: a broadcast of Spark's, or `Held`."""
+
+    @property
+    def value(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes that travel with the function, as a broadcast's `value` travels beside it."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a driver is made of. `mark` is a file that it has put into the state folder, for executors to see."""
+
+    python: str
+    trucker: str
+    modules: Mapping[str, str]
+    mark: str = ""
+
+
+def made(mark: Path | None = None) -> Made:
+    """What this process is made of."""
+    modules = {name: version(name) for name in _ALIKE}
+    return Made(platform.python_version(), _own_digest(), modules, str(mark) if mark else "")
+
+
+def run_task(driver: Made | None, held: Value, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Any]:
+    """A Spark partition's worth of parts (`work.run_parts`), once this executor has been found to fit.
+
+    `driver` is None where the executor is the driver itself.
+    """
+    check_here(driver)
+    from trucker.engine.work import run_parts
+
+    yield from run_parts(held.value, secrets, sealed)
+
+
+def probe(driver: Made | None, _: Iterator[int]) -> Iterator[int]:
+    """A task that does nothing but look."""
+    check_here(driver)
+    return iter(())
+
+
+def check_here(driver: Made | None) -> None:
+    """Raise unless this process can do the driver's work. What it found right it does not look at again."""
+    if driver is not None and driver not in _right:
+        _check_modules(driver)
+        _check_mark(driver)
+        _right.append(driver)
+
+
+_right: Final[list[Made]] = []
+
+
+def _check_modules(driver: Made) -> None:
+    where = f"{sys.executable} on {socket.gethostname()}"
+    _same("Python", driver.python, platform.python_version(), 2, where)
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise EngineError(
+                f"an executor's Python, {where}, cannot import {name}: {type(error).__name__}",
+                remedy="install trucker's dependencies there, or send them along (docs/howto/spark_cluster.md)",
+                code=MISSING,
+            ) from error
+    for name, numbers in _ALIKE.items():
+        _same(name, driver.modules[name], _version(name), numbers, where)
+    if _own_digest() != driver.trucker:
+        raise EngineError(
+            f"an executor, {where}, runs another trucker ({trucker.__version__}, {Path(trucker.__file__).parent}) than"
+            " the driver",
+            remedy="remove trucker from spark.submit.pyFiles and from the workers' PYTHONPATH: it comes by itself",
+            code=DIFFERENT,
+        )
+
+
+def _same(what: str, drivers: str, own: str, numbers: int, where: str) -> None:
+    if drivers.split(".")[:numbers] != own.split(".")[:numbers]:
+        wanted = ".".join(drivers.split(".")[:numbers])
+        raise EngineError(
+            f"an executor, {where}, has {what} {own}; the driver has {drivers}",
+            remedy=f"let both have {what} {wanted}, or send an environment along (docs/howto/spark_cluster.md)",
+            code=DIFFERENT,
+        )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # as pyspark from Spark's own folder
+        return str(getattr(importlib.import_module(name), "__version__", "0"))
+
+
+def _check_mark(driver: Made) -> None:
+    if driver.mark and not Path(driver.mark).exists():
+        raise EngineError(
+            f"an executor on {socket.gethostname()} does not see the driver's state folder {Path(driver.mark).parent}",
+            remedy="let `state` in trucker.yml be a folder that all machines share, at the same path",
+            code=NOT_SHARED,
+        )
+
+
+@cache
+def _own_digest() -> str:
+    """The digest of the trucker that this process runs: told by the name of a zip that it came in, else made here."""
+    package = Path(trucker.__file__).parent
+    if package.is_dir():
+        return digest_of(package)
+    _, _, rest = package.parent.name.partition("trucker-")
+    return rest.partition("-")[0]
+
+
+@cache
+def digest_of(package: Path) -> str:
+    """What tells one trucker from another: its sources."""
+    found = sha256()
+    for file in sorted(package.rglob("*.py")):
+        found.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()[:16]

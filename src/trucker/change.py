@@ -10,6 +10,7 @@ beside the column, never a NULL (I7).
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -106,6 +107,12 @@ class TableSchema:
         """The same table with just these columns, in their order here."""
         wanted = frozenset(names)
         return replace(self, columns=tuple(c for c in self.columns if c.name in wanted))
+
+    def called(self, names: Mapping[str, str]) -> TableSchema:
+        """The same columns under other names, their order kept; one that is not asked for gives way."""
+        taken = frozenset(names.values())
+        others = [names.get(n) or (f"{n} (not taken)" if n in taken else n) for n in self.names]
+        return replace(self, columns=tuple(replace(c, name=n) for c, n in zip(self.columns, others, strict=True)))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -342,11 +349,31 @@ class CopiedRows:
         return Changes.inserts(self.schema, parse_copy_csv(self.schema, self.csv), self.lsn)
 
     def called(self, names: Mapping[str, str]) -> CopiedRows:
-        """The same rows with columns under other names; a column that is not asked for gives way."""
-        taken = frozenset(names.values())
-        others = [names.get(n) or (f"{n} (not taken)" if n in taken else n) for n in self.schema.names]
-        columns = tuple(replace(c, name=name) for c, name in zip(self.schema.columns, others, strict=True))
-        return replace(self, schema=replace(self.schema, columns=columns))
+        """The same rows with columns under other names."""
+        return replace(self, schema=self.schema.called(names))
+
+
+class RawCopy(Iterator[bytes]):
+    """What COPY writes, as it comes; `rows` is how many there were, once it has been taken to its end."""
+
+    rows: int | None = None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the rest of it unread."""
+
+
+class UnreadRows(Iterator["Changes | CopiedRows"]):
+    """Rows of a snapshot that are still at the source. Iterating reads them, in pieces, once.
+
+    A sink that can hand COPY's bytes on as they are asks for those instead; where they are refused it may iterate then.
+    """
+
+    schema: TableSchema
+
+    @abstractmethod
+    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
+        """COPY's output of these columns, in PostgreSQL's binary format or as text. One at a time."""
 
 
 def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:

@@ -26,15 +26,15 @@ from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores
+from trucker.engine.copy_work import copy_share
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Renames, Truck, room
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Renames, Truck, copy_shares, room
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
-from trucker.engine.work import copy_part
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import CopyProgress, TruckPhase
@@ -54,6 +54,9 @@ CHUNK_BYTES = 16 << 20
 LEAST_CHUNK_BYTES = 2 << 20
 CHUNKS_PER_CORE = 3
 MOST_CHUNKS = 10_000
+# More tasks than can run at once, so that all end about together; more chunks than tasks, so that a task pays off.
+TASKS_PER_CORE = 8
+SHARE_CHUNKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +343,10 @@ class _Attempt:
             return receipts
         copier = self._copier
         copier.group = self._name
-        with _Watch(copier.spark, self._name, len(parts), self._alive()):
+        own = copy_shares(parts, max(TASKS_PER_CORE * cores(copier.spark), len(parts) // SHARE_CHUNKS))
+        with _Watch(copier.spark, self._name, len(own), len(parts), self._alive()):
             shared = self._shared(targets, parts)
-            outcomes = run_job(copier.spark, partial(copy_part, shared), parts, group=self._name)
+            outcomes = run_job(copier.spark, partial(copy_share, shared), own, group=self._name)
             outcomes = copier.recipes.finish(outcomes, shared)
         for outcome in outcomes:
             for destination, kept in outcome.receipts.items():
@@ -368,9 +372,10 @@ def chunk_bytes(total: int, cores: int) -> int:
 class _Watch:
     """Keeps the trucks' copy progress up to date while the job runs."""
 
-    def __init__(self, spark: SparkSession, group: str, chunks: int, needs: Sequence[Need]) -> None:
+    def __init__(self, spark: SparkSession, group: str, tasks: int, chunks: int, needs: Sequence[Need]) -> None:
         self._spark = spark
         self._group = group
+        self._tasks = tasks
         self._chunks = chunks
         self._needs = needs
         self._done = threading.Event()
@@ -396,7 +401,8 @@ class _Watch:
             for job in tracker.getJobIdsForGroup(self._group)
             for stage in getattr(tracker.getJobInfo(job), "stageIds", ())
         ]
-        return sum(stage.numCompletedTasks for stage in stages if stage)
+        done: int = sum(stage.numCompletedTasks for stage in stages if stage)
+        return done * self._chunks // self._tasks
 
     def _show(self, done: int) -> None:
         for need in self._needs:

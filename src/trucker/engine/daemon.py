@@ -13,7 +13,7 @@ _WORKS = "pyspark.worker"
 
 if __name__ == "__main__":
     if _WORKS in sys.argv[1:]:
-        import trucker.engine.work  # noqa: F401
+        import trucker.engine.copy_work  # noqa: F401
     from pyspark.daemon import manager
 
     manager()

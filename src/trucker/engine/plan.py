@@ -33,6 +33,9 @@ LEAST_PART: Final = 4 << 20
 RECEIPTS: Final = 32 << 20
 """The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
 
+CHUNK_WEIGHT: Final = 128 << 10
+"""As many bytes could be copied in the time that a chunk takes beside its bytes."""
+
 Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """The columns' names in a shape of the stream, and the names to read them by."""
 
@@ -216,6 +219,10 @@ class CopyPart:
     assignments: Sequence[Assignment]
 
 
+CopyShare = tuple[CopyPart, ...]
+"""Chunks that one task copies one after the other, each by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A truck's share of a part that could not be done, and why; of a copy, the table too."""
@@ -260,6 +267,18 @@ def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> 
         done += block.bytes
     bounds = pairwise([*cuts, len(blocks)])
     return [StreamPart(index, blocks[first:last]) for index, (first, last) in enumerate(bounds)]
+
+
+def copy_shares(parts: Sequence[CopyPart], tasks: int) -> list[CopyShare]:
+    """Consecutive chunks for so many tasks at the most, alike in what they cost: their bytes, and something for each
+    chunk whatever its size."""
+    weights = [part.chunk.bytes + CHUNK_WEIGHT for part in parts]
+    whole, done = sum(weights), 0
+    found: dict[int, list[CopyPart]] = {}
+    for part, weight in zip(parts, weights, strict=True):
+        found.setdefault((2 * done + weight) * tasks // (2 * whole), []).append(part)
+        done += weight
+    return [tuple(own) for own in found.values()]
 
 
 def room(parts: int, targets: int) -> int:

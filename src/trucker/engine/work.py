@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +20,6 @@ from trucker.engine.compact import compact
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
-    CopyPart,
     Failure,
     Outcome,
     Recipe,
@@ -32,13 +30,11 @@ from trucker.engine.plan import (
 )
 from trucker.engine.sealed import unseal
 from trucker.engine.spark_sql.plan import spool_rows
-from trucker.engine.steps import make, make_copy
+from trucker.engine.steps import make
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.failpoint import reach
-from trucker.postgres.connect import connect
 from trucker.postgres.pgoutput import ShapeKeys, decode
-from trucker.postgres.snapshot import enter_snapshot, read_chunk
-from trucker.rows import Rows, concat_rows
+from trucker.rows import Rows
 from trucker.sinks.base import Receipt, Sink, Target, Work
 from trucker.sinks.registry import make_sink
 from trucker.slow import kept
@@ -80,7 +76,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
         try:
             shares = _Shares(_load(batch, part, assignments))
         except Exception as error:
-            reason = _reason(error, "reading the change log")
+            reason = reason_of(error, "reading the change log")
             failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
             continue
         for own in _by_truck(assignments):
@@ -89,11 +85,11 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             try:
                 changes = shares.of(assignment, compacted=assignment.destination not in kept)
             except Exception as error:
-                reason = _reason(error, f"folding changes of {assignment.target.source.table}")
+                reason = reason_of(error, f"folding changes of {assignment.target.source.table}")
                 failures.append(Failure(assignment.target.truck, reason))
                 continue
             if changes:
-                _write(batch, part.index, assignment, changes, receipts, failures)
+                write_share(batch, part.index, assignment, changes, receipts, failures)
     return Outcome(receipts, failures, waiting)
 
 
@@ -121,12 +117,12 @@ def _make(
         raw = [(each, shares.of(each, compacted=False)) for each in assignments]
         made = make([share for share in raw if share[1]], batch.source, part)
         for each in made:
-            _hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
+            hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
     except Exception as error:
-        failures.append(Failure(truck, _reason(error, f"the rules and SQL of truck {truck}")))
+        failures.append(Failure(truck, reason_of(error, f"the rules and SQL of truck {truck}")))
 
 
-def _hand_on(
+def hand_on(
     batch: StreamBatch | CopyBatch,
     part: int,
     assignment: Assignment,
@@ -170,73 +166,10 @@ def _write_some(
 ) -> None:
     some = [each for each in changes if len(each)]
     if some:
-        _write(batch, part, assignment, some, receipts, failures)
+        write_share(batch, part, assignment, some, receipts, failures)
 
 
-def copy_part(batch: CopyBatch, part: CopyPart) -> Outcome:
-    """Read one chunk inside the shared snapshot, once, and write it to every target."""
-    receipts: dict[str, list[Receipt]] = defaultdict(list)
-    failures: list[Failure] = []
-    waiting: list[Waiting] = []
-    try:
-        # Closed without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions.
-        with closing(connect(batch.connection, application="trucker copy")) as connection:
-            enter_snapshot(connection, batch.snapshot)
-            pieces: Iterable[CopiedRows] = read_chunk(connection, part.chunk, batch.lsn)
-            if len(part.assignments) > 1:
-                pieces = list(pieces)
-            for assignment in part.assignments:
-                if assignment.recipe is not None:
-                    _make_copy(batch, part, assignment, pieces, receipts, failures, waiting)
-                    continue
-                own = (_narrow(piece, assignment) for piece in pieces)
-                _write(batch, part.index, assignment, own, receipts, failures)
-    except Exception as error:
-        reason = _reason(error, f"copying {part.chunk.leaf}")
-        failed = {failure.truck for failure in failures}
-        trucks = {assignment.target.truck for assignment in part.assignments} - failed
-        table = part.chunk.schema.table
-        return Outcome({}, [*failures, *(Failure(truck, reason, table) for truck in trucks)])
-    return Outcome(receipts, failures, waiting)
-
-
-def _make_copy(
-    batch: CopyBatch,
-    part: CopyPart,
-    assignment: Assignment,
-    pieces: Iterable[CopiedRows],
-    receipts: dict[str, list[Receipt]],
-    failures: list[Failure],
-    waiting: list[Waiting],
-) -> None:
-    """As `_make`, for a chunk: its pieces stream through to the sink, and wait together for Spark SQL."""
-    assert assignment.recipe is not None
-    try:
-        made = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
-        if assignment.recipe.spark is None:
-            changes = (changes for each in made for changes in each.changes)
-            _write(batch, part.index, assignment, changes, receipts, failures)
-            return
-        rows = concat_rows([each.rows for each in made if each.rows is not None and len(each.rows)])
-        _hand_on(batch, part.index, assignment, (), rows, receipts, failures, waiting)
-    except Exception as error:
-        truck, table = assignment.target.truck, assignment.target.source.table
-        failures.append(Failure(truck, _reason(error, f"the rules and SQL of truck {truck}"), table))
-
-
-def _called(piece: CopiedRows, assignment: Assignment) -> CopiedRows:
-    for columns, others in assignment.renames:
-        piece = piece.called(dict(zip(columns, others, strict=True)))
-    return piece
-
-
-def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
-    piece = _called(piece, assignment)
-    names = assignment.reads.names
-    return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)
-
-
-def _write(
+def write_share(
     batch: StreamBatch | CopyBatch,
     part: int,
     assignment: Assignment,
@@ -244,6 +177,7 @@ def _write(
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
 ) -> None:
+    """Have the sink stage an assignment's share of a part."""
     target, destination = assignment.target, assignment.destination
     work = Work(batch.batches[destination], target, part, batch.room)
     try:
@@ -256,7 +190,7 @@ def _write(
         failures.append(Failure(target.truck, reason, target.source.table))
 
 
-def _reason(error: Exception, doing: str) -> TruckerError:
+def reason_of(error: Exception, doing: str) -> TruckerError:
     """Why a share failed. A bug stops the trucks it hits, not every other one with them (I8)."""
     if isinstance(error, TruckerError):
         return error

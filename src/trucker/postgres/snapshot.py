@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,14 +22,16 @@ from typing import Any
 import psycopg
 from psycopg import errors, pq
 
-from trucker.change import CopiedRows, Lsn, TableId, TableSchema, quote_identifier
+from trucker.change import CopiedRows, Lsn, RawCopy, TableId, TableSchema, quote_identifier
+from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.catalog import SourceTable
-from trucker.postgres.connect import query_error, translated
+from trucker.postgres.connect import connect, query_error, translated
 
 Connection = psycopg.Connection[Any]
 
 PIECE_BYTES = 4 * 1024 * 1024
+RAW_BYTES = 256 * 1024
 
 # pg_class is read as of the snapshot, pg_relation_filenode() as of now.
 _SIZES = """
@@ -117,22 +119,67 @@ def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
     return [*(pages * i // count for i in range(count)), None]
 
 
+class SnapshotSession:
+    """A connection for one chunk after the other, each read in a transaction of its own inside the snapshot.
+
+    So that no chunk's table stays locked while the next one is read. A connection that is lost is made anew.
+    """
+
+    def __init__(self, config: PostgresConnection, snapshot: str) -> None:
+        self._config = config
+        self._snapshot = snapshot
+        self._connection: Connection | None = None
+
+    def enter(self) -> Connection:
+        """A connection that has just entered the snapshot. What was read before must have been taken to its end."""
+        if self._connection is not None and not self._connection.closed:
+            try:
+                self._connection.execute("rollback")
+                enter_snapshot(self._connection, self._snapshot)
+                return self._connection
+            except (psycopg.Error, SourceUnavailable):
+                self._connection.close()
+        self._connection = connect(self._config, application="trucker copy")
+        enter_snapshot(self._connection, self._snapshot)
+        return self._connection
+
+    def close(self) -> None:
+        """Without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions."""
+        if self._connection is not None:
+            self._connection.close()
+
+
 def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:
     """A chunk's rows in pieces of a few MiB; `connection` must be inside the snapshot (`enter_snapshot`).
 
     The iteration must be taken to its end: one that is left early closes the connection.
     """
-    try:
-        lock_chunk(connection, chunk)
-        yield from _pieces(connection.pgconn, _copy_statement(chunk), chunk, lsn)
-    except GeneratorExit:
-        connection.close()
-        raise
-    except psycopg.Error as error:
-        # Until the last result is taken the connection could not even roll back.
-        with suppress(psycopg.Error):
-            _drain(connection.pgconn)
-        raise _read_error(chunk, error) from None
+    options = "format csv, force_quote *, encoding 'UTF8'"
+    for data, rows in _Copying(connection, chunk, chunk.schema.names, options).blocks(PIECE_BYTES):
+        yield CopiedRows(chunk.schema, data, rows, lsn)
+
+
+class RawChunk(RawCopy):
+    """A chunk's rows as COPY writes them, of some of its columns; `connection` must be inside the snapshot.
+
+    Binary values of text are in UTF-8 as well: that is what every connection of trucker's has as its encoding.
+    One that is not taken to its end must be closed, and the connection is closed with it.
+    """
+
+    def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], *, binary: bool) -> None:
+        options = "format binary" if binary else "format text, encoding 'UTF8'"
+        self._copying = _Copying(connection, chunk, names, options)
+        self._blocks = self._copying.blocks(RAW_BYTES)
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._blocks)[0]
+        except StopIteration:
+            self.rows = self._copying.copied
+            raise
+
+    def close(self) -> None:
+        self._blocks.close()
 
 
 def lock_chunk(connection: Connection, chunk: Chunk) -> None:
@@ -151,12 +198,6 @@ def refuse_rewritten(connection: Connection) -> None:
         raise _changed(TableId(*row))
 
 
-def _copy_statement(chunk: Chunk) -> bytes:
-    names = ", ".join(quote_identifier(name) for name in chunk.schema.names)
-    query = f"select {names} from only {chunk.leaf.quoted}{chunk_condition(chunk)}"
-    return f"copy ({query}) to stdout (format csv, force_quote *, encoding 'UTF8')".encode()
-
-
 def chunk_condition(chunk: Chunk) -> str:
     """The chunk's pages and its `where`, as a clause on the leaf."""
     conditions = []
@@ -169,34 +210,60 @@ def chunk_condition(chunk: Chunk) -> str:
     return f" where {' and '.join(conditions)}" if conditions else ""
 
 
-def _pieces(connection: pq.abc.PGconn, statement: bytes, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:
-    """Run COPY and cut its output between rows.
+class _Copying:
+    """One COPY of a chunk. `copied` is how many rows the server says there were, at the end."""
 
-    Every CopyData message is one whole row, so rows are counted and cut by message, whatever the values hold. This
-    loop runs once per row: it does nothing that it need not, and is the reason for using libpq's functions directly.
-    """
-    connection.send_query(statement)
-    _expect(_result(connection), pq.ExecStatus.COPY_OUT)
-    buffer, rows = io.BytesIO(), 0
-    get, write, size = connection.get_copy_data, buffer.write, 0
-    while True:
-        length, data = get(1)
-        if length > 0:
-            write(data)
-            rows += 1
-            size += length
-            if size >= PIECE_BYTES:
-                yield CopiedRows(chunk.schema, buffer.getvalue(), rows, lsn)
-                buffer, rows, size = io.BytesIO(), 0, 0
-                write = buffer.write
-        elif length == 0:
-            _await_input(connection)
-        else:
-            break
-    _expect(_result(connection), pq.ExecStatus.COMMAND_OK)
-    _drain(connection)
-    if rows:
-        yield CopiedRows(chunk.schema, buffer.getvalue(), rows, lsn)
+    def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], options: str) -> None:
+        self.copied: int | None = None
+        self._connection = connection
+        self._chunk = chunk
+        columns = ", ".join(map(quote_identifier, names))
+        query = f"select {columns} from only {chunk.leaf.quoted}{chunk_condition(chunk)}"
+        self._statement = f"copy ({query}) to stdout ({options})".encode()
+
+    def blocks(self, size: int) -> Generator[tuple[bytes, int]]:
+        """What COPY writes in blocks of about `size` bytes, cut between rows, each with its number of messages."""
+        try:
+            lock_chunk(self._connection, self._chunk)
+            yield from self._read(self._connection.pgconn, size)
+        except GeneratorExit:
+            self._connection.close()
+            raise
+        except psycopg.Error as error:
+            # Until the last result is taken the connection could not even roll back.
+            with suppress(psycopg.Error):
+                _drain(self._connection.pgconn)
+            raise _read_error(self._chunk, error) from None
+
+    def _read(self, connection: pq.abc.PGconn, size: int) -> Iterator[tuple[bytes, int]]:
+        """Run COPY and cut its output between messages.
+
+        Every message is one whole row (in binary a header and an end, too), so rows are counted and cut by message,
+        whatever the values hold. This loop runs once per row: it does nothing that it need not, and is the reason for
+        using libpq's functions directly.
+        """
+        connection.send_query(self._statement)
+        _expect(_result(connection), pq.ExecStatus.COPY_OUT)
+        buffer, rows = io.BytesIO(), 0
+        get, write, filled = connection.get_copy_data, buffer.write, 0
+        while True:
+            length, data = get(1)
+            if length > 0:
+                write(data)
+                rows += 1
+                filled += length
+                if filled >= size:
+                    yield buffer.getvalue(), rows
+                    buffer, rows, filled = io.BytesIO(), 0, 0
+                    write = buffer.write
+            elif length == 0:
+                _await_input(connection)
+            else:
+                break
+        self.copied = _expect(_result(connection), pq.ExecStatus.COMMAND_OK).command_tuples
+        _drain(connection)
+        if rows:
+            yield buffer.getvalue(), rows
 
 
 def _await_input(connection: pq.abc.PGconn) -> None:
@@ -220,11 +287,12 @@ def _drain(connection: pq.abc.PGconn) -> None:
         pass
 
 
-def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> None:
+def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> pq.abc.PGresult:
     if result is None:
         raise psycopg.OperationalError("the server ended COPY without a result")
     if result.status != status:
         raise errors.error_from_result(result)
+    return result
 
 
 def _changed(leaf: TableId) -> SourceUnavailable:

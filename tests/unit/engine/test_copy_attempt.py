@@ -15,7 +15,7 @@ from trucker.engine.backoff import Backoff
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
-from trucker.engine.plan import CopyPart, Failure, Outcome, SinkSpec, Table, Truck
+from trucker.engine.plan import CopyShare, Failure, Outcome, SinkSpec, Table, Truck
 from trucker.engine.recipe import Recipes
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, SourceUnavailable, TruckerError
@@ -64,7 +64,11 @@ class World:
         monkeypatch.setattr(copy_module, "run_job", self._run)
         connection: Any = SimpleNamespace(replica=None, publication=None)
         self.copier = Copier(
+<<<<<<< HEAD
             SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
+=======
+            SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=SimpleNamespace, defaultParallelism=2)),  # type: ignore[arg-type]
+>>>>>>> 8d89548 (Snapshot rows pass from COPY to COPY unread, in binary where types allow: 1 M rows cost 5.6 s of processor instead of 7.9)
             connection,
             "temporary",
             {"store": self.destination},
@@ -98,14 +102,14 @@ class World:
         name = table.schema.table
         if self.rewritten and name in self.rewritten[0]:
             raise SourceUnavailable("rewritten")
-        return [SimpleNamespace(schema=table.schema, leaf=name)]
+        return [SimpleNamespace(schema=table.schema, leaf=name, bytes=1)]
 
-    def _run(self, _: object, function: Any, parts: Sequence[CopyPart], *, group: str) -> list[Outcome]:
+    def _run(self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str) -> list[Outcome]:
         """Every part is a row, "<table> at <lsn>"; troubles as told."""
         trouble = self.trouble.pop(0) if self.trouble else {}
         (batch,) = function.args
         outcomes = []
-        for part in parts:
+        for part in (part for share in shares for part in share):
             receipts, failures = [], []
             for found in part.assignments:
                 slot = (found.target.truck, found.target.source.table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,9 @@ from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.changelog.source import create_log
 from trucker.changelog.writer import LogWriter
-from trucker.engine import work
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive
-from trucker.errors import SinkUnavailable, SourceUnavailable
+from trucker.engine import copy_work, work
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive, copy_shares
+from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 
 TABLES = ("a", "b")
@@ -164,36 +164,35 @@ def test_a_log_that_cannot_be_read_fails_everybody_and_raises_nothing(
 # -- copies ----------------------------------------------------------------------------------------------------
 
 
-class _Connection:
-    def __enter__(self) -> _Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def copy(
-    monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, error: Exception | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    sinks: dict[str, Notebook],
+    *given: Assignment,
+    error: Exception | None = None,
+    parts: Sequence[tuple[int, str]] = ((4, "a"),),
 ) -> Any:
+    """A share of one chunk of `a`, or of `parts`; reading `a` fails with the `error`."""
+
     def read(_: object, chunk: Any, lsn: Lsn) -> Iterator[CopiedRows]:
-        yield CopiedRows(schema("a"), b'"1","one"\n"2","two"\n', 2, lsn)
-        if error is not None:
+        yield CopiedRows(chunk.schema, b'"1","one"\n"2","two"\n', 2, lsn)
+        if error is not None and chunk.leaf.name == "a":
             raise error
-        yield CopiedRows(schema("a"), b'"3",\n', 1, lsn)
+        yield CopiedRows(chunk.schema, b'"3",\n', 1, lsn)
 
     _lend(monkeypatch, sinks)
-    monkeypatch.setattr(work, "connect", lambda *_, **__: _Connection())
-    monkeypatch.setattr(work, "enter_snapshot", lambda *_: None)
-    monkeypatch.setattr(work, "read_chunk", read)
+    session: Any = SimpleNamespace(enter=lambda: None, close=lambda: None)
+    monkeypatch.setattr(copy_work, "SnapshotSession", lambda *_: session)
+    monkeypatch.setattr(copy_work, "read_chunk", read)
     batch = Batch(Lsn(9), Lsn(9), snapshot="copy")
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
-    chunk: Any = SimpleNamespace(schema=schema("a"), leaf=TableId("public", "a"))
     connection: Any = None
-    return work.copy_part(
-        CopyBatch(connection, "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), CopyPart(4, chunk, given)
+    share = []
+    for index, table in parts:
+        chunk: Any = SimpleNamespace(schema=schema(table), leaf=TableId("public", table))
+        own = [each for each in given if each.target.source.table.name == table]
+        share.append(CopyPart(index, chunk, own))
+    return copy_work.copy_share(
+        CopyBatch(connection, "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), tuple(share)
     )
 
 
@@ -220,6 +219,40 @@ def test_a_chunk_that_cannot_be_read_leaves_no_receipt(monkeypatch: pytest.Monke
         assert {failure.truck for failure in outcome.failures} == {found.destination for found in given}
         assert {failure.table for failure in outcome.failures} == {TableId("public", "a")}
         assert all("4711" not in str(failure.error) for failure in outcome.failures)
+
+
+def test_a_table_that_cannot_be_read_now_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its later chunks are not even tried: the whole of it is copied again."""
+    sinks = {"x": Notebook()}
+    given = [assignment("x", "a"), assignment("x", "b")]
+    parts = [(0, "a"), (1, "a"), (2, "b")]
+    outcome = copy(monkeypatch, sinks, *given, error=SourceUnavailable("rewritten"), parts=parts)
+    assert [receipt.part for receipt in outcome.receipts["x"]] == [2]
+    assert [failure.table for failure in outcome.failures] == [TableId("public", "a")] * 2
+
+
+def test_a_truck_that_fails_for_good_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks = {"x": Notebook(SinkError("no")), "y": Notebook()}
+    given = [assignment(name, table) for name in sinks for table in TABLES]
+    outcome = copy(monkeypatch, sinks, *given, parts=[(0, "a"), (1, "b")])
+    assert [receipt.part for receipt in outcome.receipts["y"]] == [0, 1]
+    assert [(failure.truck, failure.table) for failure in outcome.failures] == [
+        ("x", TableId("public", "a")),
+        ("x", TableId("public", "b")),
+    ]
+
+
+def test_shares_are_cut_by_what_they_cost() -> None:
+    def parts(*sizes: int) -> list[CopyPart]:
+        chunks: list[Any] = [SimpleNamespace(bytes=size) for size in sizes]
+        return [CopyPart(index, chunk, ()) for index, chunk in enumerate(chunks)]
+
+    large, small = 16 << 20, 8 << 10
+    assert [len(share) for share in copy_shares(parts(*[large] * 8), 4)] == [2, 2, 2, 2]
+    assert {len(share) for share in copy_shares(parts(*[small] * 500), 16)} == {31, 32}
+    assert [len(share) for share in copy_shares(parts(*[small] * 50, large, large), 3)] == [50, 1, 1]
+    assert [[part.index for part in share] for share in copy_shares(parts(small, large), 8)] == [[0], [1]]
+    assert copy_shares([], 8) == []
 
 
 def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import psycopg
 
-from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
+from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
@@ -250,7 +250,11 @@ class Commit:
             if slot in plan.apply and copied.get((*slot, batch.snapshot, receipt.part)) != receipt.rows:
                 raise TruckFailed(
                     receipt.truck,
-                    SinkError(f"part {receipt.part} of the copy of {receipt.table} is not at the destination"),
+                    SinkUnavailable(
+                        f"part {receipt.part} of the copy of {receipt.table} is not at the destination, as after a"
+                        " crash of its server",
+                        remedy="the table is copied again",
+                    ),
                 )
         self._settle_beside(batch, plan)
 

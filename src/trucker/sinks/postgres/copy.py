@@ -1,7 +1,9 @@
 """Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `beside` it.
 
-A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Rows
-that are refused are found by halves, and set aside in the same transaction where the truck says so.
+A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Where
+nothing has to be done to the rows they pass through unread (`passage`). Of a part that is refused in this way nothing
+stays, and it is read once more, in pieces: the rows that are to blame are found by halves, and set aside in the same
+transaction where the truck says so.
 """
 
 from __future__ import annotations
@@ -12,33 +14,74 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows, Lsn, quote_identifier
-from trucker.errors import DataError, SinkError
+from trucker.change import Changes, CopiedRows, Lsn, UnreadRows, quote_identifier
+from trucker.errors import DataError
 from trucker.sinks.base import Receipt, Target, Work
 from trucker.sinks.copy_text import copy_text
 from trucker.sinks.letters import Letter, Reason, name_row, too_many
 from trucker.sinks.postgres import beside, letter_table, own_tables
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
+from trucker.sinks.postgres.passage import Passage, check_taken, passage_of
 from trucker.sinks.postgres.session import Session
 
 
 def copy_part(
-    session: Session, project: str, work: Work, table: DestinationTable, pieces: Iterator[Changes | CopiedRows]
+    session: Session, project: str, work: Work, table: DestinationTable, rows: Iterator[Changes | CopiedRows]
 ) -> Receipt:
     """Copy one part, unless it has been."""
-    target, snapshot = work.target, work.batch.snapshot
-    slot = (target.truck, target.source.table)
-    most = work.batch.dead_letters.get(target.truck)
-    with session.connection.transaction():
-        rows = own_tables.enter_part(session, project, slot, snapshot, work.part)
-        if rows is None:
-            into = beside.find(session, project, slot) or target.table.quoted
-            copy = _Copy(session, target, table, into, most)
+    part = _Part(session, project, work, table)
+    passage = _passage(work, rows, table) if isinstance(rows, UnreadRows) else None
+    done = part.passed(passage) if passage else None
+    if done is None:
+        done = part.piecewise(rows)
+    return Receipt(work.target.truck, work.target.source.table, work.part, done)
+
+
+def _passage(work: Work, rows: UnreadRows, table: DestinationTable) -> Passage | None:
+    return passage_of(rows, work.target, table, at_once=work.target.truck in work.batch.dead_letters)
+
+
+class _Part:
+    """One part of a copy and its record, in one transaction; how many rows it has."""
+
+    def __init__(self, session: Session, project: str, work: Work, table: DestinationTable) -> None:
+        self._session = session
+        self._project = project
+        self._target = work.target
+        self._table = table
+        self._slot = (work.target.truck, work.target.source.table)
+        self._place = (work.batch.snapshot, work.part)
+        self._most = work.batch.dead_letters.get(work.target.truck)
+
+    def passed(self, passage: Passage) -> int | None:
+        """Hand the rows on unread; None where the table refuses some of them."""
+        try:
+            with self._session.connection.transaction():
+                known = own_tables.enter_part(self._session, self._project, self._slot, *self._place)
+                return self._finish(passage.take(self._session, self._into)) if known is None else known
+        except psycopg.Error as error:
+            if not of_data(error):
+                raise
+            return None
+
+    def piecewise(self, pieces: Iterator[Changes | CopiedRows]) -> int:
+        with self._session.connection.transaction():
+            known = own_tables.enter_part(self._session, self._project, self._slot, *self._place)
+            if known is not None:
+                return known
+            copy = _Copy(self._session, self._target, self._table, self._into, self._most)
             rows = sum(copy.take(piece) for piece in pieces)
-            letter_table.add(session, project, copy.letters, most or 0)
-            own_tables.finish_part(session, project, slot, snapshot, work.part, rows)
-    return Receipt(target.truck, target.source.table, work.part, rows)
+            letter_table.add(self._session, self._project, copy.letters, self._most or 0)
+            return self._finish(rows)
+
+    @property
+    def _into(self) -> str:
+        return beside.find(self._session, self._project, self._slot) or self._target.table.quoted
+
+    def _finish(self, rows: int) -> int:
+        own_tables.finish_part(self._session, self._project, self._slot, *self._place, rows)
+        return rows
 
 
 class _Copy:
@@ -102,11 +145,7 @@ class _Copy:
             with cursor.copy(f"copy {self._into} ({columns}) from stdin{options}".encode()) as copy:
                 for piece in data:
                     copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
-            if cursor.rowcount != rows:
-                raise SinkError(
-                    f"table {table} took {cursor.rowcount} of {rows} copied rows",
-                    remedy="look for triggers or rules on the destination's table that keep rows away",
-                )
+            check_taken(table, cursor.rowcount, rows)
 
     def _refused(self, changes: Changes, error: psycopg.Error) -> None:
         """A single row that the table does not take."""

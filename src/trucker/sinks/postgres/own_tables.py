@@ -215,11 +215,14 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
 
     The lock on the table's row keeps another attempt from beginning, and this one from being completed, while this part
     is being written. Raises if that has happened already: a task that Spark has given up on may still be at it.
+
+    COMMIT does not wait for the disk then: the commit that makes the copy count does, for all that came before it, and
+    finds out if a part was lost with its record in a crash.
     """
     truck, table = slot
     current = session.run(
-        """select 1 from trucker.tables where project = $1 and truck = $2 and source_schema = $3 and source_table = $4
-            and snapshot = $5 and phase = 'copying' for share""",
+        """select set_config('synchronous_commit', 'off', true) from trucker.tables where project = $1 and truck = $2
+            and source_schema = $3 and source_table = $4 and snapshot = $5 and phase = 'copying' for share""",
         project,
         truck,
         table.schema,

@@ -5,7 +5,7 @@ The server itself is asked, about the distinct values of a column at once, befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
@@ -28,11 +28,14 @@ _SINCE: Final = 160_000
 def fitting(
     target: Target, lend: Lend, describe: Describe, values: Iterator[Changes | CopiedRows]
 ) -> Iterator[Changes | CopiedRows]:
-    """The values, with NULL for what does not fit in columns of that policy; untouched where there are none."""
+    """The values, with NULL for what does not fit in columns of that policy; the very same where there are none."""
     names = [name for name, unfit in target.unfit if unfit is Unfit.NULL]
-    if not names:
-        yield from values
-        return
+    return _fitting(target, names, lend, describe, values) if names else values
+
+
+def _fitting(
+    target: Target, names: Sequence[str], lend: Lend, describe: Describe, values: Iterator[Changes | CopiedRows]
+) -> Iterator[Changes]:
     for value in values:
         changes = value.to_changes() if isinstance(value, CopiedRows) else value
         with lend() as session:

@@ -1,0 +1,136 @@
+"""What a Spark task does of a copy: chunks of tables, read inside the shared snapshot and written one after the other.
+
+Called by executors; imports no pyspark. A failure of one truck's table never raises: it comes back as a `Failure`, so
+that the others count (I8). A task may run twice (a lost executor, a retried task): sinks expect that, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+
+from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
+from trucker.engine.steps import make_copy
+from trucker.engine.work import hand_on, reason_of, write_share
+from trucker.errors import TruckerError
+from trucker.postgres.snapshot import Chunk, RawChunk, SnapshotSession, read_chunk
+from trucker.rows import concat_rows
+from trucker.sinks.base import Receipt
+
+
+def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
+    """Copy one chunk after the other, each to every target."""
+    with closing(SnapshotSession(batch.connection, batch.snapshot)) as session:
+        task = _Task(batch, session)
+        for part in share:
+            task.copy(part)
+    return Outcome(task.receipts, task.failures, task.waiting)
+
+
+class _Task:
+    """Copies chunks over one connection to the source; what has come of it."""
+
+    def __init__(self, batch: CopyBatch, session: SnapshotSession) -> None:
+        self.receipts: dict[str, list[Receipt]] = defaultdict(list)
+        self.failures: list[Failure] = []
+        self.waiting: list[Waiting] = []
+        self._batch = batch
+        self._session = session
+        self._stopped: dict[tuple[str, TableId | None], TruckerError] = {}
+
+    def copy(self, part: CopyPart) -> None:
+        """Read one chunk, once, and write it to every target that has not failed before."""
+        table, before = part.chunk.schema.table, len(self.failures)
+        left = [assignment for assignment in part.assignments if not self._is_stopped(assignment, table)]
+        if not left:
+            return
+        try:
+            self._write(part, left)
+        except Exception as error:
+            reason = reason_of(error, f"copying {part.chunk.leaf}")
+            failed = {failure.truck for failure in self.failures[before:]}
+            trucks = {assignment.target.truck for assignment in left} - failed
+            self.failures += [Failure(truck, reason, table) for truck in sorted(trucks)]
+        for failure in self.failures[before:]:
+            # What passes may be one table's alone, a lock on it perhaps: the others go on.
+            self._stopped[failure.truck, table if failure.error.transient else None] = failure.error
+
+    def _is_stopped(self, assignment: Assignment, table: TableId) -> bool:
+        truck = assignment.target.truck
+        error = self._stopped.get((truck, None)) or self._stopped.get((truck, table))
+        if error is not None:
+            self.failures.append(Failure(truck, error, table))
+        return error is not None
+
+    def _write(self, part: CopyPart, assignments: Sequence[Assignment]) -> None:
+        chunk, lsn = part.chunk, self._batch.lsn
+        if len(assignments) == 1 and assignments[0].recipe is None:
+            unread = _Unread(self._session, chunk, assignments[0], lsn)
+            write_share(self._batch, part.index, assignments[0], unread, self.receipts, self.failures)
+            return
+        pieces: Iterable[CopiedRows] = read_chunk(self._session.enter(), chunk, lsn)
+        if len(assignments) > 1:
+            pieces = list(pieces)
+        for assignment in assignments:
+            if assignment.recipe is not None:
+                self._make(part, assignment, pieces)
+                continue
+            own = (_narrow(piece, assignment) for piece in pieces)
+            write_share(self._batch, part.index, assignment, own, self.receipts, self.failures)
+
+    def _make(self, part: CopyPart, assignment: Assignment, pieces: Iterable[CopiedRows]) -> None:
+        """Rules and SQL: a chunk's pieces stream through to the sink, and wait together for Spark SQL."""
+        batch = self._batch
+        assert assignment.recipe is not None
+        try:
+            made = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
+            if assignment.recipe.spark is None:
+                changes = (changes for each in made for changes in each.changes)
+                write_share(batch, part.index, assignment, changes, self.receipts, self.failures)
+                return
+            rows = concat_rows([each.rows for each in made if each.rows is not None and len(each.rows)])
+            hand_on(batch, part.index, assignment, (), rows, self.receipts, self.failures, self.waiting)
+        except Exception as error:
+            truck, table = assignment.target.truck, assignment.target.source.table
+            self.failures.append(Failure(truck, reason_of(error, f"the rules and SQL of truck {truck}"), table))
+
+
+class _Unread(UnreadRows):
+    """A chunk for one target, by the names that the target has for its columns."""
+
+    def __init__(self, session: SnapshotSession, chunk: Chunk, assignment: Assignment, lsn: Lsn) -> None:
+        self.schema = _names(chunk.schema, assignment)
+        self._session = session
+        self._chunk = chunk
+        self._assignment = assignment
+        self._lsn = lsn
+        self._pieces: Iterator[CopiedRows] | None = None
+
+    def __next__(self) -> Changes | CopiedRows:
+        if self._pieces is None:
+            self._pieces = read_chunk(self._session.enter(), self._chunk, self._lsn)
+        return _narrow(next(self._pieces), self._assignment)
+
+    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
+        called = dict(zip(self.schema.names, self._chunk.schema.names, strict=True))
+        return RawChunk(self._session.enter(), self._chunk, [called[name] for name in names], binary=binary)
+
+
+def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:
+    for columns, others in assignment.renames:
+        schema = schema.called(dict(zip(columns, others, strict=True)))
+    return schema
+
+
+def _called(piece: CopiedRows, assignment: Assignment) -> CopiedRows:
+    for columns, others in assignment.renames:
+        piece = piece.called(dict(zip(columns, others, strict=True)))
+    return piece
+
+
+def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
+    piece = _called(piece, assignment)
+    names = assignment.reads.names
+    return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)

@@ -41,6 +41,7 @@ BOUNDARIES: Final = (
     "capture.acknowledge",  # capture: the slot is told of it
     "batch.offset",  # the source's reader, then driver: Spark writes a batch's end down
     "worker.stage",  # worker: a part of a batch or of a copy is staged
+    "worker.finish",  # worker: a large table gets its key when all of its first copy is there
     "sink.position",  # driver: positions and states are written, inside the destination's transaction
     "sink.commit",  # driver: the destination commits
     "copy.begin",  # driver: the destination is told that a copy begins

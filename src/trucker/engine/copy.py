@@ -26,12 +26,12 @@ from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores
-from trucker.engine.copy_work import copy_share
+from trucker.engine.copy_work import copy_share, finish_copy
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Failure, Recipe, Renames, Truck, copy_shares, room
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Outcome, Recipe, Renames, Truck, copy_shares, room
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
@@ -165,6 +165,7 @@ class _Attempt:
         self._failures: dict[str, TruckerError] = {}
         self._left: dict[tuple[str, TableId], TruckerError] = {}
         self._looks: dict[TableId, Look] = {}
+        self._sizes: dict[TableId, int] = {}
         self._recipes: dict[tuple[str, TableId], Recipe] = {}
         self._renames: dict[tuple[str, TableId], Renames] = {}
 
@@ -224,6 +225,7 @@ class _Attempt:
                 columns = [c for c in source.schema.names if c in keys or any(r.chooses(c) for r in readers)]
                 try:
                     chunks[name] = plan_chunks(connection, source, size, columns=columns, where=readers[0].where)
+                    self._sizes[name] = sum(chunk.bytes for chunk in chunks[name])
                 except SourceUnavailable as error:
                     self._leave(name, error)
         return tables, chunks
@@ -306,7 +308,8 @@ class _Attempt:
             if whole and phase is None:
                 positions[target.truck] = lsn
         letters = letters_of([need.run for need in self._needs.values()])
-        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters)
+        sizes = {slot: self._sizes[slot[1]] for slot in tables if slot[1] in self._sizes} if phase else {}
+        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters, sizes=sizes)
 
     def _parts(
         self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[Chunk]]
@@ -348,19 +351,33 @@ class _Attempt:
             shared = self._shared(targets, parts)
             outcomes = run_job(copier.spark, partial(copy_share, shared), own, group=self._name)
             outcomes = copier.recipes.finish(outcomes, shared)
-        for outcome in outcomes:
-            for destination, kept in outcome.receipts.items():
-                receipts[destination] += kept
-            for failure in outcome.failures:
-                self._note(failure)
+            for outcome in outcomes:
+                for destination, kept in outcome.receipts.items():
+                    receipts[destination] += kept
+            self._note(outcomes)
+            self._finish(shared, parts, receipts)
         return receipts
 
-    def _note(self, failure: Failure) -> None:
+    def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
+        """What sinks want done for tables that have been copied, outside of any commit: a task for each."""
+        asked = {(name, r.truck, r.table) for name, own in receipts.items() for r in own if r.unfinished}
+        due = {
+            slot: assignment
+            for assignment in (assignment for part in parts for assignment in part.assignments)
+            if (slot := (assignment.destination, assignment.target.truck, assignment.target.source.table)) in asked
+            and assignment.target.truck not in self._failures
+            and self._is_done(assignment.target)
+        }
+        if due:
+            self._note(run_job(self._copier.spark, partial(finish_copy, shared), list(due.values()), group=self._name))
+
+    def _note(self, outcomes: Sequence[Outcome]) -> None:
         """A passing failure leaves the table for later, any other ends the truck."""
-        if failure.error.transient and failure.table is not None:
-            self._left[failure.truck, failure.table] = failure.error
-        elif failure.truck not in self._failures or self._failures[failure.truck].transient:
-            self._failures[failure.truck] = failure.error
+        for failure in (failure for outcome in outcomes for failure in outcome.failures):
+            if failure.error.transient and failure.table is not None:
+                self._left[failure.truck, failure.table] = failure.error
+            elif failure.truck not in self._failures or self._failures[failure.truck].transient:
+                self._failures[failure.truck] = failure.error
 
 
 def chunk_bytes(total: int, cores: int) -> int:

@@ -15,6 +15,7 @@ from trucker.engine.plan import Assignment, CopyBatch, CopyPart, CopyShare, Fail
 from trucker.engine.steps import make_copy
 from trucker.engine.work import hand_on, reason_of, write_share
 from trucker.errors import TruckerError
+from trucker.failpoint import reach
 from trucker.postgres.snapshot import Chunk, RawChunk, SnapshotSession, read_chunk
 from trucker.rows import concat_rows
 from trucker.sinks.base import Receipt
@@ -27,6 +28,15 @@ def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
         for part in share:
             task.copy(part)
     return Outcome(task.receipts, task.failures, task.waiting)
+
+
+def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
+    """Have the sink do what it has left to do for a table when all chunks of it are there."""
+    failures: list[Failure] = []
+    reach("worker.finish.before")
+    write_share(batch, 0, assignment, (), defaultdict(list), failures, finishes=True)
+    reach("worker.finish.after")
+    return Outcome(failures=failures)
 
 
 class _Task:

@@ -176,10 +176,12 @@ def write_share(
     changes: Iterable[Changes | CopiedRows],
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
+    *,
+    finishes: bool = False,
 ) -> None:
-    """Have the sink stage an assignment's share of a part."""
+    """Have the sink stage an assignment's share of a part; or finish a table that has been copied."""
     target, destination = assignment.target, assignment.destination
-    work = Work(batch.batches[destination], target, part, batch.room)
+    work = Work(batch.batches[destination], target, part, batch.room, finishes)
     try:
         receipts[destination].append(staged(batch.sinks[destination], work, iter(changes)))
     except TruckerError as error:

@@ -146,6 +146,7 @@ class Batch:
     Where it is another, a commit whose answer was lost took effect after the destination was asked: `SinkUnavailable`,
     and nothing is written (`ledger.Ledger.plan` sees to it).
     `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
+    `sizes` says of copies that begin how many bytes they will bring, about.
     """
 
     start: Lsn
@@ -157,6 +158,7 @@ class Batch:
     forget: tuple[str, ...] = ()
     builds_on: Mapping[tuple[str, TableId | None], Lsn] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[tuple[str, TableId], int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -169,19 +171,23 @@ class Work:
     """One part of a batch for one target. `part` is stable when the same work is repeated.
 
     `room` is how many bytes its receipt may carry: less than `CARRIED` where a batch has many receipts (I9).
+    `finishes` is work without rows, after all parts of a copy (`Receipt.unfinished`); its receipt goes nowhere.
     """
 
     batch: Batch
     target: Target
     part: int
     room: int = CARRIED
+    finishes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What `write` did: enough for `commit`, in another process, to find or carry it. Must pickle.
 
-    `staged` is the sink's own; keep it small (it travels through Spark): little more than `Work.room`.
+    `staged` is the sink's own; keep it small (it travels through Spark): little more than `Work.room`. `unfinished`
+    asks, for a table that is copied, for one more `write` when all of its parts are there, to do what takes long and
+    need not keep a commit waiting. `commit` must do without, should it not have been done.
     """
 
     truck: str
@@ -189,6 +195,7 @@ class Receipt:
     part: int
     rows: int
     staged: Any = None
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

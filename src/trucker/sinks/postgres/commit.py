@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +11,12 @@ from typing import Final
 
 import psycopg
 
+from trucker.change import TableId
 from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
-from trucker.sinks.ledger import Copy, Plan, foreign_rows
-from trucker.sinks.postgres import beside, letter_table, own_tables
+from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
+from trucker.sinks.postgres import beside, late_key, letter_table, own_tables
 from trucker.sinks.postgres.apply import Step, check_touched, gone, staging_columns, steps, still_staged
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, passing
@@ -48,12 +49,14 @@ class Commit:
         look_again: Callable[[], None],
         *,
         timeout: float | None = None,
+        new: Collection[TableId] = (),
     ) -> None:
         self._session = session
         self._project = project
         self._describe = describe
         self._look_again = look_again
         self._timeout = timeout
+        self._new = new
         self._piles = 0
         self.letters: dict[str, int] = {}
 
@@ -139,7 +142,7 @@ class Commit:
         session = self._session
         ledger, self.letters = own_tables.lock(session, self._project, _trucks(batch))
         plan = ledger.plan(batch)
-        self._begin_copies(plan)
+        self._begin_copies(batch, plan)
         if self.letters:
             begun = [(copy.target.truck, copy.target.source.table) for copy in plan.copies]
             letter_table.forget(session, self._project, begun)
@@ -207,17 +210,18 @@ class Commit:
             raise gone(target.table)
         return Pile(self._session, target, table, contents, name)
 
-    def _begin_copies(self, plan: Plan) -> None:
+    def _begin_copies(self, batch: Batch, plan: Plan) -> None:
         """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
         from which half of a copy that broke off goes first."""
+        late = late_key.find(self._session, self._project, map(_slot, (c.target for c in plan.copies)))
         straight = []
         for copy in plan.copies:
-            slot = (copy.target.truck, copy.target.source.table)
+            slot = _slot(copy.target)
             if copy.target.statement:
                 with blaming(copy.target):
                     rows = self._describe(self._session, copy.target)
                     begin_rows(self._session, self._project, copy.target, rows)
-            elif copy.whole or beside.find(self._session, self._project, slot):
+            elif slot not in late and (copy.whole or beside.find(self._session, self._project, slot)):
                 with blaming(copy.target):
                     if not copy.ours:
                         self._refuse_foreign(copy.target)
@@ -229,12 +233,22 @@ class Commit:
         for copy in straight:
             with blaming(copy.target):
                 self._empty(copy)
+                self._put_off_key(copy.target, batch, known=_slot(copy.target) in late)
 
     def _empty(self, copy: Copy) -> None:
         if not copy.ours:
             self._refuse_foreign(copy.target)
         else:
             self._session.run(f"truncate {copy.target.table.quoted}")
+
+    def _put_off_key(self, target: Target, batch: Batch, *, known: bool) -> None:
+        """A table of trucker's own gets its key when the copy is complete, if it is large: see `late_key`."""
+        if known:
+            late_key.make(self._session, self._project, target)
+        own = known or target.table in self._new
+        large = batch.sizes.get(_slot(target), 0) >= late_key.LARGE
+        if own and large and target.source.key and target.truck not in batch.dead_letters:
+            late_key.put_off(self._session, self._project, target)
 
     def _refuse_foreign(self, target: Target) -> None:
         found = self._session.run(f"select exists (select from {target.table.quoted})").fetchone()
@@ -257,6 +271,10 @@ class Commit:
                     ),
                 )
         self._settle_beside(batch, plan)
+        for target in batch.targets if late_key.find(self._session, self._project, plan.apply) else ():
+            if _due(target, plan):
+                with blaming(target):
+                    late_key.make(self._session, self._project, target)
 
     def _settle_beside(self, batch: Batch, plan: Plan) -> None:
         """Copies that wait beside their tables become those tables' rows."""
@@ -341,8 +359,12 @@ def _done(cursor: psycopg.Cursor[object]) -> bool:
     return result is not None and result.status in (ok.COMMAND_OK, ok.TUPLES_OK)
 
 
+def _slot(target: Target) -> Slot:
+    return target.truck, target.source.table
+
+
 def _due(target: Target, plan: Plan) -> bool:
-    return (target.truck, target.source.table) in plan.apply
+    return _slot(target) in plan.apply
 
 
 def _trucks(batch: Batch) -> set[str]:

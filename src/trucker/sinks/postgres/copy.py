@@ -35,7 +35,7 @@ def copy_part(
     done = part.passed(passage) if passage else None
     if done is None:
         done = part.piecewise(rows)
-    return Receipt(work.target.truck, work.target.source.table, work.part, done)
+    return Receipt(work.target.truck, work.target.source.table, work.part, done, unfinished=part.unfinished)
 
 
 def _passage(work: Work, rows: UnreadRows, table: DestinationTable) -> Passage | None:
@@ -43,9 +43,13 @@ def _passage(work: Work, rows: UnreadRows, table: DestinationTable) -> Passage |
 
 
 class _Part:
-    """One part of a copy and its record, in one transaction; how many rows it has."""
+    """One part of a copy and its record, in one transaction; how many rows it has.
+
+    `unfinished` says that the table is still without its key (`late_key`).
+    """
 
     def __init__(self, session: Session, project: str, work: Work, table: DestinationTable) -> None:
+        self.unfinished = False
         self._session = session
         self._project = project
         self._target = work.target
@@ -80,7 +84,7 @@ class _Part:
         return beside.find(self._session, self._project, self._slot) or self._target.table.quoted
 
     def _finish(self, rows: int) -> int:
-        own_tables.finish_part(self._session, self._project, self._slot, *self._place, rows)
+        self.unfinished = own_tables.finish_part(self._session, self._project, self._slot, *self._place, rows)
         return rows
 
 

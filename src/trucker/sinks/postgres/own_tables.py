@@ -4,6 +4,7 @@ positions     how far each truck is; one row per truck, locked by whoever commit
 tables        the phase of each source table of a truck, and where its rows go
 chunks        the parts of unfinished snapshots that have been copied
 dead_letters  changes that could not be applied, see `sinks.letters`
+late_keys     primary keys that are made when a first copy is complete, see `late_key`
 format        the version of these tables
 """
 
@@ -18,6 +19,7 @@ from trucker.change import Lsn, TableId, quote_identifier
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.sinks.base import Phase
 from trucker.sinks.ledger import Entry, Ledger, Plan, Slot
+from trucker.sinks.postgres import late_key
 from trucker.sinks.postgres.session import Session
 
 SCHEMA: Final = "trucker"
@@ -70,9 +72,10 @@ def refuse_unusable(session: Session, name: str) -> None:
 def create(session: Session) -> None:
     """Make schema and tables where they are missing."""
     found = session.run(
-        "select to_regclass('trucker.format') is not null and to_regclass('trucker.dead_letters') is not null"
+        """select num_nulls(to_regclass('trucker.format'), to_regclass('trucker.dead_letters'),
+            to_regclass('trucker.late_keys'))"""
     ).fetchone()
-    if found == (False,):
+    if found != (0,):
         _create(session)
     version = session.run("select max(version) from trucker.format").fetchone()
     if version is None or version[0] != FORMAT:
@@ -96,6 +99,8 @@ def _create(session: Session) -> None:
                 session.run(statement)
             for statement in () if "dead_letters" in found else _LETTERS:
                 session.run(statement)
+            if "late_keys" not in found:
+                session.run(late_key.TABLE)
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
             f"user {info.user} may not make trucker's own tables in database {info.dbname}",
@@ -245,11 +250,14 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
     return int(known[0]) if known else 0
 
 
-def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part: int, rows: int) -> None:
+def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part: int, rows: int) -> bool:
+    """Say how many rows a part has; whether its table's key is still to be made (`late_key`)."""
     truck, table = slot
-    session.run(
-        """update trucker.chunks set rows = $7 where project = $1 and truck = $2 and source_schema = $3
-            and source_table = $4 and snapshot = $5 and part = $6""",
+    found = session.run(
+        """update trucker.chunks c set rows = $7 where project = $1 and truck = $2 and source_schema = $3
+            and source_table = $4 and snapshot = $5 and part = $6
+        returning exists (select from trucker.late_keys k where (k.project, k.truck, k.source_schema, k.source_table)
+            = (c.project, c.truck, c.source_schema, c.source_table))""",
         project,
         truck,
         table.schema,
@@ -257,7 +265,8 @@ def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part:
         snapshot,
         part,
         rows,
-    )
+    ).fetchone()
+    return found == (True,)
 
 
 def take_parts(session: Session, project: str, slots: Iterable[Slot]) -> dict[tuple[str, TableId, str, int], int]:

@@ -15,7 +15,7 @@ from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.output_sql import as_rows, refuse_truncate
-from trucker.sinks.postgres import beside, check, letter_table, output_sql, own_tables, table
+from trucker.sinks.postgres import beside, check, late_key, letter_table, output_sql, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
 from trucker.sinks.postgres.destination_table import DestinationTable
@@ -45,6 +45,7 @@ class PostgresSink(Sink):
         self._project = workspace.project
         self._tables: dict[Target, DestinationTable] = {}
         self._trucks: set[str] = set()
+        self._new: set[TableId] = set()
         self._swept = False
         self.letters: dict[str, int] = {}
         self._used = False
@@ -72,7 +73,10 @@ class PostgresSink(Sink):
                 self._tables[target] = output_sql.prepare(lent, target)
             return frozenset()
         with self._session(f"preparing table {target.table}") as lent:
-            made = self._tables[target] = table.prepare(lent, target)
+            made, new = table.prepare(lent, target)
+            self._tables[target] = made
+            if new:
+                self._new.add(target.table)
             if self.letters.get(target.truck):
                 letter_table.reshape(lent, self._project, target)
         return frozenset(target.source.names) - made.columns.keys()
@@ -80,6 +84,8 @@ class PostgresSink(Sink):
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
         where = f"writing table {target.table}"
+        if work.finishes:
+            return self._finish(work)
         if target.statement is not None:
             return self._write_rows(work, changes)
         if target.shared:
@@ -93,6 +99,12 @@ class PostgresSink(Sink):
         for value in as_changes(changes):
             writer.add(value if value.schema.names == names else value.only(names))
         return Receipt(target.truck, target.source.table, work.part, writer.rows, writer.part())
+
+    def _finish(self, work: Work) -> Receipt:
+        target = work.target
+        with self._session(f"making the key of table {target.table}", target) as lent:
+            late_key.finish(lent, self._project, target)
+        return Receipt(target.truck, target.source.table, work.part, 0)
 
     def _write_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         """Rows for output.sql."""
@@ -111,8 +123,10 @@ class PostgresSink(Sink):
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
             timeout = self._connection.timeouts.statement
-            commit = Commit(lent, self._project, self._describe, self._tables.clear, timeout=timeout)
+            commit = Commit(lent, self._project, self._describe, self._tables.clear, timeout=timeout, new=self._new)
             commit.run(batch, receipts)
+            if batch.snapshot:
+                self._tables.clear()  # a copy that counts may have given a table its key
             self.letters = {
                 truck: count
                 for truck, count in {**self.letters, **dict.fromkeys(trucks, 0), **commit.letters}.items()

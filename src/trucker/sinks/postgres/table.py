@@ -14,6 +14,7 @@ from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.alter import alter
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres.late_key import is_due
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
@@ -69,8 +70,9 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
     return DestinationTable(table, kind, columns, unique, referred)
 
 
-def prepare(session: Session, target: Target) -> DestinationTable:
-    """Make the target's table, or bring it as near to the target as may be; the table as it is then."""
+def prepare(session: Session, target: Target) -> tuple[DestinationTable, bool]:
+    """Make the target's table, or bring it as near to the target as may be; the table as it is then, and whether it
+    is new."""
     try:
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
@@ -93,7 +95,7 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     made = describe(session, target.table)
     if made is None:
         raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
-    return made
+    return made, found is None
 
 
 def _alter(session: Session, target: Target, found: DestinationTable) -> None:
@@ -178,7 +180,7 @@ def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
             code="TRK409",
         )
     key = frozenset(source.key)
-    if key and key <= found.columns.keys() and found.key(key) is None:
+    if key and key <= found.columns.keys() and found.key(key) is None and not is_due(session, table, key):
         raise SinkError(
             f"table {table} has no unique key on ({', '.join(source.key)}), the key of {source.table}",
             remedy=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})",

@@ -1,0 +1,337 @@
+"""A task's share of a copy, from a real source into a real destination, without Spark: rows pass unread (I6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.pg import Database
+from fixtures.postgres_sink import read_rows
+from fixtures.source_rows import schema_of
+from fixtures.type_values import all_kinds, columns_of, create, create_user_types, fill
+from trucker.change import Lsn, TableId
+from trucker.engine import work
+from trucker.engine.copy_work import copy_share, finish_copy
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Outcome, SinkSpec
+from trucker.errors import DataError, TruckFailed
+from trucker.postgres.catalog import load_table
+from trucker.postgres.connect import connect
+from trucker.postgres.slot import create_slot
+from trucker.postgres.snapshot import enter_snapshot, plan_chunks
+from trucker.sinks.base import Batch, Phase, TableState, Target, Workspace
+from trucker.sinks.postgres import PostgresSink, passage
+from trucker.sinks.postgres.session import close_idle
+
+ROWS = TableId("public", "rows")
+SMALL, LARGE = 1_000, 20 << 20
+
+
+class Copying:
+    """One attempt at copying a table, as the driver and one task go about it."""
+
+    def __init__(self, source: Database, destination: Database, table: TableId, snapshot: str, name: str) -> None:
+        self.sink = PostgresSink(destination.connection, Workspace("project", Path("unused")))
+        self.sink.open()
+        self._source = source.connection
+        self._destination = destination.connection
+        self._table = table
+        self._snapshot = snapshot
+        self._name = name
+        self.target = Target("truck", schema_of(source.connection, table), table)
+
+    def begin(self, size: int = SMALL, letters: Mapping[str, int] | None = None) -> None:
+        self.sink.prepare(self.target)
+        self._letters = letters or {}
+        slot = (self.target.truck, self._table)
+        self.sink.commit(self._batch(Phase.COPYING, {slot: size}), [])
+
+    def copy(self, chunk_bytes: int = 50_000) -> Outcome:
+        with connect(self._source, application="test") as connection:
+            enter_snapshot(connection, self._snapshot)
+            chunks = plan_chunks(connection, load_table(connection, self._table), chunk_bytes)
+        parts = [CopyPart(index, chunk, [self._assignment]) for index, chunk in enumerate(chunks)]
+        return copy_share(self._shared, tuple(parts))
+
+    def finish(self) -> Outcome:
+        return finish_copy(self._shared, self._assignment)
+
+    def end(self, outcome: Outcome) -> None:
+        self.sink.commit(self._batch(Phase.STREAMING), outcome.receipts["destination"])
+
+    @property
+    def _assignment(self) -> Assignment:
+        return Assignment("destination", self.target, Lsn(7))
+
+    @property
+    def _shared(self) -> CopyBatch:
+        spec = SinkSpec(self._destination, Workspace("project", Path("unused")))
+        batches = {"destination": self._batch(Phase.STREAMING)}
+        return CopyBatch(self._source, self._snapshot, Lsn(7), batches, {"destination": spec})
+
+    def _batch(self, phase: Phase, sizes: Mapping[tuple[str, TableId], int] | None = None) -> Batch:
+        tables = {(self.target.truck, self._table): TableState(phase, Lsn(7))}
+        positions = {self.target.truck: Lsn(7)} if phase is Phase.STREAMING else {}
+        return Batch(
+            Lsn(7),
+            Lsn(7),
+            positions,
+            tables,
+            (self.target,),
+            self._name,
+            dead_letters=self._letters,
+            sizes=sizes or {},
+        )
+
+
+@contextmanager
+def copying(source: Database, destination: Database, table: TableId = ROWS, name: str = "one") -> Iterator[Copying]:
+    with create_slot(source.connection, f"trucker_{source.name}", temporary=True) as exported:
+        yield Copying(source, destination, table, exported.snapshot, name)
+
+
+@pytest.fixture(autouse=True)
+def _no_sinks_left(destination: Database) -> Iterator[None]:
+    yield
+    for _, sink in work._sinks.values():
+        sink.close()
+    work._sinks.clear()
+    close_idle(destination.connection)
+
+
+@pytest.fixture
+def formats(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each part passed was in binary."""
+    found: list[bool] = []
+    take = passage.Passage.take
+
+    def noted(self: passage.Passage, *arguments: Any) -> int:
+        found.append(self.binary)
+        return take(self, *arguments)
+
+    monkeypatch.setattr(passage.Passage, "take", noted)
+    return found
+
+
+def key_of(destination: Database) -> list[Any]:
+    found = destination.query(
+        "select conname, pg_get_constraintdef(oid) from pg_constraint where conrelid = 'rows'::regclass"
+        " and contype = 'p'"
+    )
+    late = destination.query("select count(*) from trucker.late_keys")
+    return [*found, *late]
+
+
+WITH_KEY: list[Any] = [("rows_pkey", "PRIMARY KEY (id)"), (0,)]
+WITHOUT: list[Any] = [(1,)]
+
+
+def by_id(database: Database, table: TableId) -> list[dict[str, str | None]]:
+    return sorted(read_rows(database, table), key=lambda row: int(row["id"] or 0))
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])
+def test_every_type_arrives_as_it_was(
+    any_database: Database, destination: Database, formats: list[bool], binary: bool
+) -> None:
+    """In binary those that may be, from either version; with any other type beside them all of them as text."""
+    with any_database.connect() as connection:
+        create_user_types(connection)
+        columns = columns_of(all_kinds(connection))
+        connection.execute("select setseed(0.3)")
+        connection.execute(create("public.every", columns).encode())
+        connection.execute(fill("public.every", columns, rows=120).encode())
+    with destination.connect() as connection:
+        create_user_types(connection)
+    every = TableId("public", "every")
+    if binary:
+        others = [c.name for c in schema_of(any_database.connection, every).columns if c.type_oid not in passage.BINARY]
+        any_database.execute(*(f'alter table every drop column "{name}"' for name in others))
+        kinds = {column.type_oid for column in schema_of(any_database.connection, every).columns}
+        assert kinds == passage.BINARY
+    with copying(any_database, destination, every) as run:
+        run.begin()
+        outcome = run.copy()
+        assert not outcome.failures
+        run.end(outcome)
+    assert set(formats) == {binary}
+    assert len(formats) > 3
+    assert by_id(destination, every) == by_id(any_database, every)
+
+
+def test_columns_of_another_type_there_are_read_as_text(
+    database: Database, destination: Database, formats: list[bool]
+) -> None:
+    """A wider type, a domain, a computed column, one with a default that the source has not."""
+    database.execute(
+        "create table rows (id int primary key, n int, computed int, t text)",
+        "insert into rows select i, i, i, 'x' || i from generate_series(1, 10) i",
+    )
+    destination.execute(
+        "create domain short as text check (length(value) < 9)",
+        "create table rows (more text default 'own', t short, id bigint primary key, n int,"
+        " computed bigint generated always as (n * 2) stored)",
+    )
+    with copying(database, destination) as run:
+        run.begin()
+        run.end(run.copy())
+    assert formats == [False]
+    found = destination.query("select id, n, computed, t, more from rows order by id")
+    assert found == [(i, i, 2 * i, f"x{i}", "own") for i in range(1, 11)]
+
+
+def test_rows_that_are_refused_are_found_and_the_rest_is_copied(
+    database: Database, destination: Database, formats: list[bool]
+) -> None:
+    """The part is read a second time, in pieces; the next one goes over the same session again (I8)."""
+    database.execute(
+        "create table rows (id int primary key, n int, filling text)",
+        "insert into rows select i, i, repeat('x', 500) from generate_series(1, 400) i",
+    )
+    destination.execute("create table rows (id int primary key, n int check (n <> 17), filling text)")
+    with copying(database, destination) as run:
+        run.begin(letters={"truck": 10})
+        outcome = run.copy()
+        assert not outcome.failures
+        run.end(outcome)
+    assert len(formats) > 3
+    assert destination.query("select count(*) from rows") == [(399,)]
+    assert destination.query("select data ->> 'n' from trucker.dead_letters") == [("17",)]
+    assert sum(receipt.rows for receipt in outcome.receipts["destination"]) == 400
+
+
+def test_a_refused_row_without_letters_is_named(database: Database, destination: Database) -> None:
+    database.execute("create table rows (id int primary key, n int)", "insert into rows values (1, 1), (2, 17)")
+    destination.execute("create table rows (id int primary key, n int check (n <> 17))")
+    with copying(database, destination) as run:
+        run.begin()
+        (failure,) = run.copy().failures
+    assert isinstance(failure.error, DataError)
+    assert "id = 2" in str(failure.error)
+    assert destination.query("select count(*) from rows") == [(0,)]
+
+
+def test_a_part_is_copied_once(database: Database, destination: Database) -> None:
+    """A task that Spark repeats finds what the first one did (I4)."""
+    database.execute("create table rows (id int)", "insert into rows select generate_series(1, 1000)")
+    with copying(database, destination) as run:
+        run.begin()
+        first, second = run.copy(), run.copy()
+        assert first.receipts == second.receipts
+        run.end(second)
+    assert destination.query("select count(*) from rows") == [(1000,)]
+
+
+def test_a_part_that_a_crash_took_has_the_table_copied_again(database: Database, destination: Database) -> None:
+    """Parts do not wait for the disk: a server that crashes may lose the last of them, each with its record (I6)."""
+    database.execute("create table rows (id int)", "insert into rows select generate_series(1, 9000)")
+    with copying(database, destination) as run:
+        run.begin()
+        outcome = run.copy()
+        destination.execute("delete from trucker.chunks where part = 1")
+        with pytest.raises(TruckFailed) as lost:
+            run.end(outcome)
+    assert lost.value.reason.transient
+    assert destination.query("select phase from trucker.tables") == [("copying",)]
+
+
+def test_text_is_converted_between_encodings(server: Any, destination: Database, formats: list[bool]) -> None:
+    """Binary text is in the connection's encoding, as COPY's text is."""
+    name = f"{destination.name}_latin"
+    with server.connect("postgres") as connection:
+        connection.execute(f"create database {name} encoding 'LATIN1' template template0 locale 'C'".encode())
+    try:
+        latin = Database(server, name, server.connection("source", name))
+        latin.execute("create table rows (id int primary key, t text)", "insert into rows values (1, 'größe')")
+        with copying(latin, destination) as run:
+            run.begin()
+            run.end(run.copy())
+    finally:
+        server.drop_database(name)
+    assert formats == [True]
+    assert destination.query("select t from rows") == [("größe",)]
+
+
+# -- the key of a large table ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(database: Database) -> Database:
+    database.execute(
+        "create table rows (id int primary key, t text)",
+        "insert into rows select i, 'x' || i from generate_series(1, 5000) i",
+    )
+    return database
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["by a task", "by the commit"])
+def test_a_large_table_gets_its_key_at_the_end(rows: Database, destination: Database, finished: bool) -> None:
+    with copying(rows, destination) as run:
+        run.begin(LARGE)
+        assert key_of(destination) == WITHOUT
+        outcome = run.copy()
+        assert all(receipt.unfinished for receipt in outcome.receipts["destination"])
+        if finished:
+            assert not run.finish().failures
+            assert not run.finish().failures, "a task may be repeated"
+            assert key_of(destination) == WITH_KEY
+        run.end(outcome)
+    assert key_of(destination) == WITH_KEY
+    assert by_id(destination, ROWS) == by_id(rows, ROWS)
+
+
+def test_a_copy_that_broke_off_begins_from_an_empty_table(rows: Database, destination: Database) -> None:
+    """By another process, which knows of the key from the destination alone (I4)."""
+    with copying(rows, destination) as run:
+        run.begin(LARGE)
+        run.copy()
+    rows.execute("delete from rows where id > 10")
+    with copying(rows, destination, name="two") as run:
+        run.begin(LARGE)
+        assert key_of(destination) == WITHOUT
+        assert destination.query("select count(*) from rows") == [(0,)]
+        outcome = run.copy()
+        run.finish()
+        run.end(outcome)
+    assert key_of(destination) == WITH_KEY
+    assert by_id(destination, ROWS) == by_id(rows, ROWS)
+
+
+def test_the_key_comes_back_where_it_is_not_to_wait_any_more(rows: Database, destination: Database) -> None:
+    """The first attempt was of a large table, the second is not."""
+    with copying(rows, destination) as run:
+        run.begin(LARGE)
+        run.copy()
+    with copying(rows, destination, name="two") as run:
+        run.begin(SMALL)
+        assert key_of(destination) == WITH_KEY
+        outcome = run.copy()
+        assert not any(receipt.unfinished for receipt in outcome.receipts["destination"])
+        run.end(outcome)
+
+
+@pytest.mark.parametrize("why", ["small", "somebody else's", "letters"])
+def test_the_key_stays_where_it_is_needed(rows: Database, destination: Database, why: str) -> None:
+    """In a table of the user's own nothing is touched; a row that is set aside is known by the key it meets."""
+    if why == "somebody else's":
+        destination.execute("create table rows (id int primary key, t text)")
+    with copying(rows, destination) as run:
+        run.begin(SMALL if why == "small" else LARGE, {"truck": 10} if why == "letters" else {})
+        assert key_of(destination) == WITH_KEY
+
+
+def test_a_key_that_is_not_unique_is_named(database: Database, destination: Database) -> None:
+    """A truck may be told which columns are the key, and be told wrong."""
+    database.execute("create table rows (id int, t text)", "insert into rows values (1, 'a'), (4711, 'b'), (4711, 'c')")
+    with copying(database, destination) as run:
+        run.target = replace(run.target, source=replace(run.target.source, key=("id",)))
+        run.begin(LARGE)
+        run.copy()
+        (failure,) = run.finish().failures
+    assert isinstance(failure.error, DataError)
+    assert "id = 4711" in str(failure.error)
+    assert failure.error.code == "TRK406"

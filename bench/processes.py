@@ -12,10 +12,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 EVERY = 0.25
+_OTHER = "client tools"
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -93,7 +93,8 @@ class CpuProfile:
     def _look(self) -> dict[tuple[int, int], Seen]:
         found = {seen.key: seen for seen in below(os.getpid())}
         for key, seen in found.items():
-            if key not in self._groups or self._groups[key].endswith("server"):
+            # A server process has no title at first, and a script becomes the program it starts.
+            if self._groups.get(key, _OTHER) == _OTHER or self._groups[key].endswith("server"):
                 self._groups[key] = self._group(seen)
         self._last |= found
         return found
@@ -112,7 +113,7 @@ class CpuProfile:
 
     def _short_lived(self, parent: Seen) -> str:
         server = self._servers.get(parent.pid)
-        return f"{server} backends" if server else "client tools"
+        return f"{server} backends" if server else _OTHER
 
     def _group(self, seen: Seen) -> str:
         if seen.pid == os.getpid():
@@ -123,7 +124,7 @@ class CpuProfile:
             return f"{server} {'load' if seen.pid in self._load else _server_group(title)}"
         if seen.pid in self._servers:
             return f"{self._servers[seen.pid]} background"
-        return next((group for part, group in _COMMANDS if part in title), "client tools")
+        return next((group for part, group in _COMMANDS if part in title), _OTHER)
 
 
 def _server_group(title: str) -> str:
@@ -169,12 +170,10 @@ def resident(root: int) -> dict[str, float]:
     """Resident MiB of a process and all below it, by group; shared pages count once for each process."""
     found: dict[str, float] = defaultdict(float)
     for seen in below(root):
-        try:
-            pages = int(Path(f"/proc/{seen.pid}/statm").read_text().split()[1])
-        except OSError:
-            continue
-        title = _title(seen.pid)
-        found[next((group for part, group in _COMMANDS if part in title), "other")] += pages * _PAGE / (1 << 20)
+        sizes, title = _read(seen.pid, "statm").split(), _title(seen.pid)
+        if sizes:
+            group = next((group for part, group in _COMMANDS if part in title), "other")
+            found[group] += int(sizes[1]) * _PAGE / (1 << 20)
     return dict(found)
 
 
@@ -182,11 +181,8 @@ def proportional(root: int) -> float:
     """MiB of a process and all below it, a page shared by n of them counted as an n-th in each."""
     total = 0
     for seen in below(root):
-        try:
-            text = Path(f"/proc/{seen.pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+        lines = _read(seen.pid, "smaps_rollup").splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(b"Pss:"))
     return total / 1024
 
 
@@ -199,8 +195,8 @@ def below(root: int) -> Iterator[Seen]:
     """A process and all below it."""
     children: dict[int, list[Seen]] = defaultdict(list)
     by_id: dict[int, Seen] = {}
-    for entry in Path("/proc").iterdir():
-        seen = _seen(entry.name) if entry.name.isdigit() else None
+    for entry in os.scandir("/proc"):
+        seen = _seen(int(entry.name)) if entry.name.isdigit() else None
         if seen is not None:
             by_id[seen.pid] = seen
             children[seen.parent].append(seen)
@@ -211,18 +207,29 @@ def below(root: int) -> Iterator[Seen]:
         waiting += children[seen.pid]
 
 
-def _seen(pid: str) -> Seen | None:
+def _seen(pid: int) -> Seen | None:
     """One process by its `stat`, whose fields come after its name, in parentheses, which may hold anything."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    text = _read(pid, "stat")
+    if not text:
         return None
+    fields = text.rpartition(b")")[2].split()
     user, system, waited_user, waited_system = (int(field) / _TICK for field in fields[11:15])
-    return Seen(int(pid), int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)
+    return Seen(pid, int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)
 
 
 def _title(pid: int) -> str:
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
+
+
+def _read(pid: int, name: str) -> bytes:
+    """A file of a process; nothing when it is gone. Many times a second, so that it shall not show in what it tells."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except OSError:
-        return ""
+        return b""
+    try:
+        return os.read(file, 1 << 16)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)

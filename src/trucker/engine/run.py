@@ -82,7 +82,7 @@ class ProjectRun:
             with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile
                 starting = None if session else starter.submit(_started, self._config)
                 try:
-                    if self._has_spark_sql:
+                    if _has_spark_sql(self._config.trucks):
                         # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
                         self._check_sql(session or (starting.result() if starting else None))
                     states = self._open()
@@ -102,10 +102,6 @@ class ProjectRun:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return self._show(running=False)
-
-    @property
-    def _has_spark_sql(self) -> bool:
-        return any(truck.file(name) for truck in self._config.trucks for name in ON_SPARK)
 
     def _check_sql(self, spark: SparkSession | None) -> None:
         assert spark is not None
@@ -264,7 +260,7 @@ def checked_on_spark(
 @contextmanager
 def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[SparkSession | None]:
     """A session for these trucks' SQL, where they have any for Spark: this process's own, if it has one."""
-    if not any(truck.file(name) for truck in trucks for name in ON_SPARK):
+    if not _has_spark_sql(trucks):
         yield None
         return
     from pyspark.sql import SparkSession
@@ -279,13 +275,17 @@ def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[
         _stop_spark(spark)
 
 
+def _has_spark_sql(trucks: Sequence[TruckConfig]) -> bool:
+    return any(truck.file(name) for truck in trucks for name in ON_SPARK)
+
+
 def _started(config: ProjectConfig) -> SparkSession:
-    from trucker.engine.session import start_session
+    from trucker.engine.session import INTERPRETED, start_session
 
     return start_session(
         f"trucker {config.unique_id}",
         master=config.spark.master,
-        settings=config.spark.settings,
+        settings={**({} if _has_spark_sql(config.trucks) else INTERPRETED), **config.spark.settings},
         state=config.state_folder,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trucker
 from trucker.engine import cluster
@@ -27,6 +28,8 @@ from trucker.errors import EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
+
+log = logging.getLogger("trucker.session")
 
 # The most the driver's heap may take. It holds plans and receipts, never rows, and stays far below.
 DRIVER_MEMORY = "1g"
@@ -76,6 +79,13 @@ _SETTINGS: Mapping[str, str] = {
     "spark.scheduler.mode": "FAIR",
 }
 
+INTERPRETED: Mapping[str, str] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For a session without SQL of its user's: its batches give no rows to Spark, which would compile Java for them all the
+same. A second of the JVM's time less until the first of them."""
+
 # With all of Spark on this machine nothing listens to the outside.
 _LOOPBACK: Mapping[str, str] = {"SPARK_LOCAL_IP": "127.0.0.1"}
 _LOOPBACK_JVM = ("-Djava.net.preferIPv4Stack=true",)
@@ -124,9 +134,24 @@ def start_session(
         environment["SPARK_HOME"] = str(_own_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
     with _environment(environment):
         spark = _connect(_retrying(master), {**defaults, **asked}, launch)
+        _skip_lookup(spark)
     if not local:
         _check_executors(spark)
     return spark
+
+
+def _skip_lookup(spark: SparkSession) -> None:
+    """Tell Spark that no module of this Python brings a data source by its name: trucker registers its own.
+
+    Spark would start two processes to find that out, which stay: half a second of the start, and 70 MiB.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        manager = getattr(getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$"), "MODULE$")
+        nothing = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+        getattr(manager, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(nothing))
+    except Exception as error:  # no part of Spark's interface: another version looks, as this one would
+        log.debug("the lookup of data sources is not skipped", extra={"reason": type(error).__name__})
 
 
 def _check_executors(spark: SparkSession) -> None:

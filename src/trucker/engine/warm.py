@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from trucker.engine.java import cache_folder, find_java
 from trucker.engine.launch import archive_missing
-from trucker.engine.session import start_session, stop_session
+from trucker.engine.session import INTERPRETED, start_session, stop_session
 
 _BATCHES = 3
 _EXIT_SECONDS = 180.0
@@ -79,6 +79,8 @@ def _exercise(spark: SparkSession, checkpoint: Path) -> None:
     stream = spark.readStream.format(_Nothing.name()).load().writeStream.foreachBatch(batch)
     for trigger in ({"availableNow": True}, {"processingTime": "0 seconds"}):
         folder = checkpoint / next(iter(trigger))
+        for name, value in INTERPRETED.items() if "processingTime" in trigger else ():
+            spark.conf.set(name, value)
         query = stream.trigger(**trigger).option("checkpointLocation", str(folder)).start()
         query.processAllAvailable() if "processingTime" in trigger else query.awaitTermination()
         query.stop()

@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trucker.engine import session as session_module
+from trucker.engine.run import _started
 from trucker.engine.session import start_session
 from trucker.errors import EngineError
 
@@ -42,6 +44,27 @@ def test_workers_run_this_python_with_this_trucker_and_no_zip(spark: SparkSessio
 
     found = spark.sparkContext.parallelize([1], 1).map(look).collect()
     assert found == [(sys.executable, trucker.__file__, pyspark.__file__)]
+
+
+def test_spark_looks_for_no_data_sources_in_the_modules_of_this_python(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    manager = getattr(getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$"), "MODULE$")
+    assert manager.dataSourceBuilders().isDefined()
+    assert manager.dataSourceBuilders().get().isEmpty()
+
+
+@pytest.mark.parametrize(("files", "codegen"), [((), "false"), (("transform.sql",), None)])
+def test_java_is_compiled_only_for_sql(
+    files: tuple[str, ...], codegen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(session_module, "start_session", lambda *_, **options: given.update(options["settings"]))
+    truck = SimpleNamespace(file=lambda name: name in files)
+    spark_config = SimpleNamespace(master="local[*]", settings={"spark.sql.codegen.factoryMode": "FALLBACK"})
+    config: Any = SimpleNamespace(unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path)
+    _started(config)
+    assert given.get("spark.sql.codegen.wholeStage") == codegen
+    assert given["spark.sql.codegen.factoryMode"] == "FALLBACK"
 
 
 def test_a_failed_task_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:

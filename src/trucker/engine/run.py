@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -60,9 +61,12 @@ class ProjectRun:
         self._stop = stop or threading.Event()
         self._started = time.time()
         workspace = config.state_folder / "spool"
+        near = re.fullmatch(r"local(\[.*\])?", config.spark.master) is not None
         used = {truck.destination for source in resolved.values() for truck in source.trucks}
         self._destinations = {
-            connection.name: Destination(SinkSpec(connection, Workspace(config.unique_id, workspace / connection.name)))
+            connection.name: Destination(
+                SinkSpec(connection, Workspace(config.unique_id, workspace / connection.name, near))
+            )
             for connection in config.connections
             if connection.name in used
         }

@@ -214,10 +214,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What the framework lends a sink: the project's id, and a folder that driver and executors share."""
+    """What the framework lends a sink: the project's id, and a folder that driver and executors share.
+
+    Where they are `near` they are processes of one machine: what is written there is at hand, and costs no network.
+    """
 
     project: str
     folder: Path
+    near: bool = False
 
 
 class Sink(ABC):

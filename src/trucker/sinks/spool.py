@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from trucker.change import TableId
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
 
@@ -60,11 +61,7 @@ class Spool:
                 writer.write(batch)
             return writer.finish()
         except OSError as error:
-            raise SinkUnavailable(
-                f"staging for {work.target.table} failed in {self._folder}: {error.strerror or error}",
-                remedy="make room on, or give trucker access to, the project's state folder",
-                code="TRK450",
-            ) from error
+            raise cannot_stage(work.target.table, self._folder, error) from error
         finally:
             writer.abandon()
 
@@ -77,11 +74,7 @@ class Spool:
         try:
             source = pa.memory_map(str(self._folder / staged.file))
         except OSError as error:
-            raise SinkUnavailable(
-                f"staged file {staged.file} is not in {self._folder}: {error.strerror or error}",
-                remedy="the state folder must be shared by driver and executors; the batch is staged again",
-                code="TRK451",
-            ) from error
+            raise not_staged(staged.file, self._folder, error) from error
         with source, pa.ipc.open_stream(source) as reader:
             yield from reader
 
@@ -164,6 +157,22 @@ class _PartWriter:
             for batch in reader:
                 self._stream.write_batch(batch)
         self._memory = pa.BufferOutputStream()
+
+
+def cannot_stage(table: TableId, folder: Path, error: OSError) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"staging for {table} failed in {folder}: {error.strerror or error}",
+        remedy="make room on, or give trucker access to, the project's state folder",
+        code="TRK450",
+    )
+
+
+def not_staged(file: str, folder: Path, error: OSError) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"staged file {file} is not in {folder}: {error.strerror or error}",
+        remedy="the state folder must be shared by driver and executors; the batch is staged again",
+        code="TRK451",
+    )
 
 
 def _stem(work: Work) -> str:

@@ -20,15 +20,18 @@ from trucker.testing.table_suite import TableSinkSuite, item
 
 
 class TestPostgresSink(TableSinkSuite):
+    """On one version what is much is staged in tables, on the other in files, as where all run on one machine."""
+
     @pytest.fixture(autouse=True)
-    def fresh(self, any_server: Server) -> Iterator[None]:
+    def fresh(self, any_server: Server, tmp_path: Path) -> Iterator[None]:
+        self.folder, self.near = tmp_path, any_server.version == 18
         for database in new_database(any_server, "destination"):
             self.database: Database = database
             yield
             close_idle(self.database.connection)
 
     def make_sink(self, project: str = "suite") -> Sink:
-        return PostgresSink(self.database.connection, Workspace(project, Path("unused")))
+        return PostgresSink(self.database.connection, Workspace(project, self.folder, self.near))
 
     def rows(self, table: TableId) -> list[dict[str, str | None]]:
         return read_rows(self.database, table)
@@ -55,3 +58,4 @@ class TestPostgresSink(TableSinkSuite):
         assert len(self.rows(bag.table)) == 9
         left = "select count(*) from pg_class where relname like 's\\_%' and relkind = 'r'"
         assert self.database.query(left) == [(0,)]
+        assert not any(self.folder.iterdir())

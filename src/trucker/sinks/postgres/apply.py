@@ -28,7 +28,8 @@ class Step:
     `purpose` is what is said when it touched others. A step with `cancels` removes pairs of staged rows; those
     `after_cancel` have that many fewer to touch, and a step that does the `rest` as many fewer as those before it did,
     back to the last one that is no `rest` itself.
-    `lost` steps look whether what was staged is still there.
+    `lost` steps look whether what was staged is still there. A `sure` one relies on rows being there, or not, as the
+    source's changes say: where it finds otherwise it is `Unforeseen`, and all is done again without relying on it.
     """
 
     target: Target
@@ -40,25 +41,49 @@ class Step:
     after_cancel: bool = False
     rest: bool = False
     lost: bool = False
+    sure: bool = False
     columns: tuple[str, ...] = ()
+
+
+class Unforeseen(Exception):
+    """The target's rows are not those that the source's changes tell of."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(str(target.table))
+        self.target = target
 
 
 def staging_columns(contents: Contents, target: Target, table: DestinationTable) -> str:
     """The column definitions of a staging table for such contents."""
-    lines = ["k int2", *(f"c{i} {table.type_of(name)}" for i, name in enumerate(contents.columns))]
+    lines = [f"k int2 default {UPSERT_ROW}"]
+    lines += [f"c{i} {table.type_of(name)}" for i, name in enumerate(contents.columns)]
     if contents.moves:
         lines += [f"o{i} {table.type_of(name)}" for i, name in enumerate(target.source.key)]
     return ", ".join([*lines, *(["l numeric", "n bigint"] if contents.placed else [])])
 
 
-def steps(contents: Contents, target: Target, table: DestinationTable, staged: str) -> list[Step]:
-    """What to run, in order, for a value whose rows are in the staging table `staged`."""
-    statements = _Statements(contents, target, table, staged)
+def steps(
+    contents: Contents, target: Target, table: DestinationTable, staged: str, *, sure: bool = False
+) -> list[Step]:
+    """What to run, in order, for a value whose rows are in the staging table `staged`.
+
+    With `sure`, new rows are inserted and changed ones updated, which is cheaper than to look first which they are.
+    """
+    statements = _Statements(contents, target, table, staged, sure=sure)
     return statements.keyed() if target.source.key else statements.bag()
 
 
+def straight(contents: Contents, target: Target, table: DestinationTable) -> str | None:
+    """What to COPY a bare value's text into, where it can go straight into the target's table."""
+    statements = _Statements(contents, target, table, "")
+    return statements.copied_into() if contents.bare else None
+
+
 class _Statements:
-    def __init__(self, contents: Contents, target: Target, table: DestinationTable, staged: str) -> None:
+    def __init__(
+        self, contents: Contents, target: Target, table: DestinationTable, staged: str, *, sure: bool = False
+    ) -> None:
+        self._sure = sure
         self._contents = contents
         self._target = target
         self._table = table
@@ -68,6 +93,12 @@ class _Statements:
         self._equals = table.key(target.source.key) or {}
         self._number = {name: i for i, name in enumerate(contents.columns)}
         self._writable = [name for name in contents.columns if table.writable(name)]
+
+    def copied_into(self) -> str | None:
+        names = self._contents.columns
+        if len(self._writable) < len(names) or self._missing():
+            return None
+        return f"{self._into} ({', '.join(map(quote_identifier, names))})"
 
     def _step(self, statement: str, *parameters: object, expected: int | None, purpose: str, **flags: bool) -> Step:
         columns = self._contents.columns
@@ -96,15 +127,15 @@ class _Statements:
                 )
             )
         indexes = self._in_the_way()
-        return found + (self._make_way(indexes) if indexes else self._writes())
+        return found + (self._make_way(indexes) if indexes else self._writes(sure=self._sure))
 
-    def _writes(self) -> list[Step]:
+    def _writes(self, *, sure: bool) -> list[Step]:
         """Rows that are to be as staged, and cells of such."""
         found: list[Step] = []
         replaces = self._contents.replaces if self._contents.replaces >= MANY else 0
-        found += self._replace(replaces) if replaces else []
+        found += self._replace(replaces, sure=sure) if replaces else []
         if self._contents.upserts or self._contents.moves or self._contents.replaces > replaces:
-            found.append(self._upsert(self._contents.replaces - replaces))
+            found.append(self._upsert(self._contents.replaces - replaces, sure=sure))
         return found + [self._patch(patch) for patch in self._contents.patches]
 
     # -- rows in each other's way ---------------------------------------------------------------------------------
@@ -125,7 +156,7 @@ class _Statements:
         found = [self._step(self._park(index), expected=None, purpose="write") for index in indexes]
         found.append(self._step(away, PARKED, expected=None, purpose="write"))
         back = self._step(f"{self._insert()} where s.k = $1", PARKED, expected=None, purpose="write")
-        chain = [back, *(replace(step, expected=None, rest=True) for step in self._writes())]
+        chain = [back, *(replace(step, expected=None, rest=True) for step in self._writes(sure=False))]
         return [*found, *chain[:-1], replace(chain[-1], expected=self._contents.written)]
 
     def _park(self, index: UniqueIndex) -> str:
@@ -180,18 +211,20 @@ class _Statements:
             purpose="move a row with unchanged cells",
         )
 
-    def _replace(self, rows: int) -> list[Step]:
+    def _replace(self, rows: int, *, sure: bool) -> list[Step]:
         """Many rows that should be there are updated faster than upserted; those that are not are inserted after."""
         changed = [name for name in self._writable if name not in self._key]
         cells = ", ".join(f"{quote_identifier(name)} = s.c{self._number[name]}" for name in changed)
         there = f"select from {self._into} t where {self._at('c')}"
         update = f"update {self._into} t set {cells} from {self._staged} s where s.k = $1 and {self._at('c')}"
+        if sure and changed:
+            return [self._step(update, REPLACE_ROW, expected=rows, purpose="write", sure=True)]
         insert = f"{self._insert()} where s.k = $1 and not exists ({there})"
         found = [self._step(update, REPLACE_ROW, expected=None, purpose="write")] if changed else []
         expected = rows if changed else None
         return [*found, self._step(insert, REPLACE_ROW, expected=expected, purpose="write", rest=True)]
 
-    def _upsert(self, replaces: int) -> Step:
+    def _upsert(self, replaces: int, *, sure: bool) -> Step:
         changed = [quote_identifier(name) for name in self._writable if name not in self._key]
         conflict = f"update set {', '.join(f'{name} = excluded.{name}' for name in changed)}" if changed else "nothing"
         moves = self._contents.moves
@@ -200,6 +233,9 @@ class _Statements:
             rows, codes = "s.k in ($1, $2)", [UPSERT_ROW, REPLACE_ROW]
         if moves:
             rows, codes = f"({rows} or s.k >= ${len(codes) + 1})", [*codes, moves[0].code]
+        if sure and not replaces and not moves:
+            statement, expected = f"{self._insert()} where {rows}", self._contents.upserts
+            return self._step(statement, *codes, expected=expected, purpose="write", sure=True)
         key = ", ".join(map(quote_identifier, self._key))
         return self._step(
             f"{self._insert()} where {rows} on conflict ({key}) do {conflict}",
@@ -314,6 +350,8 @@ def _check_touched(step: Step, touched: int, expected: int) -> None:
     table = step.target.table
     if step.lost:
         raise gone(table)
+    if step.sure:
+        raise Unforeseen(step.target)
     raise TruckFailed(
         step.target.truck,
         SinkError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +17,16 @@ from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
 from trucker.sinks.postgres import beside, late_key, letter_table, own_tables
-from trucker.sinks.postgres.apply import Step, check_touched, gone, staging_columns, steps, still_staged
+from trucker.sinks.postgres.apply import (
+    Step,
+    Unforeseen,
+    check_touched,
+    gone,
+    staging_columns,
+    steps,
+    still_staged,
+    straight,
+)
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, passing
 from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
@@ -28,6 +37,7 @@ from trucker.sinks.postgres.row_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
 from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
+from trucker.sinks.postgres.text_file import TextFiles
 
 Describe = Callable[[Session, Target], DestinationTable]
 
@@ -50,7 +60,12 @@ class Commit:
         *,
         timeout: float | None = None,
         new: Collection[TableId] = (),
+        files: TextFiles | None = None,
+        unsure: set[tuple[str, TableId]] | None = None,
     ) -> None:
+        """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows."""
+        self._files = files
+        self._unsure = set() if unsure is None else unsure
         self._session = session
         self._project = project
         self._describe = describe
@@ -75,6 +90,9 @@ class Commit:
                 more = {target.truck for target in batch.targets}
                 if more <= apart:
                     raise
+            except Unforeseen as unforeseen:
+                self._unsure.add(_slot(unforeseen.target))
+                more = set()
             apart |= more
 
     def _commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
@@ -95,7 +113,10 @@ class Commit:
 
     def _sweep(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Drop what was staged for the batch, by attempts without a receipt too; after a crash `open` does it."""
-        if _stages(receipts):
+        chunks = _chunks(receipts)
+        if self._files is not None and any(chunk.file for chunk in chunks):
+            self._files.remove(stage_prefix(self._project, batch))
+        if any(chunk.table for chunk in chunks) or any(_rows_staged(receipt) for receipt in receipts):
             with suppress(psycopg.Error):
                 drop_stages(self._session, left_stages(self._session, stage_prefix(self._project, batch)))
 
@@ -205,7 +226,7 @@ class Commit:
                 texts = ", ".join(column if column in _OWN else f"{column}::text" for column in columns.split(", "))
                 self._session.run(f"insert into {name} ({columns}) select {texts} from {stage_name(chunk.table)}")
             else:
-                copy_in(self._session, f"{name} ({columns})", [chunk.text])
+                copy_in(self._session, f"{name} ({columns})", self._text(chunk))
         if chunk.table and self._session.run(f"select count(*) from {name}").fetchone() != (contents.rows,):
             raise gone(target.table)
         return Pile(self._session, target, table, contents, name)
@@ -310,23 +331,59 @@ class Commit:
                 found = []
                 temporaries.empty()
             with blaming(target):
-                found += self._staged(chunk, target, temporaries)
+                into = self._straight(chunk, target)
+                found += [] if into else self._staged(chunk, target, temporaries)
+            if into:
+                # What comes before it must have been done: the same row may have been deleted.
+                self._run(found)
+                found = []
+                self._copy_straight(chunk, target, into)
+            elif chunk.file:
+                self._run(found)
+                found = []
+                temporaries.empty()
         return found
+
+    def _straight(self, chunk: Chunk, target: Target) -> str | None:
+        if chunk.table or target.shared or _slot(target) in self._unsure:
+            return None
+        return straight(chunk.contents, target, self._describe(self._session, target))
+
+    def _copy_straight(self, chunk: Chunk, target: Target, into: str) -> None:
+        """New rows without a stage; where some are there already, or a trigger keeps some away, that is unforeseen."""
+        try:
+            rows = copy_in(self._session, into, self._text(chunk))
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
+            raise Unforeseen(target) from None
+        except psycopg.Error as error:
+            if passing(error):
+                raise
+            where, names = f"table {target.table}", chunk.contents.columns
+            raise TruckFailed(target.truck, explain(error, where, table=target.table, copied=names)) from None
+        if rows != chunk.contents.rows:
+            raise Unforeseen(target)
+
+    def _text(self, chunk: Chunk) -> Iterable[bytes | memoryview]:
+        if not chunk.file:
+            return [chunk.text]
+        assert self._files is not None
+        return self._files.read(chunk.file)
 
     def _staged(self, chunk: Chunk, target: Target, temporaries: Temporaries) -> list[Step]:
         table = self._describe(self._session, target)
+        contents, sure = chunk.contents, not target.shared and _slot(target) not in self._unsure
         if chunk.table:
             staged = stage_name(chunk.table)
-            there = still_staged(target, staged, chunk.contents.rows)
+            there = still_staged(target, staged, contents.rows)
             if not chunk.plain:
-                return [there, *steps(chunk.contents, target, table, staged)]
-            typed = temporaries.take(staging_columns(chunk.contents, target, table))
-            brought = typed_from_plain(chunk.contents, target, table, staged, typed)
-            return [there, brought, *steps(chunk.contents, target, table, typed)]
-        staged = temporaries.take(staging_columns(chunk.contents, target, table))
-        with blaming(target, chunk.contents.columns):
-            copy_in(self._session, staged, [chunk.text])
-        return steps(chunk.contents, target, table, staged)
+                return [there, *steps(contents, target, table, staged, sure=sure)]
+            typed = temporaries.take(staging_columns(contents, target, table))
+            brought = typed_from_plain(contents, target, table, staged, typed)
+            return [there, brought, *steps(contents, target, table, typed, sure=sure)]
+        staged = temporaries.take(staging_columns(contents, target, table))
+        with blaming(target, contents.columns):
+            copy_in(self._session, f"{staged} ({copied_columns(contents, target)})", self._text(chunk))
+        return steps(contents, target, table, staged, sure=sure)
 
     def _run(self, todo: Sequence[Step], plan: Plan | None = None) -> None:
         """All steps, and the ledger where a plan is given, in one round trip; then look what they did."""
@@ -349,6 +406,8 @@ class Commit:
 def _failure(step: Step, error: psycopg.Error) -> TruckerError:
     if step.lost and error.sqlstate == "42P01":
         return gone(step.target.table)
+    if step.sure and error.sqlstate in ("23505", "23P01"):
+        raise Unforeseen(step.target)
     where = f"table {step.target.table}"
     return TruckFailed(step.target.truck, explain(error, where, table=step.target.table, columns=step.columns))
 
@@ -388,10 +447,17 @@ def _in_order(shares: Mapping[Target, Sequence[tuple[int, Part]]]) -> Iterator[t
             yield target, chunk
 
 
-def _stages(receipts: Sequence[Receipt]) -> list[str]:
-    staged = [receipt.staged for receipt in receipts]
-    chunks = [chunk.table for part in staged if isinstance(part, Part) for chunk in part.chunks]
-    return [table for table in (*chunks, *(s.table for s in staged if isinstance(s, StagedRows))) if table]
+def _chunks(receipts: Sequence[Receipt]) -> list[Chunk]:
+    return [chunk for receipt in receipts if isinstance(receipt.staged, Part) for chunk in receipt.staged.chunks]
+
+
+def _rows_staged(receipt: Receipt) -> bool:
+    """Whether rows for output.sql wait in a table."""
+    return isinstance(receipt.staged, StagedRows) and bool(receipt.staged.table)
+
+
+def _slot(target: Target) -> tuple[str, TableId]:
+    return target.truck, target.source.table
 
 
 def _without(batch: Batch, receipts: Sequence[Receipt], truck: str) -> tuple[Batch, list[Receipt]]:

@@ -24,6 +24,7 @@ from trucker.sinks.postgres.redrive import redrive
 from trucker.sinks.postgres.row_stage import copy_rows, describe_rows, write_rows
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
+from trucker.sinks.postgres.text_file import TextFiles
 from trucker.sinks.postgres.unfit import fitting
 
 
@@ -49,6 +50,8 @@ class PostgresSink(Sink):
         self._swept = False
         self.letters: dict[str, int] = {}
         self._used = False
+        self._files = TextFiles(workspace.folder) if workspace.near else None
+        self._unsure: set[tuple[str, TableId]] = set()
 
     def open(self) -> Mapping[str, TruckState]:
         self._tables.clear()
@@ -59,6 +62,8 @@ class PostgresSink(Sink):
             if not self._swept:
                 # Only what an earlier process left: later, other lanes of this one may be staging.
                 drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
+                if self._files is not None:
+                    self._files.remove(stage_prefix(self._project))
             self.letters = letter_table.count(lent, self._project)
             ledger = own_tables.load(lent, self._project)
             if not self._swept:
@@ -94,7 +99,7 @@ class PostgresSink(Sink):
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_part(lent, self._project, work, self._describe(lent, target), changes)
-        writer = PartWriter(self._project, work, lambda: self._session(where, target), self._describe)
+        writer = PartWriter(self._project, work, lambda: self._session(where, target), self._describe, self._files)
         names = target.source.names
         for value in as_changes(changes):
             writer.add(value if value.schema.names == names else value.only(names))
@@ -123,7 +128,16 @@ class PostgresSink(Sink):
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
             timeout = self._connection.timeouts.statement
-            commit = Commit(lent, self._project, self._describe, self._tables.clear, timeout=timeout, new=self._new)
+            commit = Commit(
+                lent,
+                self._project,
+                self._describe,
+                self._tables.clear,
+                timeout=timeout,
+                new=self._new,
+                files=self._files,
+                unsure=self._unsure,
+            )
             commit.run(batch, receipts)
             if batch.snapshot:
                 self._tables.clear()  # a copy that counts may have given a table its key

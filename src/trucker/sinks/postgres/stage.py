@@ -51,7 +51,8 @@ class Group:
 class Contents:
     """What a staged value holds, by kind. `rows` counts staged rows, which may be more than there were changes.
 
-    `placed` says that every row has its position.
+    `placed` says that every row has its position. A `bare` value's rows are all new ones, and its text is that of the
+    target's own rows: there is no code in it.
     """
 
     columns: tuple[str, ...]
@@ -62,6 +63,7 @@ class Contents:
     patches: tuple[Group, ...] = ()
     moves: tuple[Group, ...] = ()
     placed: bool = False
+    bare: bool = False
 
     @property
     def written(self) -> int:
@@ -71,15 +73,16 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One value of a part, staged: its text is carried along, or it is in a table of its own.
+    """One value of a part, staged: its text is carried along, or in a file, or in a table of its own.
 
-    In a `plain` one every cell is text: it holds rows whatever is in them.
+    In a `plain` table every cell is text: it holds rows whatever is in them.
     """
 
     contents: Contents
     text: bytes = b""
     table: str = ""
     plain: bool = False
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +113,20 @@ def _keyed(changes: Changes, key: Sequence[str], placed: bool) -> tuple[Contents
     moves = _groups(changes, partial & moved, codes, FIRST_PATCH + len(patches), sent=False)
     rows = np.flatnonzero(written)
     gone = np.flatnonzero((changes.op == DELETE) | (moved & ~partial))
+    upserts = int(np.count_nonzero(written & ~partial & ~replaced))
+    bare = not placed and upserts == len(rows) + len(gone)
     contents = Contents(
         changes.schema.names,
         len(rows) + len(gone),
-        int(np.count_nonzero(written & ~partial & ~replaced)),
+        upserts,
         len(gone),
         int(np.count_nonzero(replaced)),
         patches,
         moves,
         placed,
+        bare,
     )
-    columns: list[Cells] = [_code_cells(codes[rows], len(gone))]
+    columns: list[Cells] = [] if bare else [_code_cells(codes[rows], len(gone))]
     for name in changes.schema.names:
         after = changes.old.column(name) if name in key else None
         columns.append(_joined(changes.new.column(name), rows, after, gone))
@@ -146,8 +152,9 @@ def _bag(changes: Changes, target: Target, placed: bool) -> tuple[Contents, Iter
             remedy=f"run at the source: ALTER TABLE {target.source.table.quoted} REPLICA IDENTITY FULL",
         )
     rows, gone = np.flatnonzero(added), np.flatnonzero(removed)
-    contents = Contents(changes.schema.names, len(rows) + len(gone), len(rows), len(gone), placed=placed)
-    columns: list[Cells] = [_code_cells(np.full(len(rows), UPSERT_ROW, np.int16), len(gone))]
+    bare = not placed and not len(gone)
+    contents = Contents(changes.schema.names, len(rows) + len(gone), len(rows), len(gone), placed=placed, bare=bare)
+    columns: list[Cells] = [] if bare else [_code_cells(np.full(len(rows), UPSERT_ROW, np.int16), len(gone))]
     for name in changes.schema.names:
         new, old = changes.new.column(name), changes.old.column(name)
         if name in changes.unchanged:

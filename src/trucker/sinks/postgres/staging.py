@@ -1,8 +1,9 @@
-"""Where staged rows wait: in the receipt, or in a table of their own.
+"""Where staged rows wait: in the receipt, in a file, or in a table of their own.
 
-Little is carried in the receipt and copied into a temporary table by whoever commits: no connection is needed to
-write it. Much is copied by the executor into an unlogged table in schema `trucker`, named from project, batch, target
-and part, with a token that no other attempt shares; the commit drops it. What a crash leaves goes at the next open.
+Little is carried in the receipt and copied by whoever commits: no connection is needed to write it. Much goes into a
+file, where driver and executors share a disk, and otherwise is copied by the executor into an unlogged table in schema
+`trucker`; both are named from project, batch, target and part, with a token that no other attempt shares. The commit
+removes them. What a crash leaves goes at the next open.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trucker.sinks.postgres.own_tables import SCHEMA
 from trucker.sinks.postgres.pile import copied_columns, copy_in, plain_columns
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
+from trucker.sinks.postgres.text_file import TextFiles
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _KEPT: Final = 64
@@ -42,6 +44,7 @@ class _Run:
     text: list[pa.Buffer]
     table: str = ""
     plain: bool = False
+    file: str = ""
 
     @property
     def size(self) -> int:
@@ -60,7 +63,10 @@ class _Run:
 class PartWriter:
     """Stages the values of one part in order. A connection is borrowed only if they are many."""
 
-    def __init__(self, project: str, work: Work, lend: Lend, describe: Describe) -> None:
+    def __init__(
+        self, project: str, work: Work, lend: Lend, describe: Describe, files: TextFiles | None = None
+    ) -> None:
+        self._files = files
         self._target = work.target
         self._letters = work.target.truck in work.batch.dead_letters
         self._prefix = f"{stage_prefix(project, work.batch)}{digest(str(work.target))}_{work.part}_"
@@ -85,7 +91,7 @@ class PartWriter:
         else:
             self._finish()
             self._run = _Run(contents, inserts, list(text), plain=self._letters)
-        if self._run.table or self._run.size > self._room:
+        if self._run.table or self._run.file or self._run.size > self._room:
             self._spill(self._run)
 
     def part(self) -> Part:
@@ -98,7 +104,7 @@ class PartWriter:
             return
         self._room -= run.size
         carried = b"".join(memoryview(piece) for piece in run.text)
-        self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain))
+        self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain, run.file))
 
     def _forget(self) -> None:
         """What came before a truncate is void."""
@@ -112,8 +118,13 @@ class PartWriter:
         self._truncates = True
 
     def _spill(self, run: _Run) -> None:
-        """Too much to carry: into a table. What its columns cannot take is staged as text, to be found out by whoever
-        commits; a truck that sets such rows aside stages text from the start, as it was written."""
+        """Too much to carry: into a file or a table. What a table's columns cannot take is staged as text, to be found
+        out by whoever commits; a truck that sets such rows aside stages text from the start, as it was written."""
+        if self._files is not None:
+            run.file = run.file or self._new_name()
+            self._files.append(run.file, self._target.table, run.text)
+            run.text.clear()
+            return
         try:
             self._copy(run)
         except DataError:

@@ -104,6 +104,12 @@ class BatchConfig(Model):
         ge=64 * 1024,
         description="The most change-log bytes that a task takes at once: a task's memory grows with it.",
     )
+    small_bytes: Bytes = Field(
+        default=MIB,
+        ge=0,
+        description="A micro-batch of no more change-log bytes than this is worked on by the driver itself: a Spark job"
+        " would take longer to start than to do it. 0: never.",
+    )
     patience: Seconds = Field(
         default=5.0,
         ge=0,

@@ -36,7 +36,7 @@ from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
-from trucker.engine.work import stream_part
+from trucker.engine.work import run_part, stream_part
 from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
@@ -76,6 +76,7 @@ class SourceQuery:
         max_bytes: int,
         patience: float,
         part_bytes: int,
+        small_bytes: int,
         leave: Callable[[Lane], None],
         copy_again: Callable[[TruckRun, frozenset[TableId]], None],
     ) -> None:
@@ -85,6 +86,7 @@ class SourceQuery:
         self.max_bytes = max_bytes
         self._patience = patience
         self._part_bytes = part_bytes
+        self._small_bytes = small_bytes
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
@@ -460,7 +462,12 @@ class SourceQuery:
             self._reads if any(assignment.recipe for assignment in assignments) else None,
             self._recipes.folder,
         )
-        return self._recipes.finish(run_job(self._spark, partial(stream_part, batch), parts), batch)
+        work = partial(stream_part, batch)
+        if sum(block.bytes for block in blocks) <= self._small_bytes:
+            outcomes = [run_part(work, part) for part in parts]
+        else:
+            outcomes = run_job(self._spark, work, parts)
+        return self._recipes.finish(outcomes, batch)
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

@@ -295,6 +295,7 @@ class SourceRun:
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
             part_bytes=self._config.batch.part_bytes,
+            small_bytes=self._config.batch.small_bytes,
             leave=self._spawn,
             copy_again=self._copy_again,
         )

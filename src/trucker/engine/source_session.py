@@ -26,7 +26,10 @@ def source_session(config: PostgresConnection) -> Iterator[Listening]:
     except BaseException:
         _close(session)
         raise
-    _sessions[config.name] = (config, session)
+    if config.name in _sessions:  # another thread's
+        _close(session)
+    else:
+        _sessions[config.name] = (config, session)
 
 
 def _close(session: Listening) -> None:

@@ -8,9 +8,11 @@ twice (a lost executor, a retried task): sinks expect that.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -41,20 +43,32 @@ from trucker.slow import kept
 
 log = logging.getLogger("trucker.work")
 
-# Spark keeps its Python workers, so a sink (and what it holds, connections above all) lives from batch to batch.
-_sinks: dict[str, tuple[SinkSpec, Sink]] = {}
+PartT = TypeVar("PartT")
+
+
+class _Sinks(threading.local):
+    """Spark keeps its Python workers, so a sink (and what it holds, connections above all) lives from batch to batch.
+
+    In the driver several threads may be at work, each with sinks of its own.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, tuple[SinkSpec, Sink]] = {}
+
+
+_sinks = _Sinks()
 
 
 def sink_for(spec: SinkSpec) -> Sink:
-    """This process's sink for a destination, built once."""
+    """This thread's sink for a destination, built once."""
     name = spec.connection.name
-    known = _sinks.get(name)
+    known = _sinks.by_name.get(name)
     if known and known[0] == spec:
         return known[1]
     if known:
         known[1].close()
     sink = make_sink(spec.connection, spec.workspace)
-    _sinks[name] = (spec, sink)
+    _sinks.by_name[name] = (spec, sink)
     return sink
 
 
@@ -285,6 +299,11 @@ def run_parts(what: bytes, secrets: Sequence[str], sealed: Iterator[bytes]) -> I
     """A Spark partition's worth of parts, one after the other; `what` is to be done with each."""
     function = unseal(what, secrets)
     for part in sealed:
-        with kept() as slow:
-            outcome = function(unseal(part, secrets))
-        yield replace(outcome, slow=tuple(slow)) if slow else outcome
+        yield run_part(function, unseal(part, secrets))
+
+
+def run_part(function: Callable[[PartT], Outcome], part: PartT) -> Outcome:
+    """One part, with what was slow about it."""
+    with kept() as slow:
+        outcome = function(part)
+    return replace(outcome, slow=tuple(slow)) if slow else outcome

@@ -263,7 +263,7 @@ def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> No
         return made[-1]
 
     monkeypatch.setattr(work, "make_sink", make)
-    monkeypatch.setattr(work, "_sinks", {})
+    monkeypatch.setattr(work, "_sinks", work._Sinks())
     one: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=1))  # type: ignore[arg-type]
     other: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=2))  # type: ignore[arg-type]
     assert work.sink_for(one) is work.sink_for(one)

@@ -135,6 +135,12 @@ class LogReader:
         return found
 
     @_alone
+    def size(self, start: Lsn, end: Lsn) -> int:
+        """About how many bytes of log `(start, end]` has."""
+        durable = self.durable()
+        return sum(index.length[at] for index, at in self._blocks(start, min(end, durable.commit_lsn), durable))
+
+    @_alone
     def commit_time(self, end: Lsn) -> int | None:
         """When the commit that ends at (or last before) `end` was made, µs since 1970; None where that is unknown."""
         durable = self.durable()

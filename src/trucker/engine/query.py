@@ -19,6 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,8 @@ from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
-from trucker.engine.work import run_part, stream_part
-from trucker.errors import ChangeLogError, EngineError, TruckerError
+from trucker.engine.work import do_nothing, run_part, stream_part
+from trucker.errors import ChangeLogError, EngineError, JobFailed, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.shape import Look
@@ -87,6 +88,7 @@ class SourceQuery:
         self._patience = patience
         self._part_bytes = part_bytes
         self._small_bytes = small_bytes
+        self._workers_up = small_bytes == 0
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
@@ -100,6 +102,7 @@ class SourceQuery:
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._starts = 0
+        self._once = False
         self._readers = threading.local()
 
     @property
@@ -119,6 +122,7 @@ class SourceQuery:
         # A folder of its own each time: a query that has just died may not have written its last file yet.
         shutil.rmtree(checkpoint, ignore_errors=True)
         self._starts += 1
+        self._once = once
         self._checkpoint = checkpoint / str(self._starts)
         self._spark.dataSource.register(ChangeLogSource)
         stream = (
@@ -170,6 +174,8 @@ class SourceQuery:
             failures = self.apply(runs, start, end)
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
+            if not self._once:
+                self._bring_up_workers()
 
     def _alive(self) -> list[TruckRun]:
         """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""
@@ -466,8 +472,21 @@ class SourceQuery:
         if sum(block.bytes for block in blocks) <= self._small_bytes:
             outcomes = [run_part(work, part) for part in parts]
         else:
+            self._workers_up = True
             outcomes = run_job(self._spark, work, parts)
         return self._recipes.finish(outcomes, batch)
+
+    def _bring_up_workers(self) -> None:
+        """Have Spark start its Python workers while nothing waits for them: small batches do without."""
+        if self._workers_up:
+            return
+        self._workers_up = True
+
+        def touch() -> None:
+            with suppress(JobFailed):
+                run_job(self._spark, do_nothing, range(self._spark.sparkContext.defaultParallelism))
+
+        threading.Thread(target=touch, name="workers", daemon=True).start()
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

@@ -3,7 +3,7 @@
 An offset is `{"lsn": n}`, the end of a commit (I1). Spark runs the reader in a process of its own beside the
 driver, one call at a time. `latestOffset` is a long poll on the log's durable end, so that a commit is seen within
 a millisecond and an idle stream costs next to nothing. Admission control is by bytes, at least one whole
-transaction.
+transaction; while much is coming, a batch waits a little for more of it.
 
 The source gives no rows to speak of (how far the batch goes, once): no change travels through the JVM. The batch's
 tasks are planned by `query` from the offsets and read the log themselves, which costs one Python hop less per batch
@@ -12,6 +12,7 @@ tasks are planned by `query` from the offsets and read the log themselves, which
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from trucker.failpoint import reach
 
 FORMAT = "trucker_log"
 POLL_SECONDS = 1.0
+
+# After a batch of BUSY bytes the next one waits for GATHERED bytes, as long as more keeps coming: what a batch costs is
+# then shared by more rows, and more changes of one key become one.
+BUSY = 2 << 20
+GATHERED = 16 << 20
+GATHER_SECONDS = 0.4
+QUIET_SECONDS = 0.04
 
 Offset = dict[str, int]
 
@@ -52,6 +60,7 @@ class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = start
         self._max_bytes = max_bytes
         self._until: Lsn | None = None
+        self._busy = False
         self._reader: LogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,10 +79,22 @@ class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = Lsn(start["lsn"])
         if self._until is None:
             self._log.wait(position, POLL_SECONDS)
+            self._gather(position)
         end = self._log.next_end(position, self._max_bytes, self._until)
         if end > position:
             reach("batch.offset.before")
         return {"lsn": int(max(end, position))}
+
+    def _gather(self, position: Lsn) -> None:
+        """Let more come, if the last batch was a large one and this is not yet."""
+        wanted = min(GATHERED, self._max_bytes)
+        deadline = time.monotonic() + (GATHER_SECONDS if self._busy else 0.0)
+        seen = self._log.durable().commit_lsn
+        while (size := self._log.size(position, seen)) < wanted and time.monotonic() < deadline:
+            before, seen = seen, self._log.wait(seen, QUIET_SECONDS).commit_lsn
+            if seen == before:
+                break
+        self._busy = size >= BUSY
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"lsn": int(self._log.durable().commit_lsn)}

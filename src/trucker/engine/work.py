@@ -302,6 +302,11 @@ def run_parts(what: bytes, secrets: Sequence[str], sealed: Iterator[bytes]) -> I
         yield run_part(function, unseal(part, secrets))
 
 
+def do_nothing(_: object) -> Outcome:
+    """The work of a job that is only to have its workers there."""
+    return Outcome()
+
+
 def run_part(function: Callable[[PartT], Outcome], part: PartT) -> Outcome:
     """One part, with what was slow about it."""
     with kept() as slow:

@@ -10,6 +10,7 @@ import pytest
 from fixtures.pg import Database, new_database
 from fixtures.postgres_sink import read_rows
 from trucker.change import TableId
+from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Sink, Work, Workspace
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle
@@ -59,3 +60,39 @@ class TestPostgresSink(TableSinkSuite):
         left = "select count(*) from pg_class where relname like 's\\_%' and relkind = 'r'"
         assert self.database.query(left) == [(0,)]
         assert not any(self.folder.iterdir())
+
+    @pytest.mark.parametrize("room", [CARRIED, 0])
+    def test_rows_found_otherwise_than_foreseen(self, room: int) -> None:
+        """New rows are inserted and changed ones updated; where others have been there, all is as it is to be anyway,
+        and what the batch did before is done once (I4)."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, *(item(n, "old") for n in range(700)))
+        self.database.execute(f"delete from {items.table.quoted} where id in ('3', '400')")
+        self.database.execute(f"insert into {items.table.quoted} (id, name) values (900, 'theirs')")
+        for step, first in ((1, 800), (2, 1000)):
+            changed = self.values(ITEMS, *(update(item(n, f"step {step}")) for n in range(600)), step=step)
+            new = self.values(ITEMS, *(insert(item(n, "new")) for n in range(first, first + 200)), step=step)
+            batch = self.batch([items], step)
+            parts = [self.write_part(Work(batch, items, n, room), [value]) for n, value in enumerate((changed, new))]
+            sink.commit(batch, parts)
+        kept = [item(n, "step 2") for n in range(600)] + [item(n, "old") for n in range(600, 700)]
+        self.holds(items, *kept, *(item(n, "new") for n in range(800, 1200)))
+
+    def test_staged_text_that_is_gone(self) -> None:
+        """It is told as something that passes, and nothing is written (I8)."""
+        items = target_of(ITEMS)
+        sink = self.filled(items)
+        batch = self.batch([items])
+        receipt = self.write_part(Work(batch, items, 0, 0), [self.values(ITEMS, insert(item(1)))])
+        for file in self.folder.iterdir():
+            file.unlink()
+        self.database.execute("".join(f"drop table trucker.{name};" for name in self.stages()))
+        with pytest.raises(SinkUnavailable):
+            sink.commit(batch, [receipt])
+        self.holds(items)
+
+    def stages(self) -> list[str]:
+        found = self.database.query(
+            "select tablename from pg_tables where schemaname = 'trucker' and tablename ~ '^s_'"
+        )
+        return [row[0] for row in found]

@@ -74,7 +74,11 @@ class Destination:
                     break
                 except TruckFailed as error:
                     failures[error.truck] = error.reason
-                    batch, receipts = without(batch, receipts, {error.truck})
+                    left = trucks - {error.truck}
+                    try:
+                        batch, receipts = without(batch, receipts, {error.truck})
+                    except TruckerError as missing:  # some receipt that was on its way will not come
+                        return {**failures, **dict.fromkeys(left, missing)}
                 except TruckerError as error:
                     return {**failures, **dict.fromkeys(trucks, error)}
                 except Exception as error:

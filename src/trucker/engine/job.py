@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trucker.engine.arriving import Arriving, board_of
 from trucker.engine.cluster import expected, misfit
 from trucker.engine.plan import Outcome
 from trucker.engine.sealed import seal
-from trucker.engine.task import Held, run_task
+from trucker.engine.task import Held, post_task, run_task
 from trucker.errors import JobFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LARGE_BYTES = 256 << 10
+POST_SECONDS = 60.0
 
 PartT = TypeVar("PartT")
 
@@ -31,15 +34,23 @@ def run_job(
     a task: its process died more often than Spark tries again. Raises EngineError for an executor that cannot do the
     work, as it is made of something else than the driver.
     """
+    if group:
+        spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+    return _run(spark, run_task, function, parts)
+
+
+def _run(
+    spark: SparkSession, task: Callable[..., Any], function: Callable[[PartT], Outcome], parts: Sequence[PartT]
+) -> list[Outcome]:
     from py4j.protocol import Py4JError
 
     try:
-        if group:
-            spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
         (what, *sealed), secrets = seal([function, *parts])
         tasks = spark.sparkContext.parallelize(sealed, len(parts))
         with _held(spark, what) as held:
-            outcomes: list[Outcome] = tasks.mapPartitions(partial(run_task, expected(spark), held, secrets)).collect()
+            outcomes: list[Outcome] = tasks.mapPartitionsWithIndex(
+                partial(task, expected(spark), held, secrets)
+            ).collect()
         return outcomes
     except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         if (unfit := misfit(error)) is not None:
@@ -48,6 +59,25 @@ def run_job(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
             remedy="see spark.log in the project's state folder",
         ) from error
+
+
+def start_job(spark: SparkSession, function: Callable[[PartT], Outcome], parts: Sequence[PartT]) -> Arriving:
+    """As `run_job`, and does not wait: the outcomes arrive as their tasks are done."""
+    board = board_of(spark.sparkContext)
+    job, arriving = board.open(len(parts))
+
+    def run() -> None:
+        try:
+            _run(spark, partial(post_task, board.accumulator, job), function, parts)
+            if not arriving.wait(POST_SECONDS):
+                raise JobFailed(f"a job of {len(parts)} tasks ended without all of their outcomes")
+        except BaseException as error:
+            arriving.end(error)
+        finally:
+            board.close(job)
+
+    threading.Thread(target=run, name="job", daemon=True).start()
+    return arriving
 
 
 @contextmanager

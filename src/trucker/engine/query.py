@@ -29,9 +29,10 @@ from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
 from trucker.engine.cluster import cores
+from trucker.engine.arriving import Arriving, ArrivingReceipts
 from trucker.engine.commits import Share, commit_all
-from trucker.engine.destination import Destination, without
-from trucker.engine.job import run_job
+from trucker.engine.destination import Destination, trucks_of, without
+from trucker.engine.job import run_job, start_job
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, stale
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.query")
 
 QUIET_COMMIT_SECONDS = 10.0
+# So that the first parts are applied while the last are made.
+PARTS_PER_CORE = 3
 
 Failures = Mapping[str, TruckerError]
 
@@ -336,14 +339,14 @@ class SourceQuery:
             name: self._batch(name, runs, assignments, start, end, lane, again)
             for name in {r.truck.destination for r in runs}
         }
-        outcomes = self._run(blocks, assignments, batches) if assignments else []
-        receipts, failed = _collect(outcomes)
-        failures |= failed
+        arriving = self._run(blocks, assignments, batches) if assignments else Arriving.done(())
         commits = [
-            Share(self._destinations[name], *without(batch, receipts.get(name, ()), failures.keys()))
+            Share(self._destinations[name], *self._to_commit(name, batch, arriving, failures))
             for name, batch in batches.items()
         ]
         failures |= commit_all(commits, self._patience)
+        receipts, failed = _collect(list(arriving))
+        failures |= failed
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
@@ -449,6 +452,13 @@ class SourceQuery:
             dead_letters=letters_of(own),
         )
 
+    def _to_commit(
+        self, destination: str, batch: Batch, arriving: Arriving, failures: Failures
+    ) -> tuple[Batch, Sequence[Receipt]]:
+        """What goes to one destination, without the trucks that have failed already."""
+        receipts = ArrivingReceipts(destination, trucks_of(batch), arriving)
+        return without(batch, receipts, failures.keys()) if failures else (batch, receipts)
+
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""
         now = time.monotonic()
@@ -456,8 +466,9 @@ class SourceQuery:
 
     def _run(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
-    ) -> list[Outcome]:
-        parts = consecutive(blocks, self._part_bytes, cores(self._spark))
+    ) -> Arriving:
+        total = sum(block.bytes for block in blocks)
+        parts = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
         sinks = {name: self._destinations[name].spec for name in batches}
         batch = StreamBatch(
             self._folder,
@@ -469,12 +480,12 @@ class SourceQuery:
             self._recipes.folder,
         )
         work = partial(stream_part, batch)
-        if sum(block.bytes for block in blocks) <= self._small_bytes:
-            outcomes = [run_part(work, part) for part in parts]
-        else:
-            self._workers_up = True
-            outcomes = run_job(self._spark, work, parts)
-        return self._recipes.finish(outcomes, batch)
+        if total <= self._small_bytes:
+            return Arriving.done(self._recipes.finish([run_part(work, part) for part in parts], batch))
+        self._workers_up = True
+        if len(parts) == 1 or any(assignment.recipe for assignment in assignments):
+            return Arriving.done(self._recipes.finish(run_job(self._spark, work, parts), batch))
+        return start_job(self._spark, work, parts)
 
     def _bring_up_workers(self) -> None:
         """Have Spark start its Python workers while nothing waits for them: small batches do without."""
@@ -484,7 +495,7 @@ class SourceQuery:
 
         def touch() -> None:
             with suppress(JobFailed):
-                run_job(self._spark, do_nothing, range(self._spark.sparkContext.defaultParallelism))
+                run_job(self._spark, do_nothing, range(cores(self._spark)))
 
         threading.Thread(target=touch, name="workers", daemon=True).start()
 

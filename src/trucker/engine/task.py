@@ -61,7 +61,9 @@ def made(mark: Path | None = None) -> Made:
     return Made(platform.python_version(), _own_digest(), modules, str(mark) if mark else "")
 
 
-def run_task(driver: Made | None, held: Value, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Any]:
+def run_task(
+    driver: Made | None, held: Value, secrets: Sequence[str], _: int, sealed: Iterator[bytes]
+) -> Iterator[Any]:
     """A Spark partition's worth of parts (`work.run_parts`), once this executor has been found to fit.
 
     `driver` is None where the executor is the driver itself.
@@ -70,6 +72,32 @@ def run_task(driver: Made | None, held: Value, secrets: Sequence[str], sealed: I
     from trucker.engine.work import run_parts
 
     yield from run_parts(held.value, secrets, sealed)
+
+
+def post_task(
+    board: Any,
+    job: int,
+    driver: Made | None,
+    held: Value,
+    secrets: Sequence[str],
+    part: int,
+    sealed: Iterator[bytes],
+) -> Iterator[Any]:
+    """As `run_task`, and what came of the partition's one part is posted (`arriving`) instead of given."""
+    for outcome in run_task(driver, held, secrets, part, sealed):
+        board.add([(job, part, outcome)])
+    return iter(())
+
+
+class Posts:
+    """How posts add up: a task has a list of them, the driver a board that takes them."""
+
+    def zero(self, _: object) -> list[Any]:
+        return []
+
+    def addInPlace(self, there: Any, more: Sequence[Any]) -> Any:  # noqa: N802 - Spark's name
+        there.extend(more)
+        return there
 
 
 def probe(driver: Made | None, _: Iterator[int]) -> Iterator[int]:

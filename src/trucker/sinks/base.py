@@ -198,6 +198,17 @@ class Receipt:
     unfinished: bool = False
 
 
+class Receipts(Sequence[Receipt]):
+    """A batch's receipts, some of which may be on their way: as a sequence it waits for all of them.
+
+    A sink that can apply a part before it has the others takes them `by_part`.
+    """
+
+    @abstractmethod
+    def by_part(self) -> Iterator[Sequence[Receipt]]:
+        """Those of each part, in order, as soon as they are there. Raises what keeps one from coming."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a kind of sink can do, for the framework and the documentation.

@@ -14,7 +14,7 @@ import psycopg
 from trucker.change import TableId
 from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
-from trucker.sinks.base import Batch, Receipt, Target
+from trucker.sinks.base import Batch, Receipt, Receipts, Target
 from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
 from trucker.sinks.postgres import beside, late_key, letter_table, own_tables
 from trucker.sinks.postgres.apply import (
@@ -177,12 +177,23 @@ class Commit:
             return
         written = {truck for truck, _ in plan.apply} - {target.truck for target in outputs}
         apart = frozenset(written & (apart | self.letters.keys()))
+        if isinstance(receipts, Receipts) and not apart:
+            self._apply_arriving(batch, plan, receipts)
+            return
         todo = self._steps(batch, plan, receipts, apart)
         if apart:
             self._run(todo)
             todo = []
         for truck in sorted(apart):
             self._apply_apart(truck, batch, plan, receipts)
+        self._run(todo, plan)
+
+    def _apply_arriving(self, batch: Batch, plan: Plan, receipts: Receipts) -> None:
+        """Part by part, while later ones are still being staged."""
+        todo: list[Step] = []
+        for part in receipts.by_part():
+            self._run(todo)
+            todo = self._steps(batch, plan, part, frozenset())
         self._run(todo, plan)
 
     def _apply_apart(self, truck: str, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
@@ -387,6 +398,8 @@ class Commit:
 
     def _run(self, todo: Sequence[Step], plan: Plan | None = None) -> None:
         """All steps, and the ledger where a plan is given, in one round trip; then look what they did."""
+        if not todo and plan is None:
+            return
         cursors: list[psycopg.Cursor[object]] = []
         try:
             with self._session.connection.pipeline():

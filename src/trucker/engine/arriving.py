@@ -1,0 +1,134 @@
+"""A batch's outcomes while its job is still running, so that the first parts are applied while the last are made.
+
+Tasks post their outcomes with an accumulator: Spark hands a task's posts to the driver when the task has succeeded,
+and once for each partition, whatever was tried twice. There is one accumulator for all jobs; a post says whose it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from trucker.engine.plan import Outcome
+from trucker.engine.task import Posts
+from trucker.errors import TruckFailed
+from trucker.sinks.base import Receipt, Receipts
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+
+class Arriving:
+    """The outcomes of so many parts, on their way. May be waited for by several threads."""
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+        self._found: dict[int, Outcome] = {}
+        self._over: BaseException | None = None
+        self._news = threading.Condition()
+
+    @classmethod
+    def done(cls, outcomes: Sequence[Outcome]) -> Arriving:
+        """All of them are there."""
+        found = cls(len(outcomes))
+        found._found = dict(enumerate(outcomes))
+        return found
+
+    def put(self, part: int, outcome: Outcome) -> None:
+        with self._news:
+            self._found.setdefault(part, outcome)
+            self._news.notify_all()
+
+    def end(self, reason: BaseException) -> None:
+        """No more will come: whoever waits for a part that is not there gets the reason raised."""
+        with self._news:
+            self._over = reason
+            self._news.notify_all()
+
+    def __iter__(self) -> Iterator[Outcome]:
+        """In the parts' order, each as soon as it is there."""
+        for part in range(self._parts):
+            yield self._of(part)
+
+    def _of(self, part: int) -> Outcome:
+        with self._news:
+            self._news.wait_for(lambda: part in self._found or self._over is not None)
+            if part not in self._found:
+                assert self._over is not None
+                raise self._over
+            return self._found[part]
+
+    def wait(self, timeout: float) -> bool:
+        """Whether all are there within so many seconds."""
+        with self._news:
+            return self._news.wait_for(lambda: len(self._found) == self._parts, timeout)
+
+
+class ArrivingReceipts(Receipts):
+    """A destination's share of what arrives. `trucks` are those whose failures concern it."""
+
+    def __init__(self, destination: str, trucks: Collection[str], arriving: Arriving) -> None:
+        self._destination = destination
+        self._trucks = trucks
+        self._arriving = arriving
+
+    def by_part(self) -> Iterator[Sequence[Receipt]]:
+        for outcome in self._arriving:
+            for failure in outcome.failures:
+                if failure.truck in self._trucks:
+                    raise TruckFailed(failure.truck, failure.error)
+            yield outcome.receipts.get(self._destination, ())
+
+    @cached_property
+    def _all(self) -> list[Receipt]:
+        return [receipt for outcome in self._arriving for receipt in outcome.receipts.get(self._destination, ())]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, place: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Receipt]: ...
+    def __getitem__(self, place: int | slice) -> Receipt | Sequence[Receipt]:
+        return self._all[place]
+
+
+class Board:
+    """Where tasks post outcomes; made once for a Spark context."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Arriving] = {}
+        self.accumulator: Accumulator[Any] = context.accumulator(self, Posts())
+
+    def open(self, parts: int) -> tuple[int, Arriving]:
+        """A job's number and where its outcomes will arrive."""
+        number = next(self._numbers)
+        self._waiting[number] = arriving = Arriving(parts)
+        return number, arriving
+
+    def close(self, job: int) -> None:
+        del self._waiting[job]
+
+    def extend(self, posts: Sequence[tuple[int, int, Outcome]]) -> None:
+        """Job, part and outcome, as `task.post_task` has them. A job that nobody waits for is over."""
+        for job, part, outcome in posts:
+            arriving = self._waiting.get(job)
+            if arriving is not None:
+                arriving.put(part, outcome)
+
+
+_boards: weakref.WeakKeyDictionary[SparkContext, Board] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def board_of(context: SparkContext) -> Board:
+    with _lock:
+        if context not in _boards:
+            _boards[context] = Board(context)
+        return _boards[context]

@@ -1,0 +1,76 @@
+"""Outcomes arrive while their job runs: in order, once each, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.waiting import wait_until
+from trucker.change import TableId
+from trucker.engine.arriving import Arriving, ArrivingReceipts, board_of
+from trucker.engine.job import start_job
+from trucker.engine.plan import Failure, Outcome
+from trucker.errors import EngineError, JobFailed, TruckFailed
+from trucker.sinks.base import Receipt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLE = TableId("public", "t")
+
+
+def outcome(part: int, *failed: str) -> Outcome:
+    receipt = Receipt("truck", TABLE, part, 1)
+    return Outcome({"here": [receipt]}, [Failure(truck, EngineError("no")) for truck in failed])
+
+
+def gated(folder: Path, part: int) -> Outcome:
+    """Parts after the first end when the file is there; one dies the first time, with its worker."""
+    if part:
+        wait_until((folder / "go").exists, 60, 0.01)
+    if part == 2 and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return outcome(part)
+
+
+def refused(part: int) -> Outcome:
+    raise ValueError(part)
+
+
+def test_the_first_is_there_before_the_last_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    """I4: a part that was tried twice counts once."""
+    arriving = start_job(spark, partial(gated, tmp_path), range(4))
+    parts = ArrivingReceipts("here", {"truck"}, arriving).by_part()
+    assert [receipt.part for receipt in next(parts)] == [0]
+    (tmp_path / "go").touch()
+    assert [receipt.part for some in parts for receipt in some] == [1, 2, 3]
+    assert (tmp_path / "died").exists()
+    assert len(list(arriving)) == 4
+    wait_until(lambda: not board_of(spark.sparkContext)._waiting, 10)
+
+
+def test_a_job_that_fails_tells_everybody_who_waits(spark: SparkSession) -> None:
+    arriving = start_job(spark, refused, range(2))
+    for _ in range(2):
+        with pytest.raises(JobFailed):
+            list(arriving)
+
+
+def test_a_truck_that_fails_is_told_to_its_destination_alone() -> None:
+    """I8. As a sequence it has what there is."""
+    arriving = Arriving.done([outcome(0), outcome(1, "truck")])
+    concerned = ArrivingReceipts("here", {"truck"}, arriving)
+    parts = concerned.by_part()
+    assert len(next(parts)) == 1
+    with pytest.raises(TruckFailed):
+        next(parts)
+    assert [receipt.part for receipt in concerned] == [0, 1]
+    assert concerned[-1].part == 1
+    assert sum(len(some) for some in ArrivingReceipts("here", {"other"}, arriving).by_part()) == 2
+    assert not list(ArrivingReceipts("there", {"truck"}, Arriving.done([outcome(0)])))

@@ -28,8 +28,8 @@ from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
-from trucker.engine.cluster import cores
 from trucker.engine.arriving import Arriving, ArrivingReceipts
+from trucker.engine.cluster import cores
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, trucks_of, without
 from trucker.engine.job import run_job, start_job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import threading
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from trucker.change import Lsn
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.cluster import Executors, ship
+from trucker.engine.cluster import Executors, is_local, ship
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import SinkSpec
@@ -61,7 +60,7 @@ class ProjectRun:
         self._stop = stop or threading.Event()
         self._started = time.time()
         workspace = config.state_folder / "spool"
-        near = re.fullmatch(r"local(\[.*\])?", config.spark.master) is not None
+        near = is_local(config.spark.master)
         used = {truck.destination for source in resolved.values() for truck in source.trucks}
         self._destinations = {
             connection.name: Destination(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,10 +14,12 @@ from trucker.engine.cluster import expected, misfit
 from trucker.engine.plan import Outcome
 from trucker.engine.sealed import seal
 from trucker.engine.task import Held, post_task, run_task
-from trucker.errors import JobFailed
+from trucker.errors import EngineError, JobFailed, TruckerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("trucker.job")
 
 LARGE_BYTES = 256 << 10
 POST_SECONDS = 60.0
@@ -71,8 +74,12 @@ def start_job(spark: SparkSession, function: Callable[[PartT], Outcome], parts: 
             _run(spark, partial(post_task, board.accumulator, job), function, parts)
             if not arriving.wait(POST_SECONDS):
                 raise JobFailed(f"a job of {len(parts)} tasks ended without all of their outcomes")
-        except BaseException as error:
+        except TruckerError as error:
             arriving.end(error)
+        except BaseException as error:
+            log.exception("job failed unexpectedly")
+            said = f"a job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
+            arriving.end(EngineError(said, remedy="see the log", code="TRK599"))
         finally:
             board.close(job)
 

@@ -469,10 +469,6 @@ def _rows_staged(receipt: Receipt) -> bool:
     return isinstance(receipt.staged, StagedRows) and bool(receipt.staged.table)
 
 
-def _slot(target: Target) -> tuple[str, TableId]:
-    return target.truck, target.source.table
-
-
 def _without(batch: Batch, receipts: Sequence[Receipt], truck: str) -> tuple[Batch, list[Receipt]]:
     kept = replace(
         batch,

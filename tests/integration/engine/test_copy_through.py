@@ -97,9 +97,9 @@ def copying(source: Database, destination: Database, table: TableId = ROWS, name
 @pytest.fixture(autouse=True)
 def _no_sinks_left(destination: Database) -> Iterator[None]:
     yield
-    for _, sink in work._sinks.values():
+    for _, sink in work._sinks.by_name.values():
         sink.close()
-    work._sinks.clear()
+    work._sinks.by_name.clear()
     close_idle(destination.connection)
 
 

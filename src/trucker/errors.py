@@ -5,7 +5,8 @@
     ├── SourceError          TRK2xx  PostgreSQL, the publication or the slot is not as needed
     │   └── SourceUnavailable        … for now: the work is tried again
     ├── ChangeLogError       TRK3xx  the change log is missing, behind or damaged
-    │   └── ChangeLogFull            … for now: its disk is full, and nothing is acknowledged
+    │   ├── ChangeLogFull            … for now: its disk is full, and nothing is acknowledged
+    │   └── ChangeLogUnavailable     … for now: its object storage cannot be reached
     ├── SinkError            TRK4xx  a destination cannot take what it is given
     │   ├── SinkUnavailable          … for now: the work is tried again
     │   └── DataError                … because of what is in a row: it may be set aside as a letter
@@ -98,6 +99,13 @@ class ChangeLogFull(ChangeLogError):
     """The change log's disk is full; nothing is acknowledged to the source until there is room again."""
 
     code = "TRK305"
+    transient = True
+
+
+class ChangeLogUnavailable(ChangeLogError):
+    """The change log's object storage cannot be reached for now; nothing is acknowledged that it does not have."""
+
+    code = "TRK310"
     transient = True
 
 

@@ -36,6 +36,7 @@ BOUNDARIES: Final = (
     "setup.log",  # driver: the change log's folder is made
     "capture.write",  # capture: a block is appended to a segment
     "capture.fsync",  # capture: what was appended is made durable
+    "capture.put",  # capture: an object is stored
     "capture.publish",  # capture: readers are told of the durable end
     "capture.seal",  # capture: a segment gets its final name
     "capture.acknowledge",  # capture: the slot is told of it

@@ -162,12 +162,14 @@ class Project:
 
     def peek(self, *, truck: str | None = None, limit: int | None = None, follow: bool = False) -> Iterator[str]:
         """The changes in the change log as JSON lines, newest last; `follow` goes on with those to come."""
+        from trucker.changelog.place import place_of, truth_of
         from trucker.observe.peek import peek
 
         names = self._trucks(truck)
         sources = sorted({t.input.connection for t in names})
         patterns = {s: [p for t in names if t.input.connection == s for p in t.input.tables] for s in sources}
-        return peek(self.config.state_folder / "log", patterns, limit=limit, follow=follow)
+        chosen = {source: (truth_of(place_of(self.config, source)), own) for source, own in patterns.items()}
+        return peek(chosen, limit=limit, follow=follow)
 
     # -- try ----------------------------------------------------------------------------------------------------
 
@@ -176,6 +178,7 @@ class Project:
 
         Nothing is written, and no position moves. Spark is started only where the truck has SQL for it.
         """
+        from trucker.changelog.place import place_of, truth_of
         from trucker.changelog.source import log_exists
         from trucker.engine.given_changes import given_changes
         from trucker.engine.run import spark_for
@@ -190,14 +193,14 @@ class Project:
         tables = {
             name: table.target(truck, source.tables[name].schema).source for name, table in resolved.tables.items()
         }
-        folder = self.config.state_folder / "log" / config.input.connection
-        if rows is None and not log_exists(folder):
+        log = truth_of(place_of(self.config, config.input.connection))
+        if rows is None and not log_exists(log):
             raise ChangeLogError(
                 f"there is no change log of {config.input.connection} yet",
                 remedy="trucker run writes one; or give changes in a file: --rows changes.jsonl",
                 code="TRK308",
             )
-        changes = given_changes(rows, tables) if rows is not None else recent(folder, tables, limit)
+        changes = given_changes(rows, tables) if rows is not None else recent(log, tables, limit)
         sink = self._sink(self.config.connection(config.output.connection))
         try:
             with spark_for(self.config, [config]) as spark:

@@ -12,6 +12,9 @@ Two records of 64 bytes, at 0 and 512, written in turn, so that a torn write lea
     44      8     offset in that segment at which the durable blocks end
     52      4     CRC-32 of the 52 bytes before
 
+A log of objects has such a file too, on the machine where capture and the driver run (`objects`). It is only a message
+from one to the other there, and its segment's part has 8 bytes (the fields after it lie four bytes later).
+
 The file is never replaced, so a reader's watch on it stays good. What a record says is on disk before it is written;
 the record itself is only flushed where nothing else could tell it after a crash of the machine (`seen`), see
 `writer`.
@@ -36,6 +39,7 @@ from trucker.lsn import Lsn
 
 FILE: Final = "durable"
 _RECORD = struct.Struct("<QQQqQIQ")
+_WIDE_RECORD = struct.Struct("<QQQqQQQ")
 _STRIDE = 512
 _IN_MODIFY = 0x2
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
@@ -58,21 +62,24 @@ class Durable:
 class DurableFile:
     """The file, open for reading or for writing too. Reading is safe beside a writer."""
 
-    def __init__(self, folder: Path, *, write: bool = False) -> None:
+    def __init__(self, folder: Path, *, write: bool = False, wide: bool = False) -> None:
+        """`wide`: as a log of objects has it."""
+        self._record = _WIDE_RECORD if wide else _RECORD
         self._fd = os.open(folder / FILE, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, 0o644)
         self._sequence = 0
 
     def read(self) -> Durable | None:
         """The newest record; None where neither is whole."""
-        data = os.pread(self._fd, _STRIDE + _RECORD.size + 4, 0)
+        size = self._record.size + 4
+        data = os.pread(self._fd, _STRIDE + size, 0)
         best: tuple[int, ...] | None = None
         for start in (0, _STRIDE):
-            record = data[start : start + _RECORD.size + 4]
-            if len(record) < _RECORD.size + 4:
+            record = data[start : start + size]
+            if len(record) < size:
                 continue
             if zlib.crc32(record[:-4]) != int.from_bytes(record[-4:], "little"):
                 continue
-            fields = _RECORD.unpack_from(record)
+            fields = self._record.unpack_from(record)
             if best is None or fields[0] > best[0]:
                 best = fields
         if best is None:
@@ -83,7 +90,7 @@ class DurableFile:
     def write(self, durable: Durable, *, sync: bool) -> None:
         """Publish; readers that wait are woken by it."""
         self._sequence += 1
-        record = _RECORD.pack(
+        record = self._record.pack(
             self._sequence,
             durable.commit_lsn,
             durable.seen_lsn,
@@ -111,10 +118,10 @@ class DurableFile:
         self.close()
 
 
-def read_durable(folder: Path) -> Durable:
+def read_durable(folder: Path, *, wide: bool = False) -> Durable:
     """The durable end of the log in `folder`; `ChangeLogError` where there is no log or no telling."""
     try:
-        with DurableFile(folder) as file:
+        with DurableFile(folder, wide=wide) as file:
             found = file.read()
     except FileNotFoundError:
         raise missing(folder) from None
@@ -123,11 +130,11 @@ def read_durable(folder: Path) -> Durable:
     return found
 
 
-def missing(folder: Path) -> ChangeLogError:
+def missing(place: object) -> ChangeLogError:
     return ChangeLogError(
-        f"there is no change log in {folder}",
+        f"there is no change log in {place}",
         code="TRK301",
-        remedy="put the folder back if it was moved; otherwise `trucker reset` and copy the tables anew",
+        remedy="put it back if it was moved; otherwise `trucker reset` and copy the tables anew",
     )
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 from trucker.changelog.block import RelationEntry
 from trucker.changelog.scan import heads
-from trucker.changelog.segment import SegmentId
+from trucker.changelog.segment import Content, SegmentId
 
 
 class SegmentIndex:
@@ -30,9 +30,9 @@ class SegmentIndex:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def extend(self, fd: int, limit: int) -> None:
+    def extend(self, content: Content, limit: int) -> None:
         """Read on to `limit`; `DamagedError` at the first block that is not whole, with those before it kept."""
-        for offset, head in heads(fd, self.size, limit):
+        for offset, head in heads(content, self.size, limit):
             self.offset.append(offset)
             self.length.append(head.bytes)
             self.first.append(head.first)

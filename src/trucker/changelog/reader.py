@@ -8,34 +8,43 @@ position.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
-from trucker.changelog.block import BEGIN, DamagedError, Head, RelationEntry, check_body, decode_head
-from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
+from trucker.changelog.block import (
+    BEGIN,
+    ENDS_OPEN,
+    STARTS_OPEN,
+    DamagedError,
+    Head,
+    RelationEntry,
+    check_body,
+    decode_head,
+)
+from trucker.changelog.durable import Durable
+from trucker.changelog.ends import Waiting, end_reader
 from trucker.changelog.index import SegmentIndex
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reference import RUN_BYTES, runs
 from trucker.changelog.reference import BlockRef as BlockRef
 from trucker.changelog.scan import DamagedBlockError, damaged, heads
-from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches, read_exactly
+from trucker.changelog.segment import Content, Segment, SegmentId
+from trucker.changelog.storage import check_whole, open_storage
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
 
 _INDEXES: Final = 32
 _FILES: Final = 16
 _RELATIONS: Final = 4096
-_TRIES: Final = 5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,13 +62,13 @@ def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatena
 
 
 class LogReader:
-    """See the module. Cheap to make; pickles as its folder; may be shared by threads, which wait for each other."""
+    """See the module. Cheap to make; pickles as its place; may be shared by threads, which wait for each other."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        self._storage = Folder(self.folder)
-        self._file: DurableFile | None = None
-        self._files: OrderedDict[SegmentId, int] = OrderedDict()
+    def __init__(self, place: LogPlace) -> None:
+        self.place = place
+        self._storage = open_storage(place)
+        self._end = end_reader(place)
+        self._contents: OrderedDict[SegmentId, Content] = OrderedDict()
         self._indexes: OrderedDict[SegmentId, SegmentIndex] = OrderedDict()
         self._relations: OrderedDict[tuple[SegmentId, int], bytes] = OrderedDict()
         self._listed: list[Segment] = []
@@ -67,24 +76,15 @@ class LogReader:
         self._stamp = 0
         self._lock = threading.RLock()
 
-    def __reduce__(self) -> tuple[type[LogReader], tuple[Path]]:
-        return LogReader, (self.folder,)
+    def __reduce__(self) -> tuple[type[LogReader], tuple[LogPlace]]:
+        return LogReader, (self.place,)
 
     # -- how far --------------------------------------------------------------------------------------------------
 
     @_alone
     def durable(self) -> Durable:
         """How far the log goes at this moment."""
-        if self._file is None:
-            try:
-                self._file = DurableFile(self.folder)
-            except FileNotFoundError:
-                raise missing(self.folder) from None
-        for _ in range(_TRIES):
-            found = self._file.read()
-            if found is not None:
-                return found
-        raise unreadable(self.folder)
+        return self._end.read()
 
     def wait(self, after: Lsn, timeout: float) -> Durable:
         """Sleep until there is a commit that ends after `after`, for `timeout` seconds at most."""
@@ -92,13 +92,17 @@ class LogReader:
         if found.commit_lsn > after:
             return found
         deadline = time.monotonic() + timeout
-        with Watch(self.folder) as watch:
+        with self.watch() as watch:
             while True:
                 # Looked at once more after the watch is in place, so that no write falls between.
                 found = self.durable()
                 if found.commit_lsn > after or time.monotonic() >= deadline:
                     return found
                 watch.wait(deadline)
+
+    def watch(self) -> Waiting:
+        """What to wait with for the end to move."""
+        return self._end.watch()
 
     @_alone
     def oldest(self) -> Lsn:
@@ -250,11 +254,9 @@ class LogReader:
     @_alone
     def close(self) -> None:
         """Give back descriptors; the reader can be used again."""
-        while self._files:
-            os.close(self._files.popitem()[1])
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        while self._contents:
+            self._contents.popitem()[1].close()
+        self._end.close()
 
     def __del__(self) -> None:
         self.close()
@@ -262,13 +264,27 @@ class LogReader:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
-        """The blocks that have something of `(start, end]`, as index and place in it."""
+        """The blocks that have something of `(start, end]`, as index and place in it.
+
+        Of a transaction all or nothing: one that never finished may lie in a log of objects, and counts for nothing.
+        """
+        held: list[tuple[SegmentIndex, int]] = []
+        for index, at in self._all_blocks(start, end, durable):
+            if held and not index.flags[at] & STARTS_OPEN:
+                held.clear()
+            held.append((index, at))
+            if not index.flags[at] & ENDS_OPEN:
+                yield from held
+                held.clear()
+
+    def _all_blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
         if start >= end:
             return
         oldest = self.oldest()
         if start < oldest:
             raise self._pruned(start, oldest)
-        for segment in self._list(durable):
+        segments = self._list(durable)
+        for segment in segments[self._storage.begin(segments, start) :]:
             if segment.last is not None and segment.last <= start:
                 continue
             if segment.id.base >= end or segment.id > durable.segment:
@@ -288,10 +304,9 @@ class LogReader:
         stamp = self._storage.stamp()
         known = self._listed and self._listed[-1].id >= durable.segment
         if stamp != self._stamp or not known:
-            self._listed = self._storage.segments()
+            self._listed = self._storage.segments(durable.segment if durable.offset else None)
             self._stamp = stamp
-            check_chain(self.folder, self._listed)
-            check_reaches(self.folder, self._listed, durable.segment if durable.offset else None)
+            check_whole(self.place, self._listed, durable)
         return self._listed
 
     def _begins(self, segment: Segment) -> Lsn:
@@ -299,11 +314,12 @@ class LogReader:
         if self._head is None or self._head[0] != segment.id:
             started = None
             try:
-                for _, head in heads(self._open(segment.id), 0, self._storage.size(segment)):
+                content = self._open(segment.id)
+                for _, head in heads(content, 0, segment.bytes or content.size()):
                     started = head.open
                     break
             except DamagedBlockError as damage:
-                raise damaged(self._path(segment.id), damage.offset, str(damage)) from None
+                raise damaged(self._storage.where(segment.id), damage.offset, str(damage)) from None
             # One that begins inside a transaction whose start is gone serves only those who have applied that.
             self._head = segment.id, Lsn(started.commit_lsn + 1 if started else segment.id.base)
         return self._head[1]
@@ -316,16 +332,13 @@ class LogReader:
             if len(self._indexes) > _INDEXES:
                 self._indexes.popitem(last=False)
         self._indexes.move_to_end(segment.id)
-        fd = self._open(segment.id)
-        if segment.id == durable.segment:
-            limit = durable.offset
-        else:
-            limit = os.fstat(fd).st_size if segment.last is None else segment.bytes
+        content = self._open(segment.id)
+        limit = durable.offset if segment.id == durable.segment else segment.bytes or content.size()
         if segment.id <= durable.segment and index.size < limit:
             try:
-                index.extend(fd, limit)
+                index.extend(content, limit)
             except DamagedError as damage:
-                raise damaged(self.folder / segment.name, index.size, str(damage)) from None
+                raise damaged(self._storage.where(segment.id), index.size, str(damage)) from None
         return index
 
     def _entries(self, ref: BlockRef) -> Iterator[RelationEntry]:
@@ -350,7 +363,7 @@ class LogReader:
             body = data[offset + head.head_bytes : offset + head.bytes]
             check_body(head, body)
         except DamagedError as damage:
-            raise damaged(self._path(ref.segment), ref.offset + offset, str(damage)) from None
+            raise damaged(self._storage.where(ref.segment), ref.offset + offset, str(damage)) from None
         return head, body
 
     def _relation(self, segment: SegmentId, entry: RelationEntry) -> bytes:
@@ -359,7 +372,9 @@ class LogReader:
         if message is None:
             message = self._pread(segment, entry.offset, entry.length)
             if zlib.crc32(message) != entry.crc:
-                raise damaged(self._path(segment), entry.offset, "the checksum of a relation's description is wrong")
+                raise damaged(
+                    self._storage.where(segment), entry.offset, "the checksum of a relation's description is wrong"
+                )
             self._relations[key] = message
             if len(self._relations) > _RELATIONS:
                 self._relations.popitem(last=False)
@@ -367,34 +382,29 @@ class LogReader:
 
     def _pread(self, segment: SegmentId, offset: int, length: int) -> bytes:
         try:
-            data = read_exactly(self._open(segment), offset, length)
+            data = self._open(segment).read(offset, length)
         except FileNotFoundError:
             raise ChangeLogError(
-                f"segment {segment.stem} of {self.folder} has been pruned while it was needed",
+                f"{self._storage.where(segment)} has been deleted while it was needed",
                 code="TRK307",
                 remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
             ) from None
         if len(data) < length:
-            raise damaged(self._path(segment), offset + len(data), "it ends inside a block")
+            raise damaged(self._storage.where(segment), offset + len(data), "it ends inside a block")
         return data
 
-    def _open(self, key: SegmentId) -> int:
-        """A descriptor of the segment; it outlives the file's renaming."""
-        fd = self._files.get(key)
-        if fd is None:
-            fd = self._files[key] = self._storage.open(key)
-            if len(self._files) > _FILES:
-                os.close(self._files.popitem(last=False)[1])
-        self._files.move_to_end(key)
-        return fd
-
-    def _path(self, key: SegmentId) -> Path:
-        names = {segment.id: segment.name for segment in self._storage.segments()}
-        return self.folder / names.get(key, key.stem)
+    def _open(self, key: SegmentId) -> Content:
+        content = self._contents.get(key)
+        if content is None:
+            content = self._contents[key] = self._storage.open(key)
+            if len(self._contents) > _FILES:
+                self._contents.popitem(last=False)[1].close()
+        self._contents.move_to_end(key)
+        return content
 
     def _pruned(self, start: Lsn, oldest: Lsn) -> ChangeLogError:
         return ChangeLogError(
-            f"the change log in {self.folder} begins at {oldest}, position {start} cannot be served any more",
+            f"the change log in {self.place} begins at {oldest}, position {start} cannot be served any more",
             code="TRK307",
             remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
         )

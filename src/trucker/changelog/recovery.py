@@ -7,7 +7,6 @@ it again. A block that is damaged before the end the durable file names is anoth
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from trucker.changelog.durable import Durable, unreadable
@@ -50,9 +49,9 @@ def _last_complete(folder: Folder, unsealed: list[Segment], recorded: Durable | 
     complete = None
     promised = (recorded.segment, recorded.offset) if recorded else (SegmentId(0, 0), 0)
     for segment in unsealed:
-        fd = folder.open(segment.id)
+        content = folder.open(segment.id)
         try:
-            for offset, head in heads(fd, 0, folder.size(segment), bodies=True):
+            for offset, head in heads(content, 0, folder.size(segment), bodies=True):
                 if not head.ends_open:
                     complete = _Complete(segment.id, offset + head.bytes, head.end, head.commit_time)
         except DamagedBlockError as damage:
@@ -60,7 +59,7 @@ def _last_complete(folder: Folder, unsealed: list[Segment], recorded: Durable | 
                 raise damaged(folder.path / segment.name, damage.offset, str(damage)) from None
             break
         finally:
-            os.close(fd)
+            content.close()
         if segment.id == promised[0] and (complete is None or (complete.segment, complete.offset) < promised):
             raise damaged(
                 folder.path / segment.name, folder.size(segment), f"it ends there, but was durable to {promised[1]}"

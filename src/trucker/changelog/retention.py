@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from trucker.changelog.segment import Folder
-from trucker.failpoint import reach
+from trucker.changelog.segment import Storage
 from trucker.lsn import Lsn
 
 
-def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_bytes: int | None = None) -> int:
+def prune(storage: Storage, before: Lsn, *, keep_seconds: float | None = None, max_bytes: int | None = None) -> int:
     """Delete sealed segments from the oldest on; how many went.
 
     `before` is the position of the slowest truck: a segment goes only when every transaction with a part in it ends
@@ -22,7 +20,6 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
 
     With `max_bytes` alone that much applied history stays, however old. The segment being written always stays.
     """
-    storage = Folder(folder)
     applied = []
     for segment in storage.segments():
         if segment.last is None or segment.last > before:
@@ -30,7 +27,7 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
         applied.append((segment, storage.modified(segment)))
     now = time.time()
     room = sum(segment.bytes for segment, _ in applied)
-    gone = 0
+    gone = []
     for segment, modified in applied:
         over = max_bytes is not None and room > max_bytes
         wanted = (keep_seconds is not None and now - modified < keep_seconds) or (
@@ -38,11 +35,8 @@ def prune(folder: Path, before: Lsn, *, keep_seconds: float | None = None, max_b
         )
         if wanted and not over:
             break
-        reach("log.prune.before")
-        storage.delete(segment)
-        reach("log.prune.after")
         room -= segment.bytes
-        gone += 1
+        gone.append(segment)
     if gone:
-        storage.sync()
-    return gone
+        storage.delete_all(gone, before)
+    return len(gone)

@@ -1,13 +1,12 @@
-"""Walking a segment file block by block."""
+"""Walking a segment block by block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from trucker.changelog.block import HEAD_BYTES, DamagedError, Head, check_body, decode_head, peek_head_bytes
-from trucker.changelog.segment import read_exactly
+from trucker.changelog.segment import Content
 from trucker.errors import ChangeLogError
 
 _WINDOW: Final = 256 * 1024
@@ -21,12 +20,12 @@ class DamagedBlockError(DamagedError):
         self.offset = offset
 
 
-def heads(fd: int, start: int, limit: int, *, bodies: bool = False) -> Iterator[tuple[int, Head]]:
+def heads(content: Content, start: int, limit: int, *, bodies: bool = False) -> Iterator[tuple[int, Head]]:
     """Offset and head of every block between two offsets, the bodies checked too where asked for.
 
     Raises `DamagedBlockError` at the first that is not whole.
     """
-    window = _Window(fd, limit)
+    window = _Window(content, limit)
     offset = start
     while offset < limit:
         try:
@@ -34,7 +33,7 @@ def heads(fd: int, start: int, limit: int, *, bodies: bool = False) -> Iterator[
             if offset + head.bytes > limit:
                 raise DamagedError("it ends inside a block", torn=True)
             if bodies:
-                check_body(head, read_exactly(fd, offset + head.head_bytes, head.body_bytes))
+                check_body(head, content.read(offset + head.head_bytes, head.body_bytes))
         except DamagedError as damage:
             raise DamagedBlockError(offset, damage) from None
         yield offset, head
@@ -44,8 +43,8 @@ def heads(fd: int, start: int, limit: int, *, bodies: bool = False) -> Iterator[
 class _Window:
     """Reads ahead, so that many small blocks cost few calls; of a large block little more than its head is read."""
 
-    def __init__(self, fd: int, limit: int) -> None:
-        self._fd = fd
+    def __init__(self, content: Content, limit: int) -> None:
+        self._content = content
         self._limit = limit
         self._base = 0
         self._data = memoryview(b"")
@@ -55,11 +54,11 @@ class _Window:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
             wanted = min(max(length, _WINDOW), self._limit - offset)
-            self._base, self._data, start = offset, memoryview(read_exactly(self._fd, offset, wanted)), 0
+            self._base, self._data, start = offset, memoryview(self._content.read(offset, wanted)), 0
         return self._data[start : start + length]
 
 
-def damaged(path: Path, offset: int, reason: str) -> ChangeLogError:
+def damaged(path: object, offset: int, reason: str) -> ChangeLogError:
     """The error that names a damaged file and the place in it."""
     return ChangeLogError(
         f"{path} is damaged at byte {offset}: {reason}",

@@ -1,6 +1,6 @@
-"""Segment files: their names, and the narrow storage that everything else goes through.
+"""Segments: their names, the narrow storage that readers go through, and that of a folder.
 
-An object store would be another class with `Folder`'s methods; positions, blocks and recovery know no paths.
+Objects in a bucket are another `Storage` (`objects`); positions, blocks and indexes know no paths.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from trucker.errors import ChangeLogError
+from trucker.failpoint import reach
 
 _NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.([0-9A-F]+)\.segment)")
 _TRIES: Final = 5
@@ -52,13 +53,66 @@ class Segment:
         return f"{self.id.stem}-{self.last:016X}.{self.bytes:X}.segment"
 
 
+class Content(Protocol):
+    """What is in a segment."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes, or fewer where the segment ends."""
+
+    def size(self) -> int:
+        """Bytes at this moment."""
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Where segments are, for those who read and for those who delete."""
+
+    def segments(self, until: SegmentId | None = None) -> list[Segment]:
+        """All segments of the log, in its order; up to `until` at least, if there is such a one."""
+
+    def stamp(self) -> int:
+        """Another number when the segments may be others than before."""
+
+    def open(self, key: SegmentId) -> Content:
+        """A segment's content; FileNotFoundError when it is gone."""
+
+    def where(self, key: SegmentId) -> str:
+        """What to call a segment in a message."""
+
+    def begin(self, segments: Sequence[Segment], start: int) -> int:
+        """The place in the list before which no segment has anything from position `start` on."""
+
+    def modified(self, segment: Segment) -> float:
+        """When it was last written, in seconds since 1970."""
+
+    def delete_all(self, segments: Sequence[Segment], before: int) -> None:
+        """Delete these, the oldest there are, durably; nobody needs anything that ends at `before` or earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment in a file that is open for reading; it outlives the file's renaming."""
+
+    fd: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        return read_exactly(self.fd, offset, length)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
 class Folder:
-    """Segments in a local folder: list, read, append, sync, truncate, seal, delete."""
+    """Segments in a folder: list, read, append, sync, truncate, seal, delete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def segments(self) -> list[Segment]:
+    def segments(self, until: SegmentId | None = None) -> list[Segment]:
         """All segments in log order. During a rename a segment may be met under either name, never both."""
         found: dict[SegmentId, Segment] = {}
         for path in self.path.iterdir():
@@ -75,20 +129,27 @@ class Folder:
         """Changes when files come, go or are renamed (within the clock's grain)."""
         return self.path.stat().st_mtime_ns
 
-    def open(self, key: SegmentId) -> int:
-        """A descriptor for reading, whatever the segment is called at the moment; FileNotFoundError when it is gone."""
+    def open(self, key: SegmentId) -> SegmentFile:
+        """For reading, whatever the segment is called at the moment; FileNotFoundError when it is gone."""
         for _ in range(_TRIES):
             try:
-                return os.open(self.path / f"{key.stem}.open", os.O_RDONLY | os.O_CLOEXEC)
+                return SegmentFile(os.open(self.path / f"{key.stem}.open", os.O_RDONLY | os.O_CLOEXEC))
             except FileNotFoundError:
                 pass
             for segment in self.segments():
                 if segment.id == key:
                     try:
-                        return os.open(self.path / segment.name, os.O_RDONLY | os.O_CLOEXEC)
+                        return SegmentFile(os.open(self.path / segment.name, os.O_RDONLY | os.O_CLOEXEC))
                     except FileNotFoundError:
                         break
         raise FileNotFoundError(f"segment {key.stem}")
+
+    def where(self, key: SegmentId) -> str:
+        names = {segment.id: segment.name for segment in self.segments()}
+        return str(self.path / names.get(key, key.stem))
+
+    def begin(self, segments: Sequence[Segment], start: int) -> int:
+        return 0
 
     def create(self, key: SegmentId) -> int:
         """A new segment, open for appending. It is durable by name once the folder is synced."""
@@ -120,6 +181,13 @@ class Folder:
     def delete(self, segment: Segment) -> None:
         (self.path / segment.name).unlink()
 
+    def delete_all(self, segments: Sequence[Segment], before: int) -> None:
+        for segment in segments:
+            reach("log.prune.before")
+            self.delete(segment)
+            reach("log.prune.after")
+        self.sync()
+
     def sync(self) -> None:
         """Make creations, renames and deletions durable."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -129,7 +197,7 @@ class Folder:
             os.close(fd)
 
 
-def check_chain(folder: Path, segments: Sequence[Segment]) -> None:
+def check_chain(folder: object, segments: Sequence[Segment]) -> None:
     """Refuse a log with a segment missing in the middle. What is missing at its beginning was pruned."""
     for before, after in pairwise(segments):
         same = after.id == SegmentId(before.id.base, before.id.part + 1)
@@ -142,7 +210,7 @@ def check_chain(folder: Path, segments: Sequence[Segment]) -> None:
             )
 
 
-def check_reaches(folder: Path, segments: Sequence[Segment], durable: SegmentId | None) -> None:
+def check_reaches(folder: object, segments: Sequence[Segment], durable: SegmentId | None) -> None:
     """Refuse a log whose last segments are missing. All of them may be: then they have been applied and pruned."""
     if durable is not None and segments and segments[-1].id < durable:
         raise ChangeLogError(

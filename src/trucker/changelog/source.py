@@ -1,19 +1,27 @@
-"""Whose log a folder is, and whether it still fits the slot it is fed from (I11)."""
+"""Whose log a place holds, and whether it still fits the slot it is fed from (I11)."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trucker.changelog.durable import Durable, DurableFile, missing
+from trucker.changelog.place import LogPlace, ObjectPlace
 from trucker.changelog.segment import Folder
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
 
+if TYPE_CHECKING:
+    from trucker.changelog.bucket import Bucket
+    from trucker.changelog.object_recovery import Start
+
 FILE: Final = "source.json"
+PROBE: Final = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +34,80 @@ class SourceIdentity:
     publication: str
 
 
-def create_log(folder: Path, source: SourceIdentity, start: Lsn) -> None:
+def create_log(place: LogPlace, source: SourceIdentity, start: Lsn) -> None:
     """Make an empty log that begins at `start`, the slot's confirmed position; a log of the same source stays as it is.
 
     Called once, when the slot is made (or adopted): capture never makes a log by itself, because a log that
     is missing while the slot has moved on is lost data.
     """
-    if (folder / FILE).exists():
-        check_source(folder, source)
+    if isinstance(place, ObjectPlace):
+        _create_objects(place, source, start)
         return
-    if any(Folder(folder).segments() if folder.exists() else ()):
+    if (place / FILE).exists():
+        check_source(place, source)
+        return
+    if any(Folder(place).segments() if place.exists() else ()):
         raise ChangeLogError(
-            f"{folder} holds segments but no {FILE}",
+            f"{place} holds segments but no {FILE}",
             code="TRK302",
             remedy=f"put {FILE} back, or move the folder away if it belongs to nothing any more",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    with DurableFile(folder, write=True) as file:
+    place.mkdir(parents=True, exist_ok=True)
+    with DurableFile(place, write=True) as file:
         file.write(Durable(start, start), sync=True)
     # Last, by rename: a folder with this file is a whole log.
-    draft = folder / f"{FILE}.new"
+    draft = place / f"{FILE}.new"
     with draft.open("w") as text:
         json.dump(asdict(source), text, indent=2)
         text.flush()
         os.fsync(text.fileno())
-    draft.replace(folder / FILE)
-    Folder(folder).sync()
+    draft.replace(place / FILE)
+    Folder(place).sync()
 
 
-def check_source(folder: Path, source: SourceIdentity) -> None:
-    """Refuse a folder that is no log, or another source's."""
-    found = read_source(folder)
+def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> None:
+    from trucker.changelog.bucket import Bucket, TakenError
+    from trucker.changelog.object_recovery import end_of, leftover
+
+    bucket = Bucket(place)
+    if not log_exists(place):
+        check_conditional(place, bucket)
+        # By the clock: above every number that a log which was here before can have come to, or come to yet.
+        first = max(time.time_ns() // 1_000_000, leftover(bucket.list()))
+        content = json.dumps({**asdict(source), "start": str(start), "first": first}, indent=2).encode()
+        with suppress(TakenError):
+            bucket.put_new(FILE, content)
+    check_source(place, source)
+    if place.folder is not None:
+        # What this machine was told of a log before, by a run that is over, may be of another log, and is forgotten.
+        shutil.rmtree(place.folder, ignore_errors=True)
+        place.folder.mkdir(parents=True)
+        with DurableFile(place.folder, write=True, wide=True) as file:
+            file.write(end_of(place, bucket, read_start(place, bucket)).durable, sync=False)
+
+
+def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
+    """Refuse a storage that lets an object be made twice: it could not keep two writers apart."""
+    from trucker.changelog.bucket import TakenError
+
+    name = f"{PROBE}-{os.getpid()}-{time.time_ns():X}"
+    bucket.put_new(name, b"one")
+    try:
+        bucket.put_new(name, b"two")
+    except TakenError:
+        return
+    finally:
+        bucket.delete([name])
+    raise ChangeLogError(
+        f"the object storage of {place} replaces an object although it was asked not to (If-None-Match)",
+        code="TRK311",
+        remedy="use a storage with conditional writes, or a shared folder",
+    )
+
+
+def check_source(place: LogPlace, source: SourceIdentity) -> None:
+    """Refuse a place that is no log, or another source's."""
+    found = read_source(place)
     wrong = [
         f"{field.name.replace('_', ' ')} {getattr(found, field.name)!r} instead of {getattr(source, field.name)!r}"
         for field in fields(SourceIdentity)
@@ -64,25 +115,54 @@ def check_source(folder: Path, source: SourceIdentity) -> None:
     ]
     if wrong:
         raise ChangeLogError(
-            f"the change log in {folder} belongs to another source: {', '.join(wrong)}",
+            f"the change log in {place} belongs to another source: {', '.join(wrong)}",
             code="TRK302",
             remedy="point the connection back to that source, or `trucker reset` to begin anew with this one",
         )
 
 
-def read_source(folder: Path) -> SourceIdentity:
-    """Whose log it is; `ChangeLogError` where the folder is none."""
+def read_source(place: LogPlace) -> SourceIdentity:
+    """Whose log it is; `ChangeLogError` where the place holds none."""
+    raw = _read(place)
     try:
-        raw = json.loads((folder / FILE).read_text())
-        return SourceIdentity(**raw)
+        return SourceIdentity(**{field.name: raw[field.name] for field in fields(SourceIdentity)})
+    except (KeyError, TypeError):
+        raise _damaged(place) from None
+
+
+def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
+    """Where a log of objects begins."""
+    from trucker.changelog.object_recovery import Start
+
+    raw = _read(place, bucket)
+    try:
+        return Start(Lsn.parse(raw["start"]), int(raw["first"]))
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(place) from None
+
+
+def _read(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
+    try:
+        if isinstance(place, ObjectPlace):
+            from trucker.changelog.bucket import Bucket
+
+            text = (bucket or Bucket(place)).get(FILE)
+        else:
+            text = (place / FILE).read_bytes()
+        found: dict[str, Any] = json.loads(text)
+        return found
     except FileNotFoundError:
-        raise missing(folder) from None
-    except (ValueError, TypeError):
-        raise ChangeLogError(
-            f"{folder / FILE} is damaged",
-            code="TRK303",
-            remedy="put it back from a backup, or `trucker reset` and copy the tables anew",
-        ) from None
+        raise missing(place) from None
+    except ValueError:
+        raise _damaged(place) from None
+
+
+def _damaged(place: LogPlace) -> ChangeLogError:
+    return ChangeLogError(
+        f"{place}/{FILE} is damaged",
+        code="TRK303",
+        remedy="put it back from a backup, or `trucker reset` and copy the tables anew",
+    )
 
 
 def check_against_slot(durable: Durable, confirmed_flush: Lsn) -> None:
@@ -108,6 +188,31 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
         )
 
 
-def log_exists(folder: Path) -> bool:
-    """Whether there is a log in `folder`, sound or not."""
-    return (folder / FILE).exists()
+def log_exists(place: LogPlace) -> bool:
+    """Whether there is a log, sound or not."""
+    if isinstance(place, ObjectPlace):
+        from trucker.changelog.bucket import Bucket
+
+        try:
+            Bucket(place).get(FILE)
+        except FileNotFoundError:
+            return False
+        return True
+    return (place / FILE).exists()
+
+
+def delete_log(place: LogPlace) -> None:
+    """Delete a log with all that is in it.
+
+    Of objects, what says that they are a log goes first: those that a crash leaves are no part of the next one.
+    """
+    if isinstance(place, ObjectPlace):
+        from trucker.changelog.bucket import Bucket
+
+        bucket = Bucket(place)
+        bucket.delete([FILE])
+        bucket.delete([entry.name for entry in bucket.list()])
+        if place.folder is not None:
+            shutil.rmtree(place.folder, ignore_errors=True)
+        return
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,14 +1,12 @@
-"""Writing the change log: one writer, at capture.
+"""Writing the change log into a folder: one writer, at capture.
 
-    append … append   into memory; cut into blocks of about 4 MiB, written but not promised
+    append … append   into memory; cut into blocks of about 4 MiB, written but not promised (`gather`)
     flush             everything up to the last commit is on disk, published to readers, and may be acknowledged
     see               nothing of interest below an LSN; as durable as a commit
     rollback          back to the durable end, as when the source will send again what came after it
 
-A block is cut at a commit, or inside a transaction that is too large for one (then it holds nothing but that
-transaction), and before a relation's new description. A segment is sealed when no transaction is open in it any more.
-Relation and Type messages that say what is known already are dropped; a new segment gets those it needs written into
-it anew.
+A segment is sealed when no transaction is open in it any more. `opened` gives the writer a place needs: this one,
+or `object_writer`'s, which has the same methods.
 
 When the disk is full (or a quota reached) `ChangeLogFull` is raised, which is transient: after `rollback` the log is
 as it was at the durable end, nothing after it has been acknowledged, and the source keeps it. Any other failure to
@@ -22,26 +20,15 @@ import errno
 import fcntl
 import os
 import time
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from trucker.changelog.block import (
-    COMMIT,
-    MESSAGE,
-    RELATION,
-    TYPE,
-    Open,
-    RelationEntry,
-    encode,
-    head_size,
-    summarise,
-    used_relations,
-)
 from trucker.changelog.durable import Durable, DurableFile
+from trucker.changelog.gather import BLOCK_BYTES as BLOCK_BYTES
+from trucker.changelog.gather import Described, Gatherer
 from trucker.changelog.recovery import recover
 from trucker.changelog.relation import Descriptions
 from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_back, write_all
@@ -50,22 +37,17 @@ from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 
-BLOCK_BYTES: Final = 4 << 20
 SEGMENT_BYTES: Final = 64 << 20
 LOCK_FILE: Final = "writer.lock"
-_DESCRIBING = frozenset({RELATION, TYPE})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(slots=True)
-class _OpenSegment:
-    """A segment being written, and the descriptions it has got: where each relation's message in force lies in it."""
+class _OpenSegment(Described):
+    """A segment being written, and its file."""
 
-    id: SegmentId
-    fd: int
-    size: int = 0
+    fd: int = -1
     dirty: bool = False
-    described: dict[bytes, RelationEntry] = field(default_factory=dict)
 
     def sync(self) -> None:
         if self.dirty:
@@ -83,7 +65,7 @@ class _OpenSegment:
             self.fd = -1
 
 
-class LogWriter:
+class LogWriter(Gatherer):
     """See the module. Not for use by several threads at once."""
 
     def __init__(
@@ -102,60 +84,38 @@ class LogWriter:
         check_source(folder, source)
         self._storage = Folder(folder)
         self._segment_bytes = segment_bytes
-        self._block_bytes = block_bytes
-        self._lock = _lock(folder / LOCK_FILE, lock_seconds)
+        self._lock = hold_lock(folder / LOCK_FILE, lock_seconds)
         self._file = DurableFile(folder, write=True)
         self._segments: list[_OpenSegment] = []
         self._new_names = False
-        self._descriptions = Descriptions()
-        self._written: Durable
         try:
-            self.durable = recover(self._storage, self._file.read())
-            self._file.write(self.durable, sync=True)
+            durable = recover(self._storage, self._file.read())
+            self._file.write(durable, sync=True)
         except BaseException:
             self.close()
             raise
         self._last_id = self._newest()
-        self._forget()
-
-    # -- in -------------------------------------------------------------------------------------------------------
-
-    def append(self, message: bytes) -> None:
-        """Take one pgoutput message. Nothing is promised before `flush`."""
-        kind = message[0]
-        if kind in _DESCRIBING and not self._describe(kind, message):
-            return
-        self._messages.append(message)
-        self._bytes += len(message)
-        if kind == COMMIT or (kind == MESSAGE and not message[1] & 1):
-            self._complete = len(self._messages)
-        if self._bytes >= self._block_bytes:
-            self._cut(self._block_bytes // 2)
-
-    def _describe(self, kind: int, message: bytes) -> bool:
-        """Take note of a description; False where it says nothing new. What it changes begins a new block."""
-        news = self._descriptions.news(kind, message)
-        if news is None:
-            return False
-        if news and used_relations(self._messages):
-            self._cut(0)
-        self._descriptions.learn(kind, message)
-        return True
+        super().__init__(durable, block_bytes)
 
     @property
-    def pending(self) -> int:
-        """Bytes in memory that a flush could write."""
-        return self._bytes if self._complete else 0
+    def safe(self) -> Lsn:
+        """How far the source may be told that it can forget (I2)."""
+        return self.durable.seen_lsn
 
     @property
-    def held(self) -> int:
-        """Bytes in memory; a block's worth at the most, unless a single message is larger."""
-        return self._bytes
+    def landed(self) -> bool:
+        """Whether something has become durable that `flush` has yet to publish: here it does both."""
+        return False
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether the last message is inside a transaction."""
-        return self._complete < len(self._messages) or (not self._messages and self._open is not None)
+    def landing(self) -> int:
+        """A descriptor that becomes readable when that is so."""
+        return -1
+
+    @property
+    def due(self) -> float | None:
+        """When `flush` is to be called though nothing comes (monotonic)."""
+        return None
 
     # -- out ------------------------------------------------------------------------------------------------------
 
@@ -167,7 +127,11 @@ class LogWriter:
                 self._publish(self._written)
         return self.durable
 
-    def see(self, lsn: Lsn) -> Durable:
+    def settle(self) -> Durable:
+        """As `flush`, and wait for it."""
+        return self.flush()
+
+    def see(self, lsn: Lsn, *, urgent: bool = False) -> Durable:
         """Nothing of interest is missing below `lsn`. Inside a transaction that is not known, and nothing changes."""
         self.flush()
         if lsn > self.durable.seen_lsn and not self.in_transaction:
@@ -186,6 +150,10 @@ class LogWriter:
             self._storage.sync()
         self._descriptions = Descriptions()
         self._last_id = self._newest()
+
+    def refresh(self) -> Durable:
+        """The durable end as the storage has it: nobody else can have moved it."""
+        return self.durable
 
     def _cut_back(self) -> None:
         """Delete backwards, seal forwards: a crash in between leaves what recovery understands."""
@@ -220,65 +188,22 @@ class LogWriter:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
-        """The state at the durable end."""
-        self._messages: list[bytes] = []
-        self._bytes = 0
-        self._complete = 0
-        self._open: Open | None = None
-        self._written = self.durable
-
     def _cut(self, at_least: int) -> None:
-        """Write the finished transactions as a block, and of an unfinished one what is more than `at_least` bytes."""
         with self._writing():
-            self._write_complete()
-            if self._messages and self._bytes >= at_least:
-                self._write_block(self._messages)
-                self._messages, self._bytes = [], 0
-
-    def _write_complete(self) -> None:
-        if self._complete:
-            rest = self._messages[self._complete :]
-            del self._messages[self._complete :]
-            self._write_block(self._messages)
-            self._messages, self._bytes, self._complete = rest, sum(map(len, rest)), 0
+            super()._cut(at_least)
 
     def _write_block(self, messages: list[bytes]) -> None:
         """Append one block to the segment; the durable end does not move."""
-        started = self._open
-        summary = summarise(messages, started, self._written.commit_lsn, self._written.commit_time)
+        summary = self._summary(messages)
         segment = self._segment()
-        messages, described, relations = self._with_descriptions(messages, segment)
-        new_shape = not segment.described.keys().isdisjoint(described)
-        head, body = encode(messages, summary, started, relations, new_shape=new_shape)
+        block = self._block(messages, summary, segment)
         segment.dirty = True
         reach("capture.write.before")
-        written = write_all(segment.fd, head, body)
+        written = write_all(segment.fd, block.head, block.body)
         reach("capture.write.after")
         if summary.open:
             start_writing_back(segment.fd, segment.size, written)
-        segment.size += written
-        segment.described.update(described)
-        self._open = summary.open
-        if summary.open is None:
-            end = Lsn(summary.end)
-            self._written = Durable(
-                end, max(end, self._written.seen_lsn), summary.commit_time, segment.id, segment.size
-            )
-
-    def _with_descriptions(
-        self, messages: list[bytes], segment: _OpenSegment
-    ) -> tuple[list[bytes], dict[bytes, RelationEntry], list[RelationEntry]]:
-        """The messages, with the descriptions before them that the segment lacks; and the block's relations."""
-        used = sorted(used_relations(messages))
-        here = {message[1:5] for message in messages if message[0] == RELATION}
-        lacking = [oid for oid in used if oid not in here and oid not in segment.described]
-        if lacking:
-            messages = [*self._descriptions.of(lacking), *messages]
-        count = len([oid for oid in used if oid in self._descriptions])
-        described = _locate(messages, segment.size + head_size(count) + 4 * len(messages))
-        places = {**segment.described, **described}
-        return messages, described, [places[oid] for oid in used if oid in places]
+        self._wrote(block, segment)
 
     def _segment(self) -> _OpenSegment:
         """The segment to write to; a new one where there is none or the last is full."""
@@ -289,7 +214,7 @@ class LogWriter:
         base = int(self._written.commit_lsn)
         last = self._last_id
         key = SegmentId(base, 0) if last is None or base > last.base else SegmentId(last.base, last.part + 1)
-        segment = _OpenSegment(key, self._storage.create(key))
+        segment = _OpenSegment(key, fd=self._storage.create(key))
         self._last_id = key
         self._segments.append(segment)
         self._new_names = True
@@ -338,19 +263,7 @@ class LogWriter:
             raise ChangeLogError(reason, code="TRK306", remedy="check the disk and the folder's permissions") from error
 
 
-def _locate(messages: list[bytes], start: int) -> dict[bytes, RelationEntry]:
-    """Where the Relation messages among `messages` will lie in the file, the last one of each relation."""
-    found = {}
-    offset = start
-    for message in messages:
-        if message[0] == RELATION:
-            oid = message[1:5]
-            found[oid] = RelationEntry(int.from_bytes(oid, "big"), len(message), offset, zlib.crc32(message))
-        offset += len(message)
-    return found
-
-
-def _lock(path: Path, seconds: float) -> int:
+def hold_lock(path: Path, seconds: float) -> int:
     """Hold the writer's lock; the file says who does."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + seconds

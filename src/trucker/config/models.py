@@ -30,6 +30,7 @@ from trucker.config.connections import (
     Text,
     Timeouts,
 )
+from trucker.config.log import LogConfig, S3Config
 from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
@@ -58,6 +59,7 @@ __all__ = [
     "ProjectFile",
     "RetryConfig",
     "RuleConfig",
+    "S3Config",
     "SparkConfig",
     "Ssl",
     "StatementTimeout",
@@ -81,16 +83,6 @@ class SparkConfig(Model):
             if not name.startswith("spark."):
                 raise refuse("the name of a Spark setting begins with spark.", remedy="write its full name")
         return value
-
-
-class LogConfig(Model):
-    """How long the change log is kept. It always keeps what a truck has yet to apply."""
-
-    keep: Seconds | None = Field(
-        default=None, ge=0, description="Keep changes this long after every truck applied them."
-    )
-    max_bytes: Bytes | None = Field(default=None, gt=0, description="Keep no more applied changes than this.")
-    segment_bytes: Bytes = Field(default=64 * MIB, ge=MIB, description="A new segment file is begun past this size.")
 
 
 class BatchConfig(Model):
@@ -316,10 +308,10 @@ class ProjectFile(Model):
     state: ProjectPath = Field(
         default=Path(".trucker"),
         validate_default=True,
-        description="The folder of local state, the change log above all.",
+        description="The folder of local state; the change log too, where log.location does not say otherwise.",
     )
     spark: SparkConfig = Field(default=SparkConfig(), description="How Spark is started.")
-    log: LogConfig = Field(default=LogConfig(), description="How the change log is kept.")
+    log: LogConfig = Field(default=LogConfig(), description="Where the change log is and how it is kept.")
     batch: BatchConfig = Field(default=BatchConfig(), description="How much a micro-batch takes.")
     heartbeat: Seconds = Field(
         default=10.0,

@@ -8,13 +8,13 @@ or on SIGTERM; both after what has been received of finished transactions is dur
 
     {"event": "connected", "start": "0/1A2B3C8"}
     {"event": "progress", "commit": …, "seen": …, "received": bytes, "beat": seconds a heartbeat took}
-    {"event": "reconnecting", "code": …, "message": …, "remedy": …, "stage": "connect" | "stream", "tries": n}
+    {"event": "reconnecting", "code": …, "message": …, "remedy": …, "stage": "log" | "connect" | "stream", "tries": n}
     {"event": "notice", "message": …}
     {"event": "failed", "code": …, "message": …, "remedy": …}      and then exit code 3
 
-Progress is told once a second at the most. When the stream is interrupted, or the log's disk is full, everything
-after the log's durable end is forgotten and asked for again, after 0.1 to 10 seconds. A small process: neither
-pyspark nor Arrow nor pydantic is loaded.
+Progress is told once a second at the most. When the stream is interrupted, the log's disk is full or its object storage
+gives no answer, everything after the log's durable end is forgotten and asked for again, after 0.1 to 10 seconds. A
+small process: neither pyspark nor Arrow nor pydantic is loaded, and a client for object storage only where it is used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from trucker.changelog.opened import Writer, open_writer
+from trucker.changelog.place import LogPlace, from_json, to_json
 from trucker.changelog.source import SourceIdentity, check_against_server, check_against_slot
-from trucker.changelog.writer import BLOCK_BYTES, LogWriter
+from trucker.changelog.writer import BLOCK_BYTES
 from trucker.engine.backoff import Backoff
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
@@ -62,24 +63,25 @@ class CaptureTask:
     conninfo: dict[str, str | int]
     slot: str
     publication: str
-    folder: Path
+    log: LogPlace
     source: SourceIdentity
     heartbeat: float
     segment_bytes: int
     primary: dict[str, str | int] | None = None
     timeout: float = 10.0
     silence: float = 60.0
+    put_every: float = 0.1
 
     def to_json(self) -> str:
         source = self.source
         identity = [source.system_identifier, source.database, source.slot, source.publication]
-        settings = [self.heartbeat, self.segment_bytes, self.primary, self.timeout, self.silence]
-        return json.dumps([self.conninfo, self.slot, self.publication, str(self.folder), identity, *settings])
+        settings = [self.heartbeat, self.segment_bytes, self.primary, self.timeout, self.silence, self.put_every]
+        return json.dumps([self.conninfo, self.slot, self.publication, to_json(self.log), identity, *settings])
 
     @classmethod
     def from_json(cls, text: str) -> CaptureTask:
-        conninfo, slot, publication, folder, identity, *settings = json.loads(text)
-        return cls(conninfo, slot, publication, Path(folder), SourceIdentity(*identity), *settings)
+        conninfo, slot, publication, log, identity, *settings = json.loads(text)
+        return cls(conninfo, slot, publication, from_json(log), SourceIdentity(*identity), *settings)
 
 
 class Capture:
@@ -104,19 +106,42 @@ class Capture:
 
     def run(self) -> None:
         """Capture until told to stop; `TruckerError` for what trying again will not cure."""
-        task = self._task
-        with LogWriter(task.folder, task.source, segment_bytes=task.segment_bytes, lock_seconds=LOCK_SECONDS) as writer:
-            if task.heartbeat > 0:
+        writer = self._open()
+        if writer is None:
+            return
+        with writer:
+            if self._task.heartbeat > 0:
                 threading.Thread(target=self._beat_on, name="heartbeat", daemon=True).start()
             while not self._stop.is_set():
                 self._once(writer)
         if self._failure is not None:
             raise self._failure
 
-    def _once(self, writer: LogWriter) -> None:
+    def _open(self) -> Writer | None:
+        """The log, once its storage gives an answer; None when it is time to stop."""
+        task = self._task
+        while not self._stop.is_set():
+            try:
+                return open_writer(
+                    task.log,
+                    task.source,
+                    segment_bytes=task.segment_bytes,
+                    put_every=task.put_every,
+                    lock_seconds=LOCK_SECONDS,
+                )
+            except TruckerError as error:
+                if not error.transient:
+                    raise
+                tell("reconnecting", **_told(error), stage="log", tries=self._backoff.tries + 1)
+                self._backoff.wait(self._stop)
+        return None
+
+    def _once(self, writer: Writer) -> None:
         """Connect and stream until that fails or it is time to stop."""
-        stage = "connect"
+        stage = "log"
         try:
+            writer.refresh()
+            stage = "connect"
             stream = self._connect()
             stage = "stream"
             try:
@@ -145,7 +170,7 @@ class Capture:
             silence=task.silence,
         )
 
-    def _begin(self, stream: ReplicationStream, writer: LogWriter) -> None:
+    def _begin(self, stream: ReplicationStream, writer: Writer) -> None:
         """Start where the log ends, once it is certain that log, slot and server belong together."""
         place = stream.inspect(self._lost)
         source = self._task.source
@@ -170,7 +195,7 @@ class Capture:
         self._in_use_since = None
         tell("connected", start=str(writer.durable.seen_lsn))
 
-    def _stream(self, stream: ReplicationStream, writer: LogWriter) -> None:
+    def _stream(self, stream: ReplicationStream, writer: Writer) -> None:
         """The loop: receive, make durable, acknowledge, wait."""
         Pump(stream, writer, self).run()
 
@@ -236,14 +261,15 @@ class Capture:
 class Pump:
     """The loop over one connection."""
 
-    def __init__(self, stream: ReplicationStream, writer: LogWriter, capture: Capture) -> None:
+    def __init__(self, stream: ReplicationStream, writer: Writer, capture: Capture) -> None:
         self._stream = stream
         self._writer = writer
         self._capture = capture
-        self._acknowledged = writer.durable.seen_lsn
+        self._acknowledged = writer.safe
         self._flushed_at = self._status_at = self._told_at = time.monotonic()
         self._seen_at = self._flushed_at - SEE_SECONDS
         self._told = writer.durable
+        self._wanted = writer.safe
 
     def run(self) -> None:
         capture, stream = self._capture, self._stream
@@ -254,9 +280,9 @@ class Pump:
             self._acknowledge(now)
             self._tell(now)
             if drained:
-                stream.wait(self._until_next(now))
-        self._writer.flush()
-        stream.acknowledge(self._writer.durable.seen_lsn)
+                stream.wait(self._until_next(now), self._writer.landing)
+        self._writer.settle()
+        stream.acknowledge(self._writer.safe)
 
     def _take(self, message: bytes) -> None:
         if message[0] == 77:  # a logical message; heartbeats have done their work by arriving
@@ -269,21 +295,23 @@ class Pump:
     def _make_durable(self, drained: bool, now: float) -> None:
         """Flush when all that has come is in hand, or much, or it is time; note idle progress once a second."""
         writer, stream = self._writer, self._stream
-        if writer.pending and (drained or writer.pending >= BLOCK_BYTES or now - self._flushed_at >= FLUSH_SECONDS):
+        before = writer.safe
+        if writer.landed or (
+            writer.pending and (drained or writer.pending >= BLOCK_BYTES or now - self._flushed_at >= FLUSH_SECONDS)
+        ):
             writer.flush()
             self._flushed_at = now
-            self._capture.flowing()
-        if (
-            drained
-            and stream.wal_end > writer.durable.seen_lsn
-            and (stream.reply_wanted or now - self._seen_at >= SEE_SECONDS)
-        ):
-            writer.see(stream.wal_end)
+        if stream.reply_wanted:
+            self._wanted = stream.wal_end
+        urgent = writer.safe < self._wanted
+        if drained and stream.wal_end > writer.safe and (urgent or now - self._seen_at >= SEE_SECONDS):
+            writer.see(stream.wal_end, urgent=urgent)
             self._seen_at = now
+        if writer.safe > before:
             self._capture.flowing()
 
     def _acknowledge(self, now: float) -> None:
-        durable, ask = self._writer.durable.seen_lsn, self._stream.listen(now)
+        durable, ask = self._writer.safe, self._stream.listen(now)
         if durable > self._acknowledged or self._stream.reply_wanted or ask or now - self._status_at >= STATUS_SECONDS:
             reach("capture.acknowledge.before")
             self._stream.acknowledge(durable, ask=ask)
@@ -306,8 +334,10 @@ class Pump:
     def _until_next(self, now: float) -> float:
         """Seconds until something is due though nothing comes."""
         due = min(self._status_at + STATUS_SECONDS, self._stream.listens_at)
-        if self._stream.wal_end > self._writer.durable.seen_lsn and not self._writer.in_transaction:
+        if self._stream.wal_end > self._writer.safe and not self._writer.in_transaction:
             due = min(due, self._seen_at + SEE_SECONDS)
+        if self._writer.due is not None:
+            due = min(due, self._writer.due)
         if self._writer.durable != self._told:
             due = min(due, self._told_at + PROGRESS_SECONDS)
         return due - now

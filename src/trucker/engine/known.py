@@ -1,20 +1,22 @@
 """How tables were when rows of them were last written: what a new shape is held against.
 
-A file in the state folder, replaced as a whole. It is written before a copy is committed and after a batch is: after a
+A file in the state folder, or beside the change log where that has a place of its own: what a start on another machine
+needs is there. It is replaced as a whole. It is written before a copy is committed and after a batch is: after a
 crash it may be older than the destination, never newer, and what was done since is found done when it is judged again.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from trucker.change import TableId
+from trucker.changelog.document import Document, FileDocument, document_beside
+from trucker.changelog.place import place_of
+from trucker.config.models import ProjectConfig
 from trucker.postgres.shape import Look
 
 FORMAT: Final = 1
@@ -62,13 +64,20 @@ class Known:
         )
 
 
+def shapes_file(config: ProjectConfig, source: str) -> Document:
+    """Where the shapes of a source's tables are kept."""
+    if config.log.location is None:
+        return FileDocument(config.state_folder / "shapes" / f"{source}.json")
+    return document_beside(place_of(config, source), "shapes.json")
+
+
 class KnownTables:
     """All trucks' tables of one source. Safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, file: Document) -> None:
+        self._file = file
         self._lock = threading.Lock()
-        self._tables = _load(path)
+        self._tables = _load(file)
 
     def get(self, truck: str, table: TableId) -> Known | None:
         return self._tables.get((truck, table))
@@ -89,25 +98,17 @@ class KnownTables:
                 for (truck, table), known in sorted(self._tables.items(), key=lambda item: item[0])
             ],
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        self._file.write(json.dumps(content, ensure_ascii=False).encode())
 
 
 def _says_the_same(stored: Known | None, known: Known) -> bool:
     return stored is not None and replace(stored, look=replace(stored.look, lsn=known.look.lsn)) == known
 
 
-def _load(path: Path) -> dict[tuple[str, TableId], Known]:
+def _load(file: Document) -> dict[tuple[str, TableId], Known]:
     """What is stored. A file of another version says nothing: shapes are then taken as they are found."""
-    try:
-        content = json.loads(path.read_bytes())
-        if content["format"] != FORMAT:
-            return {}
-        return {(row["truck"], TableId(*row["table"])): Known.from_json(row) for row in content["tables"]}
-    except FileNotFoundError:
+    found = file.read()
+    content: dict[str, Any] = json.loads(found) if found is not None else {}
+    if content.get("format") != FORMAT:
         return {}
+    return {(row["truck"], TableId(*row["table"])): Known.from_json(row) for row in content["tables"]}

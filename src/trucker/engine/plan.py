@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from trucker.change import Changes, Column, Lsn, SchemaChanges, TableId, TableSchema
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection, TruckConfig
 from trucker.config.sql_files import OUTPUT
@@ -180,7 +181,7 @@ class StreamBatch:
     `folder` where rows wait for Spark.
     """
 
-    log: Path
+    log: LogPlace
     batches: Mapping[str, Batch]
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, SchemaChanges, TableId
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
@@ -39,7 +40,7 @@ from trucker.engine.schemas import Reading, Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import do_nothing, run_part, stream_part
-from trucker.errors import ChangeLogError, EngineError, JobFailed, TruckerError
+from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, JobFailed, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.shape import Look
@@ -71,7 +72,7 @@ class SourceQuery:
         self,
         name: str,
         spark: SparkSession,
-        folder: Path,
+        log_place: LogPlace,
         destinations: Mapping[str, Destination],
         schemas: Schemas,
         recipes: Recipes,
@@ -95,7 +96,7 @@ class SourceQuery:
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
-        self._folder = folder
+        self._log = log_place
         self._destinations = destinations
         self._schemas = schemas
         self._recipes = recipes
@@ -112,7 +113,7 @@ class SourceQuery:
     def reader(self) -> LogReader:
         """This thread's reader of the change log."""
         if not hasattr(self._readers, "own"):
-            self._readers.own = LogReader(self._folder)
+            self._readers.own = LogReader(self._log)
         own: LogReader = self._readers.own
         return own
 
@@ -120,22 +121,22 @@ class SourceQuery:
 
     def start(self, checkpoint: Path, *, once: bool) -> None:
         """Start the streaming query at `main`; with `once` it takes what is durable now and ends."""
-        from trucker.engine.source import FORMAT, ChangeLogSource
+        from trucker.engine.source import log_source
 
         # A folder of its own each time: a query that has just died may not have written its last file yet.
         shutil.rmtree(checkpoint, ignore_errors=True)
         self._starts += 1
         self._once = once
         self._checkpoint = checkpoint / str(self._starts)
-        self._spark.dataSource.register(ChangeLogSource)
+        source = log_source(self._log, self.name)
+        self._spark.dataSource.register(source)
         stream = (
-            self._spark.readStream.format(FORMAT)
-            .option("folder", str(self._folder))
+            self._spark.readStream.format(source.name())
             .option("start", str(int(self.main)))
             .option("max_bytes", str(self.max_bytes))
             .load()
         )
-        name = f"trucker {self.name} ({self._folder})"  # projects may share a session, and names are unique there
+        name = f"trucker {self.name} ({self._log})"  # projects may share a session, and names are unique there
         writer = stream.writeStream.queryName(name).foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", self._checkpoint.absolute().as_uri())
         self._query = (writer.trigger(availableNow=True) if once else writer).start()
@@ -164,7 +165,9 @@ class SourceQuery:
         """What is wrong with the change log, if that is why the query ended: to start it again would not help."""
         error = self._query.exception() if self._query is not None else None
         found = re.search(r"\[(TRK3\d\d)\] (.+)(?:\n +next: (.+))?", str(error)) if error else None
-        return ChangeLogError(found[2], remedy=found[3] or "", code=found[1]) if found else None
+        if found is None or found[1] == ChangeLogUnavailable.code:
+            return None
+        return ChangeLogError(found[2], remedy=found[3] or "", code=found[1])
 
     def _on_batch(self, _: DataFrame, batch_id: int) -> None:
         end = self._end_of(batch_id)
@@ -471,7 +474,7 @@ class SourceQuery:
         parts = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
         sinks = {name: self._destinations[name].spec for name in batches}
         batch = StreamBatch(
-            self._folder,
+            self._log,
             batches,
             sinks,
             assignments,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from trucker.change import Lsn
+from trucker.changelog.place import place_of
+from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
 from trucker.engine.resolve import source_names
 from trucker.errors import ConfigError
@@ -30,7 +31,7 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None) -> list[str]:
                 lines.append(f"replication slot {slot} of {connection.name}{place}")
             if connection.publication is None:
                 lines.append(f"publication {publication} of {connection.name}")
-            lines.append(f"change log {config.state_folder / 'log' / connection.name}")
+            lines.append(f"change log {place_of(config, connection.name)}")
     return lines
 
 
@@ -62,7 +63,7 @@ def _reset_source(config: ProjectConfig, connection: PostgresConnection) -> None
             drop_slot(database, slot)
         if connection.publication is None:
             drop_publication(database, publication)
-    shutil.rmtree(config.state_folder / "log" / connection.name, ignore_errors=True)
+    delete_log(place_of(config, connection.name))
 
 
 def _sources(config: ProjectConfig) -> list[PostgresConnection]:

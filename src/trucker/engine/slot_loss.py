@@ -12,13 +12,13 @@ slot cannot even get past it.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from trucker.change import Lsn
+from trucker.changelog.place import LogPlace
+from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Truck
@@ -54,14 +54,14 @@ def is_lost(resolved: ResolvedSource, failure: TruckerError) -> bool:
 
 
 def begin_anew(
-    resolved: ResolvedSource, folder: Path, destinations: Mapping[str, Destination], states: Mapping[str, TruckState]
+    resolved: ResolvedSource, place: LogPlace, destinations: Mapping[str, Destination], states: Mapping[str, TruckState]
 ) -> dict[str, TruckState]:
     """Forget all there is of the source but its rows at the destinations; the states that are left."""
     log.warning("the slot is lost: all tables of the source are copied again", extra={"slot": resolved.slot})
     _forget(resolved.trucks, destinations, states)
     with connect(resolved.reads, application="trucker setup") as database:
         drop_slot(database, resolved.slot)
-    shutil.rmtree(folder, ignore_errors=True)
+    delete_log(place)
     return {name: state for name, state in states.items() if name not in {truck.name for truck in resolved.trucks}}
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from trucker.change import Lsn
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.failpoint import reach
 
@@ -38,25 +38,37 @@ Offset = dict[str, int]
 
 
 class ChangeLogSource(DataSource):
-    """Options: `folder`, `start` (an LSN as a number; the first batch begins after it), `max_bytes` of a batch."""
+    """Options: `start` (an LSN as a number; the first batch begins after it), `max_bytes` of a batch.
+
+    Which log it reads is part of the class (`log_source`): options are shown on Spark's pages, and the way to a log may
+    need a secret (I10).
+    """
+
+    log: LogPlace
+    called: str
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return cls.called
 
     def schema(self) -> str:
         return "lsn bigint"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         options = self.options
-        return ChangeLogReader(Path(options["folder"]), int(options["start"]), int(options["max_bytes"]))
+        return ChangeLogReader(self.log, int(options["start"]), int(options["max_bytes"]))
+
+
+def log_source(log: LogPlace, source: str) -> type[ChangeLogSource]:
+    """The data source of one source's log, under a name of its own: several may run in one session."""
+    return type("ChangeLogSource", (ChangeLogSource,), {"log": log, "called": f"{FORMAT}_{source}"})
 
 
 class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. Cheap to build and to pickle: the log is opened when it is first asked for."""
 
-    def __init__(self, folder: Path, start: int, max_bytes: int) -> None:
-        self._folder = folder
+    def __init__(self, place: LogPlace, start: int, max_bytes: int) -> None:
+        self._place = place
         self._start = start
         self._max_bytes = max_bytes
         self._until: Lsn | None = None
@@ -108,5 +120,5 @@ class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _log(self) -> LogReader:
         if self._reader is None:
-            self._reader = LogReader(self._folder)
+            self._reader = LogReader(self._place)
         return self._reader

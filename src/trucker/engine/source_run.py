@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trucker.change import Column, Lsn, TableId
 from trucker.changelog.durable import Durable
+from trucker.changelog.place import place_of, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
 from trucker.changelog.source import (
@@ -27,12 +28,13 @@ from trucker.changelog.source import (
     create_log,
     log_exists,
 )
+from trucker.changelog.storage import open_storage
 from trucker.config.models import ProjectConfig
 from trucker.engine.backoff import Backoff
 from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
-from trucker.engine.known import KnownTables
+from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import Stopped, new_slot
 from trucker.engine.query import SourceQuery
@@ -43,7 +45,7 @@ from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.engine.truck_run import Lane, TruckRun
-from trucker.errors import ChangeLogError, SourceError, TruckerError
+from trucker.errors import ChangeLogError, ChangeLogUnavailable, SourceError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
@@ -80,7 +82,8 @@ class SourceRun:
         """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start."""
         self.name = resolved.connection.name
         self.resolved = resolved
-        self.folder = config.state_folder / "log" / self.name
+        self.log = place_of(config, self.name)
+        self._storage = open_storage(self.log)
         self.runs = {truck.name: TruckRun(truck) for truck in resolved.trucks}
         self.source_lsn = Lsn(0)
         self._config = config
@@ -101,7 +104,7 @@ class SourceRun:
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier] = []
         self._spark: SparkSession | None = None
-        self._known = KnownTables(config.state_folder / "shapes" / f"{self.name}.json")
+        self._known = KnownTables(shapes_file(config, self.name))
         self._schemas = Schemas(self._describe, self._known)
         self._recipes = Recipes(
             resolved.reads,
@@ -133,7 +136,7 @@ class SourceRun:
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
-                states = begin_anew(resolved, self.folder, self._destinations, states)
+                states = begin_anew(resolved, self.log, self._destinations, states)
                 slot = None
             begin = self._check_slot(slot, identity, list(self._needed(states).values()))
             self._forget_unpublished(database, states)
@@ -149,17 +152,18 @@ class SourceRun:
                 begin = self._first.lsn
                 reach("setup.slot.after")
         reach("setup.log.before")
-        create_log(self.folder, identity, begin)
+        create_log(self.log, identity, begin)
         reach("setup.log.after")
         self._capture = CaptureSupervisor(
             CaptureSpec(
                 resolved.connection,
                 resolved.slot,
                 resolved.publication,
-                self.folder,
+                self.log,
                 identity,
                 heartbeat=self._config.heartbeat,
                 segment_bytes=self._config.log.segment_bytes,
+                put_every=self._config.log.put_every,
             )
         )
         self._capture.start()
@@ -174,10 +178,10 @@ class SourceRun:
     def _begins_anew(self, slot: SlotInfo | None, identity: SourceIdentity) -> bool:
         """Whether the slot is lost and that is no reason to stop. Only a log tells that this is the server as it was:
         not another one, and not one restored to an earlier state (I11)."""
-        if not begins_anew(self.resolved.connection) or not log_exists(self.folder):
+        if not begins_anew(self.resolved.connection) or not log_exists(self.log):
             return False
-        check_source(self.folder, identity)
-        check_against_server(LogReader(self.folder).durable(), self.source_lsn)
+        check_source(self.log, identity)
+        check_against_server(LogReader(truth_of(self.log)).durable(), self.source_lsn)
         return self._anew or slot is None or slot.lost
 
     def _await_slot(self, database: Connection) -> SlotInfo | None:
@@ -247,9 +251,9 @@ class SourceRun:
 
     def _check_slot(self, slot: SlotInfo | None, identity: SourceIdentity, positions: Sequence[Lsn]) -> Lsn:
         """Whether slot, log and destinations fit together; where a new log would begin."""
-        has_log = log_exists(self.folder)
+        has_log = log_exists(self.log)
         if has_log:
-            check_source(self.folder, identity)
+            check_source(self.log, identity)
         if slot is None:
             if has_log or positions:
                 raise SourceError(
@@ -260,15 +264,15 @@ class SourceRun:
             return Lsn(0)
         confirmed = slot.confirmed_flush_lsn or Lsn(0)
         if has_log:
-            durable = LogReader(self.folder).durable()
+            durable = LogReader(truth_of(self.log)).durable()
             check_against_slot(durable, confirmed)
             check_against_server(durable, self.source_lsn)
         behind = [lsn for lsn in positions if lsn < confirmed]
         if behind and not has_log:
             raise ChangeLogError(
-                f"the change log {self.folder} is missing, and slot {self.resolved.slot} is at"
+                f"the change log {self.log} is missing, and slot {self.resolved.slot} is at"
                 f" {confirmed}, past a truck at {min(behind)}",
-                remedy="put the folder back, or trucker reset: the tables are copied again",
+                remedy="put it back, or trucker reset: the tables are copied again",
                 code="TRK301",
             )
         return confirmed
@@ -287,7 +291,7 @@ class SourceRun:
         query = self._query = SourceQuery(
             self.name,
             spark,
-            self.folder,
+            self.log,
             self._destinations,
             self._schemas,
             self._recipes,
@@ -354,7 +358,7 @@ class SourceRun:
         for name, lsn in self._needed(states).items():
             if lsn < oldest:
                 raise ChangeLogError(
-                    f"truck {name} is at {lsn}, but the change log {self.folder} begins at {oldest}",
+                    f"truck {name} is at {lsn}, but the change log {self.log} begins at {oldest}",
                     remedy=f"trucker reset --truck {name}, then run: its tables are copied again",
                     code="TRK302",
                 )
@@ -398,7 +402,7 @@ class SourceRun:
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
-            durable=lambda: LogReader(self.folder).durable().commit_lsn,
+            durable=lambda: LogReader(self.log).durable().commit_lsn,
         )
         self._copiers.append(copier)
         self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))
@@ -500,7 +504,10 @@ class SourceRun:
         held += [lsn for copier in self._copiers if (lsn := copier.needs_from) is not None]
         if held:
             kept = self._config.log
-            prune(self.folder, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
+            try:
+                prune(self._storage, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
+            except ChangeLogUnavailable as error:
+                log.warning("applied changes are not deleted yet", extra={"source": self.name, "reason": error.message})
 
     @property
     def durable(self) -> Durable | None:

@@ -15,7 +15,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Final
 
-from trucker.changelog.durable import Durable, Watch, read_durable
+from trucker.changelog.durable import Durable
+from trucker.changelog.ends import Waiting
+from trucker.changelog.object_writer import PUT_EVERY
+from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.changelog.reader import LogReader
 from trucker.changelog.source import SourceIdentity
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
@@ -45,10 +49,18 @@ class CaptureSpec:
     connection: PostgresConnection
     slot: str
     publication: str
-    folder: Path
+    log: LogPlace
     source: SourceIdentity
     heartbeat: float = 10.0
     segment_bytes: int = SEGMENT_BYTES
+    put_every: float = PUT_EVERY
+
+    @property
+    def folder(self) -> Path:
+        """The log's folder; of objects, what this machine knows of them."""
+        found = self.log.folder if isinstance(self.log, ObjectPlace) else self.log
+        assert found is not None
+        return found
 
     @property
     def reads(self) -> PostgresConnection:
@@ -60,13 +72,14 @@ class CaptureSpec:
             reads.conninfo(**parameters(reads, application)),
             self.slot,
             self.publication,
-            self.folder,
+            self.log,
             self.source,
             self.heartbeat,
             self.segment_bytes,
             self.connection.conninfo(**parameters(self.connection, application)) if self.connection.replica else None,
             reads.timeouts.connect,
             reads.timeouts.silence,
+            self.put_every,
         )
 
 
@@ -146,12 +159,18 @@ class CaptureSupervisor:
         Returns early when `stop` is set or after `timeout` seconds; raises the failure when capture fails for good.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with Watch(self.spec.folder) as watch:
-            return self._wait_seen(lsn, stop, deadline, watch)
+        reader = LogReader(self.spec.log)
+        try:
+            with reader.watch() as watch:
+                return self._wait_seen(lsn, stop, deadline, reader, watch)
+        finally:
+            reader.close()
 
-    def _wait_seen(self, lsn: Lsn, stop: threading.Event | None, deadline: float | None, watch: Watch) -> Durable:
+    def _wait_seen(
+        self, lsn: Lsn, stop: threading.Event | None, deadline: float | None, reader: LogReader, watch: Waiting
+    ) -> Durable:
         while True:
-            durable = read_durable(self.spec.folder)
+            durable = reader.durable()
             if durable.seen_lsn >= lsn or (stop is not None and stop.is_set()):
                 return durable
             if self._failure is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchema
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
 from trucker.config.sql_files import ON_SPARK
@@ -53,9 +54,9 @@ class Shown:
     rows: tuple[tuple[str | None, ...], ...]
 
 
-def recent(folder: Path, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+def recent(log: LogPlace, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
     """The last changes of these tables in the change log: whole transactions, at least `most` changes if there are."""
-    reader = LogReader(folder)
+    reader = LogReader(log)
     keys = {table: schema.key for table, schema in tables.items()}
     found: dict[TableId, list[Changes]] = {}
     count = 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from trucker.change import Changes, Frames, Lsn, TableId
+from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.source import log_exists
 from trucker.config.patterns import select_tables
@@ -22,18 +22,17 @@ BATCH_BYTES = 4 << 20
 
 
 def peek(
-    logs: Path, patterns: Mapping[str, Sequence[str]], *, limit: int | None = None, follow: bool = False
+    logs: Mapping[str, tuple[LogPlace, Sequence[str]]], *, limit: int | None = None, follow: bool = False
 ) -> Iterator[str]:
     """The lines of the sources' changes that the patterns choose: the last `limit` (all without), then with `follow`
     those to come. Reads beside a running project, and needs neither Spark nor the source."""
     readers = []
-    for source in patterns:
-        folder = logs / source
-        if not log_exists(folder):
+    for source, (place, patterns) in logs.items():
+        if not log_exists(place):
             raise ChangeLogError(
                 f"there is no change log of {source} yet", remedy="trucker run writes one", code="TRK308"
             )
-        readers.append((LogReader(folder), patterns[source]))
+        readers.append((LogReader(place), patterns))
     return _lines(readers, limit, follow=follow)
 
 

@@ -263,16 +263,17 @@ class ReplicationStream:
         except psycopg.OperationalError as error:
             raise lost(error) from None
 
-    def wait(self, timeout: float) -> None:
-        """Sleep until something has come, `wake` is readable or the time is over."""
+    def wait(self, timeout: float, also: int = -1) -> None:
+        """Sleep until something has come, `wake` or the descriptor `also` is readable or the time is over."""
         poll = select.poll()
         try:
             pending = self._pgconn.flush()
             poll.register(self._pgconn.socket, select.POLLIN | (select.POLLOUT if pending else 0))
         except psycopg.OperationalError as error:
             raise lost(error) from None
-        if self._wake >= 0:
-            poll.register(self._wake, select.POLLIN)
+        for other in (self._wake, also):
+            if other >= 0:
+                poll.register(other, select.POLLIN)
         poll.poll(max(timeout, 0.0) * 1000)
 
     def close(self) -> None:

@@ -201,7 +201,7 @@ def test_the_slot_of_another_database(modern: Source) -> None:
 def test_another_server_behind_the_same_name(modern: Source, tmp_path: Path) -> None:
     other = replace(modern.spec.source, system_identifier="1")
     create_log(tmp_path / "other", other, modern.start)
-    spec = replace(modern.spec, folder=tmp_path / "other", source=other)
+    spec = replace(modern.spec, log=tmp_path / "other", source=other)
     assert "another server" in str(refused(replace(modern, spec=spec)))
 
 
@@ -215,11 +215,11 @@ def test_a_log_that_is_behind_the_slot(modern: Source, tmp_path: Path) -> None:
 
 def test_a_log_that_is_ahead_of_the_server(modern: Source, tmp_path: Path) -> None:
     create_log(tmp_path / "ahead", modern.spec.source, Lsn(modern.lsn() + (1 << 40)))
-    assert "ahead of the server" in str(refused(replace(modern, spec=replace(modern.spec, folder=tmp_path / "ahead"))))
+    assert "ahead of the server" in str(refused(replace(modern, spec=replace(modern.spec, log=tmp_path / "ahead"))))
 
 
 def test_a_missing_log(modern: Source, tmp_path: Path) -> None:
-    failure = refused(replace(modern, spec=replace(modern.spec, folder=tmp_path / "nowhere")))
+    failure = refused(replace(modern, spec=replace(modern.spec, log=tmp_path / "nowhere")))
     assert isinstance(failure, ChangeLogError)
     assert "there is no change log" in str(failure)
 
@@ -233,7 +233,7 @@ def test_a_wrong_password_never_shows(modern: Source) -> None:
 
 def test_a_slot_in_use_says_by_whom_and_waits(modern: Source, tmp_path: Path) -> None:
     create_log(tmp_path / "second", modern.spec.source, modern.start)
-    other = replace(modern.spec, folder=tmp_path / "second")
+    other = replace(modern.spec, log=tmp_path / "second")
     with capturing(modern.spec) as first, capturing(other, connected=False) as second:
         wait_until(lambda: second.state is CaptureState.RECONNECTING)
         assert f'application "trucker capture {modern.slot}"' in (second.trouble or "")

@@ -262,7 +262,7 @@ def test_reading_beside_renaming_and_pruning(folder: Path) -> None:
             end = reader.next_end(position, 1000)
             seen += sum(split_count(reader, position, end))
             position = end
-            prune(folder, position)
+            prune(Folder(folder), position)
         thread.join()
         assert seen == count
         assert reader.oldest() == position
@@ -373,13 +373,13 @@ def test_small_blocks_are_read_together(folder: Path, reader: LogReader) -> None
 def test_only_what_every_truck_has_applied_goes(folder: Path, reader: LogReader) -> None:
     with LogWriter(folder, SOURCE, segment_bytes=1) as writer:
         write(writer, [2000, 3000, 4000])
-        assert prune(folder, Lsn(2007)) == 0
-        assert prune(folder, Lsn(3007)) == 1
+        assert prune(Folder(folder), Lsn(2007)) == 0
+        assert prune(Folder(folder), Lsn(3007)) == 1
         assert reader.oldest() == 2008
         with pytest.raises(ChangeLogError, match="position 0/7D0 cannot be served any more"):
             reader.next_end(Lsn(2000), 1)
         assert reader.next_end(Lsn(2008), 1) == 3008
-        assert prune(folder, Lsn(9999)) == 2
+        assert prune(Folder(folder), Lsn(9999)) == 2
         assert reader.oldest() == 4008
         write(writer, [5000])
         assert reader.next_end(Lsn(4008), 1) == 5008
@@ -390,11 +390,11 @@ def test_a_transaction_over_several_segments_goes_as_a_whole(folder: Path, reade
         write(writer, [2000], rows=30)
         write(writer, [3000])
         parts = len(names(folder))
-        assert prune(folder, Lsn(2007)) == 0
+        assert prune(Folder(folder), Lsn(2007)) == 0
         # As a crash in the middle of pruning would leave it.
         (folder / names(folder)[0]).unlink()
         assert reader.oldest() == 2001
-        assert prune(folder, Lsn(2008)) == parts - 2
+        assert prune(Folder(folder), Lsn(2008)) == parts - 2
         assert reader.next_end(Lsn(2008), 1) == 3008
 
 
@@ -406,12 +406,12 @@ def test_applied_history_is_kept_by_age_and_size(folder: Path) -> None:
     for segment in segments[:4]:
         os.utime(folder / segment.name, (0, 0))
     everything_applied = Lsn(9999)
-    assert prune(folder, Lsn(2028), keep_seconds=3600) == 3
-    assert prune(folder, everything_applied, keep_seconds=3600) == 1
-    assert prune(folder, everything_applied, keep_seconds=3600, max_bytes=5 * size) == 1
-    assert prune(folder, everything_applied, max_bytes=3 * size) == 2
-    assert prune(folder, everything_applied, max_bytes=3 * size) == 0
-    assert prune(folder, everything_applied) == 3
+    assert prune(Folder(folder), Lsn(2028), keep_seconds=3600) == 3
+    assert prune(Folder(folder), everything_applied, keep_seconds=3600) == 1
+    assert prune(Folder(folder), everything_applied, keep_seconds=3600, max_bytes=5 * size) == 1
+    assert prune(Folder(folder), everything_applied, max_bytes=3 * size) == 2
+    assert prune(Folder(folder), everything_applied, max_bytes=3 * size) == 0
+    assert prune(Folder(folder), everything_applied) == 3
 
 
 # -- failures -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,17 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fixtures.log_stores import FILES, OBJECTS, LogStore, forget_machine
 from fixtures.wal import SOURCE, Transaction, everything, follow, insert, kind, relation, truncate
 from trucker.changelog.durable import read_durable
+from trucker.changelog.opened import Writer
+from trucker.changelog.place import LogPlace, truth_of
 from trucker.changelog.reader import LogReader
-from trucker.changelog.source import create_log
 from trucker.changelog.writer import LogWriter
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
 
 START = Lsn(0x1000)
-# Where a sync costs nothing: hundreds of logs are written here.
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+STORES = pytest.mark.parametrize("store", [FILES, OBJECTS], ids=lambda store: store.name)
 SMALL = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -87,7 +87,9 @@ class Source:
                 yield transaction, text
 
 
-def check(folder: Path, expected: list[Transaction], shapes: dict[int, list[bytes]], max_bytes: int = 1 << 30) -> None:
+def check(
+    folder: LogPlace, expected: list[Transaction], shapes: dict[int, list[bytes]], max_bytes: int = 1 << 30
+) -> None:
     found = everything(folder, START, max_bytes)
     assert list(found) == [t.commit_lsn for t in expected]
     for transaction in expected:
@@ -97,9 +99,8 @@ def check(folder: Path, expected: list[Transaction], shapes: dict[int, list[byte
 
 @contextlib.contextmanager
 def new_log() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as root:
-        folder = Path(root) / "log"
-        create_log(folder, SOURCE, START)
+    with FILES.new_log(START) as folder:
+        assert isinstance(folder, Path)
         yield folder
 
 
@@ -113,66 +114,74 @@ def named_or_nothing(folder: Path) -> Iterator[None]:
             raise
 
 
-def writer_for(folder: Path, data: st.DataObject) -> LogWriter:
-    return LogWriter(
-        folder,
-        SOURCE,
-        segment_bytes=data.draw(st.sampled_from([300, 1000, 100_000])),
-        block_bytes=data.draw(st.sampled_from([60, 200, 100_000])),
+def any_writer(store: LogStore, place: LogPlace, data: st.DataObject) -> Writer:
+    return store.writer(
+        place, data.draw(st.sampled_from([300, 1000, 100_000])), data.draw(st.sampled_from([60, 200, 100_000]))
     )
 
 
+def writer_for(folder: Path, data: st.DataObject) -> LogWriter:
+    writer = any_writer(FILES, folder, data)
+    assert isinstance(writer, LogWriter)
+    return writer
+
+
+@STORES
 @SMALL
-@given(histories(), st.data())
+@given(history=histories(), data=st.data())
 def test_each_transaction_once_through_flushes_rollbacks_and_crashes(
-    history: list[Transaction], data: st.DataObject
+    store: LogStore, history: list[Transaction], data: st.DataObject
 ) -> None:
     """I1, I2, I4: the source sends from the durable end on after every interruption; nothing is lost or doubled."""
     source, shapes = Source(history), shapes_of(history)
-    with new_log() as folder:
+    with store.new_log(START) as place:
         interruptions = data.draw(st.integers(0, 4))
-        writer = writer_for(folder, data)
+        writer = any_writer(store, place, data)
         while True:
             for transaction, text in source.messages(writer.durable.seen_lsn):
                 writer.append(text)
                 event = data.draw(st.integers(0, 12))
                 if event == 0:
-                    durable = writer.flush()
+                    durable = writer.settle()
                     done = [t for t in history if t.end_lsn <= durable.commit_lsn]
                     assert transaction.end_lsn > durable.commit_lsn or text[:1] == b"C"
-                    check(folder, done, shapes)
+                    check(place, done, shapes)
                 elif event == 1 and interruptions:
                     interruptions -= 1
                     writer.rollback()
+                    writer.refresh()
                     break
                 elif event == 2 and interruptions:
                     interruptions -= 1
                     writer.close()
-                    writer = writer_for(folder, data)
+                    forget_machine(place)
+                    writer = any_writer(store, place, data)
                     break
             else:
                 break
         with writer:
-            writer.flush()
-            assert writer.durable.commit_lsn == history[-1].end_lsn
-        check(folder, history, shapes, data.draw(st.sampled_from([1, 500, 1 << 30])))
+            writer.settle()
+            assert writer.durable.commit_lsn == writer.safe == history[-1].end_lsn
+        check(place, history, shapes, data.draw(st.sampled_from([1, 500, 1 << 30])))
+        check(truth_of(place), history, shapes)
 
 
+@STORES
 @SMALL
-@given(histories(), st.data())
+@given(history=histories(), data=st.data())
 def test_any_two_positions_cut_out_exactly_the_transactions_between(
-    history: list[Transaction], data: st.DataObject
+    store: LogStore, history: list[Transaction], data: st.DataObject
 ) -> None:
-    with new_log() as folder, writer_for(folder, data) as writer:
+    with store.new_log(START) as place, any_writer(store, place, data) as writer:
         for _, text in Source(history).messages(START):
             writer.append(text)
             if text[:1] == b"C" and data.draw(st.booleans()):
-                writer.flush()
-        writer.flush()
+                writer.settle()
+        writer.settle()
         top = history[-1].end_lsn
         start = Lsn(data.draw(st.integers(START, top)))
         end = Lsn(data.draw(st.integers(start, top + 10)))
-        reader = LogReader(folder)
+        reader = LogReader(place)
         found = follow([reader.read(ref) for ref in reader.blocks(start, end)])
         wanted = [t.commit_lsn for t in history if start <= t.commit_lsn < end]
         assert [lsn for lsn in found if lsn >= start] == wanted

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trucker.change import Column, Lsn, TableId
+from trucker.changelog.document import FileDocument
 from trucker.engine.known import Known, KnownTables
 from trucker.postgres.shape import Look, SeenColumn
 
@@ -29,16 +30,16 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_many_tables_are_written_at_once(tmp_path: Path, writes: list[int]) -> None:
     """A hundred tables that all have news in one batch must not hold up the stream a hundred times."""
-    tables = KnownTables(tmp_path / "shapes.json")
+    tables = KnownTables(FileDocument(tmp_path / "shapes.json"))
     all_of_them = {("truck", TableId("public", f"t{n}")): known(n) for n in range(100)}
     tables.put(all_of_them)
     assert len(writes) == 1
-    again = KnownTables(tmp_path / "shapes.json")
+    again = KnownTables(FileDocument(tmp_path / "shapes.json"))
     assert all(again.get(*slot) == each for slot, each in all_of_them.items())
 
 
 def test_a_look_that_is_only_newer_is_not_written(tmp_path: Path, writes: list[int]) -> None:
-    tables, slot = KnownTables(tmp_path / "shapes.json"), ("truck", TableId("public", "t1"))
+    tables, slot = KnownTables(FileDocument(tmp_path / "shapes.json")), ("truck", TableId("public", "t1"))
     tables.put({slot: known(1)})
     tables.put({slot: known(1, lsn=99)})
     tables.put({})

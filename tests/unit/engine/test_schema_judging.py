@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
+from trucker.changelog.document import FileDocument
 from trucker.engine.known import Known, KnownTables
 from trucker.engine.plan import Table
 from trucker.engine.schemas import Described, Reading, Schemas, copied
@@ -47,7 +48,7 @@ def read(
     known: Known | None = None,
     own: bool = False,
 ) -> Reading:
-    tables = KnownTables(folder / "shapes.json")
+    tables = KnownTables(FileDocument(folder / "shapes.json"))
     tables.put({("truck", T): known or Known(BEFORE, frozenset({1, 2}))})
     schemas = Schemas(lambda *_: Described(now, {}), tables)
     table = table or Table(T, T, ("id",), key_numbers=(1,))

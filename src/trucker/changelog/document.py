@@ -1,0 +1,67 @@
+"""A small document that is replaced as a whole, in a file or in an object."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trucker.changelog.place import LogPlace, ObjectPlace
+
+
+class Document(Protocol):
+    """Read whole, written whole; durable when `write` returns."""
+
+    def read(self) -> bytes | None:
+        """None where it is not there."""
+
+    def write(self, content: bytes) -> None: ...
+
+
+def document_beside(place: LogPlace, name: str) -> Document:
+    """A document beside a log, which goes where the log goes."""
+    return ObjectDocument(place, name) if isinstance(place, ObjectPlace) else FileDocument(place / name)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDocument:
+    """In a file."""
+
+    path: Path
+
+    def read(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, content: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDocument:
+    """In an object."""
+
+    place: ObjectPlace
+    name: str
+
+    def read(self) -> bytes | None:
+        from trucker.changelog.bucket import Bucket
+
+        try:
+            return Bucket(self.place).get(self.name)
+        except FileNotFoundError:
+            return None
+
+    def write(self, content: bytes) -> None:
+        from trucker.changelog.bucket import Bucket
+
+        Bucket(self.place).put(self.name, content)

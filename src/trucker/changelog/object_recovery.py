@@ -1,0 +1,89 @@
+"""Where a log of objects ends, told by the objects alone.
+
+Nothing is put right: an object is there whole or not at all, and what the chain ends with that was never finished is
+passed over by the next object (`objects`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trucker.changelog.block import Head
+from trucker.changelog.bucket import Bucket, Entry
+from trucker.changelog.durable import Durable
+from trucker.changelog.objects import Chain, ObjectContent, object_name, of_log, seen_until
+from trucker.changelog.place import ObjectPlace
+from trucker.changelog.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.segment import Segment
+from trucker.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a log begins, as its source.json says."""
+
+    lsn: Lsn
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How far a log goes, and the number of the next object. `seen` are the marks there are, by name."""
+
+    durable: Durable
+    number: int
+    seen: tuple[str, ...]
+
+
+def end_of(place: ObjectPlace, bucket: Bucket, start: Start) -> End:
+    """List the log and look at its newest object, every checksum checked."""
+    entries = bucket.list()
+    segments = Chain(of_log(entries, start.first)).segments
+    seen = Lsn(max(start.lsn, seen_until(entries, start.first)))
+    marks = tuple(entry.name for entry in entries if entry.name.endswith(".seen"))
+    if not segments:
+        return End(Durable(start.lsn, seen), start.first, marks)
+    number = segments[-1].id.part + 1
+    complete, head = _last_complete(place, bucket, segments)
+    if complete is None:
+        base = Lsn(segments[-1].id.base)
+        return End(Durable(base, max(base, seen)), number, marks)
+    end = Lsn(head.end)
+    return End(Durable(end, max(end, seen), head.commit_time, complete.id, complete.bytes), number, marks)
+
+
+def _last_complete(
+    place: ObjectPlace, bucket: Bucket, segments: list[Segment]
+) -> tuple[Segment, Head] | tuple[None, Head]:
+    """The newest object at whose end no transaction is open, and the last head in it.
+
+    If the newest is not, it is the one before all those that have the same base: a transaction that does not fit into
+    an object begins one.
+    """
+    newest = segments[-1]
+    head = _last_head(place, bucket, newest)
+    if not head.ends_open:
+        return newest, head
+    before = [segment for segment in segments if segment.id.base < newest.id.base]
+    if not before:
+        return None, head
+    return before[-1], _last_head(place, bucket, before[-1])
+
+
+def _last_head(place: ObjectPlace, bucket: Bucket, segment: Segment) -> Head:
+    name = object_name(segment.id)
+    content = ObjectContent(bucket, name)
+    found = None
+    try:
+        for _, head in heads(content, 0, segment.bytes, bodies=True):
+            found = head
+    except DamagedBlockError as damage:
+        raise damaged(place.sibling(name), damage.offset, str(damage)) from None
+    if found is None:
+        raise damaged(place.sibling(name), 0, "it is empty")
+    return found
+
+
+def leftover(entries: list[Entry]) -> int:
+    """A number above all there is, whatever log it is of: where nothing is in the way of a new one."""
+    return max((int(entry.name[:16], 16) for entry in of_log(entries, 0)), default=-1) + 1

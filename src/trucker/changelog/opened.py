@@ -1,0 +1,26 @@
+"""The writer a place needs."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from trucker.changelog.object_writer import PUT_EVERY, ObjectWriter
+from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.changelog.source import SourceIdentity
+from trucker.changelog.writer import SEGMENT_BYTES, LogWriter
+
+Writer: TypeAlias = LogWriter | ObjectWriter
+
+
+def open_writer(
+    place: LogPlace,
+    source: SourceIdentity,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    put_every: float = PUT_EVERY,
+    lock_seconds: float = 0.0,
+) -> Writer:
+    """Open the log of a source for writing; `segment_bytes` is for a folder, `put_every` for objects."""
+    if isinstance(place, ObjectPlace):
+        return ObjectWriter(place, source, put_every=put_every, lock_seconds=lock_seconds)
+    return LogWriter(place, source, segment_bytes=segment_bytes, lock_seconds=lock_seconds)

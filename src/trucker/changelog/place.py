@@ -1,0 +1,80 @@
+"""Where a change log is: a folder, or objects in a bucket.
+
+A folder is its `Path` and needs no class of its own. Objects are an `ObjectPlace`; capture, the driver and every
+executor get it and make what they need of it. Nothing here loads a client for object storage, or the configuration:
+capture is a small process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from trucker.config.models import ProjectConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """A log of objects below `uri`.
+
+    `folder` is a local folder of the machine where capture and the driver run: there they tell each other how far the
+    log goes, and keep copies of its newest objects. It holds nothing that is needed after a restart. None for those
+    who look from elsewhere, and for whoever wants to know what is really there. `access` has the client's settings,
+    secrets as `SecretStr` or as text; it is never shown.
+    """
+
+    uri: str
+    folder: Path | None = None
+    access: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def elsewhere(self) -> ObjectPlace:
+        """The same log, looked at without what this machine knows of it."""
+        return replace(self, folder=None)
+
+    def revealed(self) -> dict[str, str]:
+        """The client's settings, secrets as text."""
+        return {key: getattr(value, "get_secret_value", lambda v=value: v)() for key, value in self.access.items()}
+
+    def sibling(self, name: str) -> str:
+        """The URI of something beside the log's own objects."""
+        return f"{self.uri}/{name}"
+
+
+LogPlace: TypeAlias = Path | ObjectPlace
+
+
+def place_of(config: ProjectConfig, source: str) -> LogPlace:
+    """Where the log of a source is."""
+    local = config.state_folder / "log" / source
+    location = config.log.location
+    if location is None:
+        return local
+    if isinstance(location, Path):
+        return location / source
+    access = config.log.s3.access() if config.log.s3 is not None else {}
+    return ObjectPlace(f"{location.rstrip('/')}/{source}", local, access)
+
+
+def truth_of(place: LogPlace) -> LogPlace:
+    """The place, for those who want to know what is really there rather than what this machine was told."""
+    return place.elsewhere() if isinstance(place, ObjectPlace) else place
+
+
+def to_json(place: LogPlace) -> Sequence[Any]:
+    """For the capture process, which gets it through a pipe."""
+    if isinstance(place, Path):
+        return [str(place)]
+    return [place.uri, str(place.folder) if place.folder else None, place.revealed()]
+
+
+def from_json(raw: Sequence[Any]) -> LogPlace:
+    if len(raw) == 1:
+        return Path(raw[0])
+    uri, folder, access = raw
+    return ObjectPlace(uri, Path(folder) if folder else None, access)

@@ -1,0 +1,28 @@
+"""The storage a place needs, opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trucker.changelog.durable import Durable
+from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.changelog.segment import Folder, Segment, Storage, check_chain, check_reaches
+
+
+def open_storage(place: LogPlace) -> Storage:
+    """Cheap: nothing is asked for before it is needed."""
+    if isinstance(place, ObjectPlace):
+        from trucker.changelog.objects import Objects
+
+        return Objects(place)
+    return Folder(place)
+
+
+def check_whole(place: LogPlace, segments: Sequence[Segment], durable: Durable) -> None:
+    """Refuse a log with a segment missing in the middle, or at its end.
+
+    Objects before a missing one are none of the log's (`objects`), so there the end alone is to be looked at.
+    """
+    if not isinstance(place, ObjectPlace):
+        check_chain(place, segments)
+    check_reaches(place, segments, durable.segment if durable.offset else None)

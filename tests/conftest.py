@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures.tls",
     "fixtures.campaign",
     "fixtures.examples",
+    "fixtures.object_storage",
 ]
 
 

@@ -17,41 +17,12 @@ import psycopg
 import pytest
 
 from fixtures.capture import Source, all_captured, capturing, inserted, prepare
+from fixtures.load import Load
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.changelog.durable import read_durable
 from trucker.engine.supervisor import CaptureState, CaptureSupervisor
 from trucker.testing.server import Server
-
-
-class Load:
-    """Transactions of all sizes, one after the other, until stopped; remembers what was committed."""
-
-    def __init__(self, database: Database) -> None:
-        self.committed: list[list[str]] = []
-        self._database = database
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load")
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number, random_ = 0, random.Random(4711)
-        with self._database.connect() as connection:
-            while not self._stop.is_set():
-                count = random_.choice([1, 1, 1, 3, 20, 3000])
-                connection.execute(
-                    "insert into t select g, repeat('x', 300) from generate_series(%s::int, %s) g",
-                    [number, number + count - 1],
-                )
-                self.committed.append([str(row) for row in range(number, number + count)])
-                number += count
 
 
 @pytest.fixture

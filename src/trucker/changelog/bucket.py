@@ -21,7 +21,7 @@ from trucker.errors import ChangeLogError, ChangeLogUnavailable
 REQUEST_SECONDS: Final = 20.0
 CONNECT_SECONDS: Final = 5.0
 # As long as an object may take in all; a server that cannot be reached for longer is told of.
-PUT_SECONDS: Final = 15.0
+PUT_SECONDS: Final = 5.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")

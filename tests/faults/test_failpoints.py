@@ -24,15 +24,17 @@ from fixtures.strikes import Strikes
 from fixtures.tally import Tally
 from fixtures.waiting import wait_until
 from trucker.failpoint import POINTS
+from trucker.testing.object_storage import ObjectStorage
 
 # Of a first copy that is large, which this load is not: `test_copy_kills` has them.
-LARGE = [point for point in POINTS if point.startswith("worker.finish.")]
-# Those that only the first start passes, in the order in which it does: a start that dies there is followed by another.
-FIRST = [point for point in POINTS if point.startswith(("setup.", "copy."))]
-# The process that passes it is started again by those that are left: several may strike in one run.
-SURVIVED = [p for p in POINTS if p.startswith(("capture.", "worker.stage.")) or p == "batch.offset.before"]
-# The driver's own: the project must be started again.
-FATAL = [point for point in POINTS if point not in (*FIRST, *SURVIVED, *LARGE)]
+LARGE = ("worker.finish.",)
+# What only one kind of storage for the change log comes by.
+OF_OBJECTS = ("capture.put.",)
+# What a campaign that is under way does not come by.
+PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE)
+OF_FILES = ("capture.write.", "capture.fsync.", "capture.seal.")
+# In how many places a point is: each sink has its own, and each kind of storage.
+PLACES = {"sink.": 3, "capture.publish.": 2, "log.prune.": 2}
 
 
 # With every fact that the lines have.
@@ -50,13 +52,18 @@ def _dealt(points: Sequence[str], hands: int) -> Iterator[list[str]]:
         yield list(points[hand::hands])
 
 
-@pytest.mark.timeout(1200)
-def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
-    """Every failpoint there is, once; the load goes on. Capture dies at its own while the driver comes up anyway."""
+def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]) -> None:
+    """Every one of the points, once; the load goes on. Capture dies at its own while the driver comes up anyway."""
+    # Those that only the first start passes, in its order: a start that dies there is followed by another.
+    first = [point for point in points if point.startswith(("setup.", "copy."))]
+    # The process that passes it is started again by those that are left: several may strike in one run.
+    survived = [p for p in points if p.startswith(("capture.", "worker.")) or p == "batch.offset.before"]
+    # The driver's own: the project must be started again.
+    fatal = [point for point in points if point not in (*first, *survived)]
     dice = random.Random(campaign.seed)
     strikes = Strikes(tmp_path / "strikes", dice)
-    survived, fatal = dice.sample(SURVIVED, len(SURVIVED)), dice.sample(FATAL, len(FATAL))
-    for point in FIRST:
+    survived, fatal = dice.sample(survived, len(survived)), dice.sample(fatal, len(fatal))
+    for point in first:
         _die(campaign.start(failpoints=strikes.arm([point], 1)), point)
     for point, others in zip(fatal, _dealt(survived, len(fatal)), strict=True):
         faults = f"{strikes.arm([point], 3)}; {strikes.arm(others, 4)}"
@@ -65,21 +72,37 @@ def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
 
     def all_struck() -> bool:
         assert running.process.poll() is None, running.output()
-        return not strikes.left([*FIRST, *SURVIVED, *FATAL])
+        return not strikes.left(points)
 
     try:
         wait_until(all_struck, 300, 0.1)
     except AssertionError:
-        pytest.fail(f"never reached: {strikes.left([*FIRST, *SURVIVED, *FATAL])}\n{running.output()}")
+        pytest.fail(f"never reached: {strikes.left(points)}\n{running.output()}")
     campaign.equal(running)
 
 
+@pytest.mark.timeout(1200)
+def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
+    _strike_everywhere(campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_OBJECTS, *LARGE))])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_killed_at_every_boundary_of_a_log_of_objects(
+    campaign: Campaign, tmp_path: Path, shared_storage: ObjectStorage, bucket: str
+) -> None:
+    campaign.project.config["log"] = {"location": bucket, "s3": shared_storage.s3}
+    campaign.project.save()
+    _strike_everywhere(campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_FILES, *LARGE))])
+
+
 def test_every_point_is_in_the_code_once() -> None:
-    """A point that nothing reaches would never strike; the sinks each have their own place for theirs."""
+    """A point that nothing reaches would never strike; some have their place in several kinds of a thing."""
     source = Path(trucker.__file__).parent
     found = [name for path in source.rglob("*.py") for name in re.findall(r'reach\("([^"]+)"\)', path.read_text())]
     assert set(found) == set(POINTS)
-    assert all(found.count(point) == (3 if point.startswith("sink.") else 1) for point in POINTS)
+    for point in POINTS:
+        assert found.count(point) == next((count for start, count in PLACES.items() if point.startswith(start)), 1)
 
 
 @pytest.mark.soak
@@ -97,7 +120,7 @@ def test_the_long_campaign(campaign: Campaign, tmp_path: Path, tally: Tally) -> 
             tally[_strike(campaign, running, dice)] += 1
             if not _survives(running):
                 tally.update(f"killed at {point}" for point in strikes.forget())
-                points = dice.sample([*SURVIVED, *FATAL], dice.randrange(6))
+                points = dice.sample([p for p in POINTS if not p.startswith(PASSED)], dice.randrange(6))
                 running = campaign.start(*LOG, failpoints=strikes.arm(points, 30))
                 tally["started"] += 1
         running.close()

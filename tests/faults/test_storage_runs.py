@@ -108,7 +108,7 @@ def test_the_storage_goes_and_comes_back_under_a_run(
     trucker.wait_streaming(120)
     with Load(tables):
         own_storage.kill()
-        wait_until(lambda: "TRK310" in trucker.output(), timeout=60)
+        wait_until(lambda: (truck := trucker.truck()) and "TRK310" in (truck.error or ""), timeout=90)
         own_storage.start()
     wait_until(lambda: equal(tables, destination), timeout=120, interval=0.2)
     assert trucker.stop() == 0

@@ -7,13 +7,8 @@ the end; and what it leaves and says is searched.
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 import shutil
-import socket
-import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -25,24 +20,12 @@ from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres, run_cli
 from fixtures.proxy import Proxy
+from fixtures.searching import Mark, Searching, free_port, page
 from fixtures.tls import Authority
 from fixtures.waiting import wait_until
 from trucker.observe.status import TruckPhase
 
 pytestmark = pytest.mark.spark
-
-NASTY = "%25 & ? @ / # : ' \" \\ ž"
-
-
-class Mark:
-    """A password with a part that is found in whatever way it is written."""
-
-    def __init__(self) -> None:
-        self.core = f"s3kr1t{secrets.token_hex(8)}"
-        self.password = f"{NASTY}{self.core}"
-
-    def is_in(self, text: str | bytes) -> bool:
-        return self.core.encode() in (text.encode() if isinstance(text, str) else text)
 
 
 @pytest.fixture
@@ -105,7 +88,7 @@ def secret_project(
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": (tmp_path / "events").as_uri(),
             "spark.ui.enabled": "true",
-            "spark.ui.port": str(_free_port()),
+            "spark.ui.port": str(free_port()),
         }
     }
     database.execute(
@@ -113,44 +96,6 @@ def secret_project(
         "insert into item select i, 'v' from generate_series(1, 2000) i",
     )
     return project.save().truck("copy", ["public.*"], {"connection": "replica"})
-
-
-class Searching:
-    """Looks into every file that turns up below some folders, again and again: most live for a moment only."""
-
-    def __init__(self, marks: tuple[Mark, Mark], *folders: Path) -> None:
-        self.found: set[str] = set()
-        self.seen = 0
-        self.folders = list(folders)
-        self._marks = marks
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="searching", daemon=True)
-        self._thread.start()
-
-    def look(self) -> None:
-        for file in self._files():
-            try:
-                content = file.read_bytes() if file.is_file() else b""
-            except OSError:
-                continue
-            self.seen += 1
-            self.found |= {str(file) for mark in self._marks if mark.is_in(content)}
-
-    def _files(self) -> Iterator[Path]:
-        """By os.walk, which does not mind folders that go while it looks."""
-        for folder in self.folders:
-            for place, _, names in os.walk(folder):
-                yield from (Path(place, name) for name in names)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.005):
-            self.look()
-
-    def close(self) -> set[str]:
-        self._stop.set()
-        self._thread.join()
-        self.look()
-        return self.found
 
 
 def test_it_is_nowhere(
@@ -213,19 +158,7 @@ def _scratch(trucker: TruckerProcess) -> Path:
 def _pages(project: ProjectFolder) -> Iterator[str]:
     """Every page of Spark's UI."""
     site = f"http://127.0.0.1:{project.config['spark']['settings']['spark.ui.port']}"
-    (application,) = json.loads(_page(f"{site}/api/v1/applications"))
+    (application,) = json.loads(page(f"{site}/api/v1/applications"))
     api = f"api/v1/applications/{application['id']}"
     for name in ("jobs/", "stages/", "environment/", "executors/", *(f"{api}/{x}" for x in ("environment", "jobs"))):
-        yield _page(f"{site}/{name}")
-
-
-def _page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
-        return str(answer.read().decode())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        yield page(f"{site}/{name}")

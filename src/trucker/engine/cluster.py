@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import failpoint
 from trucker.engine import task
+from trucker.engine.interpreter import WORKERS
 from trucker.engine.java import cache_folder
 from trucker.engine.shipped import shipped
 from trucker.errors import EngineError, TruckerError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("trucker.cluster")
@@ -55,26 +57,23 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def settings(state: Path, cache: Path, asked: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What a session on a cluster is started with; `asked` is the user's, `environment` what Python workers get.
-
-    The user's settings win where there is one value. Lists have both.
-    """
+def settings(state: Path, cache: Path, asked: Mapping[str, str]) -> dict[str, str]:
+    """What a session on a cluster is started with; `asked` is the user's, which wins. Lists have both."""
     package = shipped(cache)
     mark = state / "cluster.mark"
     mark.touch()
     return {
         MARK: str(mark),
-        **_executor_environment(package, asked, environment),
+        **_executor_environment(package, asked),
         **{name: _absolute(asked[name]) for name in _LISTS if name in asked},
         "spark.files": ",".join(filter(None, [_absolute(asked.get("spark.files", "")), package.as_uri()])),
         "spark.executor.extraJavaOptions": " ".join([*_EXECUTOR_JVM, *_logging(state), *_asked_jvm(asked)]),
     }
 
 
-def _executor_environment(package: Path, asked: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def _executor_environment(package: Path, asked: Mapping[str, str]) -> dict[str, str]:
     prefix = "spark.executorEnv."
-    own = dict(environment)
+    own = dict(WORKERS)
     if armed := os.environ.get(failpoint.VARIABLE):
         own[failpoint.VARIABLE] = armed
     paths = [package.name, asked.get(f"{prefix}PYTHONPATH", "")]
@@ -110,12 +109,11 @@ def _absolute(paths: str) -> str:
 
 def expected(spark: SparkSession) -> task.Made | None:
     """What executors are held against; None where they are the driver itself."""
-    return _expected(spark.sparkContext.applicationId, spark)
+    return _expected(spark.sparkContext)
 
 
 @lru_cache(maxsize=1)
-def _expected(_: str, spark: SparkSession) -> task.Made | None:
-    context = spark.sparkContext
+def _expected(context: SparkContext) -> task.Made | None:
     if is_local(context.master):
         return None
     mark = context.getConf().get(MARK)
@@ -151,13 +149,14 @@ _PYTHON: Final = "{}; spark.pyspark.python names it"
 def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) -> None:
     """Wait for the first executors, and see whether they can do the driver's work."""
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     await_executor(spark, arrival)
     context, driver = spark.sparkContext, expected(spark)
     count = max(2, context.defaultParallelism)
     try:
         context.parallelize(range(count), count).mapPartitions(partial(task.probe, driver)).collect()
-    except Py4JError as error:
+    except (Py4JError, PySparkException) as error:
         if (unfit := misfit(error)) is not None:
             raise unfit from error
         raise
@@ -198,7 +197,14 @@ def count_executors(spark: SparkSession) -> int:
 
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once, with the executors there are now."""
-    return max(1, int(spark.sparkContext.defaultParallelism))
+    context = spark.sparkContext
+    return _own_cores(context) if is_local(context.master) else max(1, int(context.defaultParallelism))
+
+
+@lru_cache(maxsize=1)
+def _own_cores(context: SparkContext) -> int:
+    """The driver's own do not change, and to ask its JVM takes time that a small batch would wait."""
+    return max(1, int(context.defaultParallelism))
 
 
 def check_context(spark: SparkSession) -> None:
@@ -211,13 +217,31 @@ def check_context(spark: SparkSession) -> None:
         )
 
 
+def let_go(spark: SparkSession) -> None:
+    """Give up what is under way where no executor is left to do it: somebody waits for it to end."""
+    if not is_local(spark.sparkContext.master) and not count_executors(spark):
+        spark.sparkContext.cancelAllJobs()
+
+
 class Executors:
-    """Tells in the log when executors come and go. Call `look` now and then."""
+    """Tells in the log when executors come and go, and is the `trouble` when none is left. Call `look` now and then."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._local = is_local(spark.sparkContext.master)
         self._known: int | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        if self._local or self._known != 0:
+            return None
+        return str(
+            EngineError(
+                f"no executor of {self._spark.sparkContext.master} is left; all waits for one",
+                remedy="see the master's page and the executors' logs; nothing is lost meanwhile",
+                code="TRK518",
+            )
+        )
 
     def look(self) -> None:
         if self._local:

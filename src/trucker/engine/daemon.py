@@ -6,6 +6,7 @@ a third of a second, and holds for itself alone what it could share with the oth
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 # Spark starts a daemon for each kind of worker; those that plan need nothing of ours.
@@ -13,7 +14,11 @@ _WORKS = "pyspark.worker"
 
 if __name__ == "__main__":
     if _WORKS in sys.argv[1:]:
-        import trucker.engine.copy_work  # noqa: F401
+        from trucker.observe.logs import set_up
+
+        set_up()  # standard error is an executor's log: what an exception quotes of a row is not for it (I10)
+        with contextlib.suppress(ImportError):  # a task says better what is missing, and where (`engine.task`)
+            import trucker.engine.copy_work  # noqa: F401
     from pyspark.daemon import manager
 
     manager()

@@ -46,6 +46,7 @@ def _run(
     spark: SparkSession, task: Callable[..., Any], function: Callable[[PartT], Outcome], parts: Sequence[PartT]
 ) -> list[Outcome]:
     from py4j.protocol import Py4JError
+    from pyspark.errors import PythonException
 
     try:
         (what, *sealed), secrets = seal([function, *parts])
@@ -55,9 +56,11 @@ def _run(
                 partial(task, expected(spark), held, secrets)
             ).collect()
         return outcomes
-    except (Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
+    except (PythonException, Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         if (unfit := misfit(error)) is not None:
             raise unfit from error
+        if isinstance(error, PythonException):  # of a task's own: a bug
+            raise
         raise JobFailed(
             f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
             remedy="see spark.log in the project's state folder",

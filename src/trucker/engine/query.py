@@ -30,7 +30,7 @@ from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
 from trucker.engine.arriving import Arriving, ArrivingReceipts
-from trucker.engine.cluster import cores
+from trucker.engine.cluster import cores, let_go
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, trucks_of, without
 from trucker.engine.job import run_job, start_job
@@ -55,6 +55,7 @@ log = logging.getLogger("trucker.query")
 QUIET_COMMIT_SECONDS = 10.0
 # So that the first parts are applied while the last are made.
 PARTS_PER_CORE = 3
+PATIENCE_SECONDS = 2.0
 
 Failures = Mapping[str, TruckerError]
 
@@ -147,8 +148,10 @@ class SourceQuery:
         `turn` must not be held meanwhile: Spark waits for such a batch to return before it stops.
         """
         self.stopping.set()
-        with self.turn:
-            query = self._query
+        while not self.turn.acquire(timeout=PATIENCE_SECONDS):
+            let_go(self._spark)
+        query = self._query
+        self.turn.release()
         if query is not None and query.isActive:
             query.stop()
 

@@ -59,6 +59,7 @@ class ProjectRun:
         self._observer = observer
         self._stop = stop or threading.Event()
         self._started = time.time()
+        self._executors: Executors | None = None
         workspace = config.state_folder / "spool"
         near = is_local(config.spark.master)
         used = {truck.destination for source in resolved.values() for truck in source.trucks}
@@ -132,7 +133,8 @@ class ProjectRun:
         return states
 
     def _watch(self, spark: SparkSession) -> None:
-        process, executors = _java(spark), Executors(spark)
+        process = _java(spark)
+        executors = self._executors = Executors(spark)
         while not self._stop.is_set():
             for number, source in enumerate(self._sources):
                 source.look()
@@ -218,8 +220,9 @@ class ProjectRun:
     # -- status -------------------------------------------------------------------------------------------------
 
     def _show(self, *, running: bool) -> ProjectStatus:
+        trouble = self._executors.trouble if self._executors and running else None
         trucks = tuple(
-            _status(source, run, self._destinations[run.truck.destination].letters(run.name), running=running)
+            _status(source, run, self._destinations[run.truck.destination].letters(run.name), trouble, running=running)
             for source in self._sources
             for run in source.runs.values()
         )
@@ -309,11 +312,11 @@ def _stop_spark(spark: SparkSession) -> None:
         log.debug("spark was gone before it was stopped", exc_info=True)
 
 
-def _status(source: SourceRun, run: TruckRun, letters: int, *, running: bool) -> TruckStatus:
+def _status(source: SourceRun, run: TruckRun, letters: int, trouble: str | None, *, running: bool) -> TruckStatus:
     durable = source.durable
     seen = durable.seen_lsn if durable else source.source_lsn
     lag = max(0, durable.commit_lsn - run.position) if durable and run.position else None
-    error = str(run.error) if run.error else source.trouble
+    error = str(run.error) if run.error else source.trouble or trouble
     phase = run.phase if running or run.phase is TruckPhase.FAILED else TruckPhase.STOPPED
     return TruckStatus(
         run.name,

@@ -10,9 +10,7 @@ import hashlib
 import logging
 import os
 import re
-import shlex
 import shutil
-import site
 import subprocess
 import sys
 import tempfile
@@ -20,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trucker
 from trucker.engine import cluster
-from trucker.engine.java import cache_folder, find_java, put
+from trucker.engine.interpreter import away, python_environment
+from trucker.engine.java import cache_folder, find_java
 from trucker.engine.launch import Launch, prepare_launch
 from trucker.errors import EngineError
 
@@ -35,9 +33,6 @@ log = logging.getLogger("trucker.session")
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
 _SOCKET_PATH_ROOM = 60
-
-# Python workers work on one core each, and are forked: no pool of threads, few heaps.
-_PYTHON_WORKERS: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
 
 _JVM = (
     # Spark matches a failure's text with a pattern that recurses; a job cancelled by stop() overflowed the default.
@@ -125,11 +120,13 @@ def start_session(
     here = master.startswith("local")
     launch = _launch(state, scratch, asked, here=here, record=record and local)
     python = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    environment = {**launch.environment, **_python_environment(python), **(_LOOPBACK if here else {})}
+    environment = {**launch.environment, **python_environment(python), **(_LOOPBACK if here else {})}
     defaults = _defaults(app_name, state, here=here)
     if not local:
-        asked |= cluster.settings(state.resolve(), cache_folder(), asked, _PYTHON_WORKERS)
-        environment |= _stand_in(python, state.resolve() / "spark", environment)
+        asked |= cluster.settings(state.resolve(), cache_folder(), asked)
+        seats = away(python, state.resolve() / "spark" / "driver", asked)
+        environment |= seats.environment
+        asked |= seats.settings
     if master.startswith("local-cluster"):
         environment["SPARK_HOME"] = str(_own_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
     with _environment(environment):
@@ -264,34 +261,6 @@ def _short_temporary() -> Path:
     """The temporary folder, or a usual one where its path is long, too."""
     usual = (tempfile.gettempdir(), "/tmp", "/var/tmp")
     return Path(min((path for path in usual if os.access(path, os.W_OK)), key=len, default=usual[0]))
-
-
-def _python_environment(python: str) -> dict[str, str]:
-    """Workers of the driver's JVM run this Python and find this trucker, also where it is not installed."""
-    source = str(Path(trucker.__file__).parents[1])
-    paths = [source] if source not in site.getsitepackages() else []
-    paths += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    found = {
-        "PYSPARK_PYTHON": python,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        **{name: os.environ.get(name, value) for name, value in _PYTHON_WORKERS.items()},
-    }
-    return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
-
-
-def _stand_in(python: str, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What has the driver's JVM run this Python where executors run one that is theirs alone.
-
-    Spark has one name for both. One that is looked for, in the folder that a process runs in or on its path, finds
-    something else here than there.
-    """
-    if Path(python).is_absolute():
-        return {}
-    put(folder / "driver" / python, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', executable=True)
-    if "/" in python:
-        return {"TRUCKER_JVM_FOLDER": str(folder / "driver")}
-    path = environment.get("PATH") or os.environ.get("PATH", "")
-    return {"PATH": os.pathsep.join([str(folder / "driver"), path])}
 
 
 def _own_home(overlay: Path, folder: Path) -> Path:

@@ -28,7 +28,7 @@ from trucker.engine.launch import scala_version, spark_home
 from trucker.errors import TruckerError
 from trucker.testing.process import kill_tree, process_tree
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _POLL_SECONDS = 0.05
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 # They coordinate, and a test has several of them on a small machine.

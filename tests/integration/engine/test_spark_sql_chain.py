@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ def test_a_transform_runs_for_each_operation_and_gives_its_rows(make: Make, way:
         ("insert", {"id": "1", "amount": "1.50", "s": "NEW"}),
         ("update", {"id": "2", "amount": "7", "s": "PAID"}),
     ]
+
+
+def test_whichever_thread_puts_rows_through_spark(make: Make, spark: SparkSession, way: str) -> None:
+    """Spark looks for a format in the session that is a thread's own, and parts are in threads of their own."""
+    case = make({"transform.sql": "select id, amount from {{ rows }}"})
+    plan, waiting = case.spooled(rows(ORDERS, INSERT))
+    spark.createDataFrame([(1,)], "a int")  # another session is this thread's own by now
+    with ThreadPoolExecutor(1) as another:
+        (piece,) = another.submit(case.truck.give, plan, waiting).result()
+    assert piece.cells.to_pylist() == [{"id": "1", "amount": "1.50"}]
 
 
 def test_a_result_may_say_itself_what_its_rows_are(make: Make, way: str) -> None:

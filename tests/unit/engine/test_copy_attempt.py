@@ -63,8 +63,9 @@ class World:
         monkeypatch.setattr(copy_module, "plan_chunks", self._plan)
         monkeypatch.setattr(copy_module, "run_job", self._run)
         connection: Any = SimpleNamespace(replica=None, publication=None)
+        context = SimpleNamespace(master="spark://x", defaultParallelism=2, statusTracker=SimpleNamespace)
         self.copier = Copier(
-            SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, statusTracker=SimpleNamespace)),  # type: ignore[arg-type]
+            SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
             connection,
             "temporary",
             {"store": self.destination},

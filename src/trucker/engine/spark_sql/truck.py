@@ -188,7 +188,8 @@ class SparkTruck:
         with self._lock:
             if self._own is None:
                 self._own = _Own(self._spark, self._truck)
-            return self._own
+        self._own.take_thread()
+        return self._own
 
     @contextmanager
     def _explaining(self, attempts: list[Attempt]) -> Iterator[None]:
@@ -224,6 +225,11 @@ class _Own:
         self.format = source.name()
         self.session.dataSource.register(source)
         register_functions(self.session, functions, truck.folder)
+
+    def take_thread(self) -> None:
+        """Make the session this thread's own: where a result is written to, Spark looks for its format there alone."""
+        session = self.session
+        type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:

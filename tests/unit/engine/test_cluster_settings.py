@@ -1,0 +1,222 @@
+"""What a session on a cluster is started with, and what is made of an executor that does not fit."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trucker
+from trucker import failpoint
+from trucker.changelog.reader import BlockRef
+from trucker.changelog.segment import SegmentId
+from trucker.engine import cluster, interpreter, task
+from trucker.engine.copy import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
+from trucker.engine.plan import LEAST_PART, consecutive
+from trucker.engine.shipped import shipped
+from trucker.errors import EngineError
+from trucker.lsn import Lsn
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2,4]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://h:1", False),
+    ],
+)
+def test_local_is_what_runs_tasks_in_the_driver(master: str, local: bool) -> None:
+    assert cluster.is_local(master) is local
+
+
+def test_the_users_settings_and_trucker_s_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(failpoint.VARIABLE, "log.prune.after=kill")
+    asked = {
+        "spark.files": "own.txt, s3a://bucket/far",
+        "spark.archives": "env.tar.gz#environment",
+        "spark.executor.extraJavaOptions": "-Dmine=1",
+        "spark.executorEnv.PYTHONPATH": "/mine",
+        "spark.executorEnv.MALLOC_ARENA_MAX": "9",
+    }
+    found = cluster.settings(tmp_path, tmp_path, asked)
+    package = shipped(tmp_path)
+    assert found["spark.files"].split(",") == [f"{tmp_path}/own.txt", "s3a://bucket/far", package.as_uri()]
+    assert found["spark.archives"] == f"{tmp_path}/env.tar.gz#environment"
+    assert found["spark.executorEnv.PYTHONPATH"] == f"{package.name}:/mine"
+    assert found["spark.executorEnv.MALLOC_ARENA_MAX"] == "9"
+    assert found["spark.executorEnv.OPENBLAS_NUM_THREADS"] == "1"
+    assert found[f"spark.executorEnv.{failpoint.VARIABLE}"] == "log.prune.after=kill"
+    options = shlex.split(found["spark.executor.extraJavaOptions"])
+    assert options[-1] == "-Dmine=1"
+    assert (tmp_path / "executor.log4j2.properties").read_text().count("%replace") == 3  # as the driver's
+    assert Path(found[cluster.MARK]).exists()
+
+
+@pytest.mark.parametrize("python", ["./environment/bin/python", "python9", "/opt/environment/bin/python3"])
+def test_a_python_that_only_executors_have_is_this_one_in_the_driver(tmp_path: Path, python: str) -> None:
+    seats = interpreter.away(python, tmp_path, {})
+    name = seats.environment.get("PYSPARK_PYTHON", python)
+    code = f"exec {name} -c 'import sys; print(sys.executable)'"
+    folder = seats.environment.get("TRUCKER_JVM_FOLDER", "/")
+    ran = subprocess.run(
+        ["/bin/sh", "-c", code],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **seats.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == sys.executable
+    there = seats.settings.get("spark.executorEnv.PATH", "")
+    assert there.startswith("/opt/environment/bin:") is python.startswith("/")
+
+
+def test_a_python_that_both_have_is_called_by_its_path(tmp_path: Path) -> None:
+    assert interpreter.away(sys.executable, tmp_path, {}) == interpreter.Seats()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trucker_as_a_zip_is_whole_and_made_once(tmp_path: Path) -> None:
+    package = shipped(tmp_path)
+    stamp = package.stat().st_mtime_ns
+    assert shipped(tmp_path) == package
+    assert package.stat().st_mtime_ns == stamp
+    code = (
+        "import trucker, trucker.engine.task as t, trucker.engine.work;"
+        "print(trucker.__file__, trucker.engine.work.__file__, t._own_digest())"
+    )
+    environment = {"PYTHONPATH": package.name, "PATH": "/usr/bin:/bin"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "shipped",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, work, digest = ran.stdout.split()
+    assert package.name in first
+    assert work.endswith("work.pyc")  # compiled: no executor has to do that
+    assert digest == task.digest_of(Path(trucker.__file__).parent)
+    with zipfile.ZipFile(package) as archive:
+        assert "trucker/engine/work.py" in archive.namelist()  # for a Python of another version
+
+
+def test_a_zip_of_another_trucker_is_another_file(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.py").write_text("1")
+    before = task.digest_of(tmp_path / "one")
+    task.digest_of.cache_clear()
+    (tmp_path / "one" / "a.py").write_text("2")
+    assert task.digest_of(tmp_path / "one") != before
+
+
+# -- executors that do not fit -------------------------------------------------------------------------------------
+
+
+def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    task.check_here(task.made(mark))
+    task.check_here(None)
+    mark.unlink()
+    task.check_here(task.made(mark))  # it is not looked at again
+
+
+@pytest.mark.parametrize(
+    ("driver", "code", "said"),
+    [
+        (replace(task.made(), python="3.9.1"), "TRK514", "has Python 3"),
+        (replace(task.made(), trucker="0123"), "TRK514", "another trucker"),
+        (replace(task.made(), modules={**task.made().modules, "pyarrow": "1.0.0"}), "TRK514", "the driver has 1.0.0"),
+        (replace(task.made(), modules={**task.made().modules, "pyspark": "4.2.9"}), "TRK514", "has pyspark 4.3"),
+        (replace(task.made(), mark="/no/such/folder/cluster.mark"), "TRK516", "state folder /no/such/folder"),
+    ],
+)
+def test_an_executor_made_of_something_else_says_so(driver: task.Made, code: str, said: str) -> None:
+    with pytest.raises(EngineError, match=said) as caught:
+        task.check_here(driver)
+    assert caught.value.code == code
+    assert caught.value.remedy
+    # And the driver, which has it as text inside Spark's, says the same.
+    text = (
+        f"Job aborted: Task 0 failed 4 times: PythonException: Traceback\n{EngineError.__name__}: {caught.value}\n\tat"
+    )
+    again = cluster.misfit(Exception(text))
+    assert again is not None
+    assert (again.code, again.message, again.remedy) == (code, caught.value.message, caught.value.remedy)
+    assert not again.transient
+
+
+def test_a_patch_release_makes_no_difference() -> None:
+    modules = {name: f"{version}.post1" for name, version in task.made().modules.items()}
+    task.check_here(replace(task.made(), modules=modules))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "x: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11",
+            "TRK514",
+        ),
+        ('java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory', "TRK515"),
+        (
+            "Error from python worker:\n  /usr/bin/python3: Error while finding module: No module named 'trucker'",
+            "TRK515",
+        ),
+    ],
+)
+def test_what_spark_says_of_a_python_that_does_not_start(text: str, code: str) -> None:
+    found = cluster.misfit(Exception(text))
+    assert found is not None
+    assert found.code == code
+
+
+def test_any_other_failure_is_none_of_it() -> None:
+    assert cluster.misfit(Exception("Job aborted: [TRK401] the destination is away\n  next: wait")) is None
+
+
+# -- as many parts as there are cores ------------------------------------------------------------------------------
+
+
+def _blocks(count: int, size: int) -> list[BlockRef]:
+    segment = SegmentId(Lsn(0), 0)
+    return [BlockRef(segment, number * size, size, Lsn(number), Lsn(number), (1,)) for number in range(count)]
+
+
+@pytest.mark.parametrize(("cores", "parts"), [(1, 4), (2, 4), (6, 6), (16, 16), (64, 16)])
+def test_every_core_has_a_part_where_there_is_enough_for_it(cores: int, parts: int) -> None:
+    """64 MiB: four parts by size; as many as there are cores, until a part is not worth a task."""
+    cut = consecutive(_blocks(64, MIB), 16 * MIB, cores)
+    assert len(cut) == parts
+    assert [block for part in cut for block in part.blocks] == _blocks(64, MIB)
+
+
+def test_little_is_one_part_however_many_cores_there_are() -> None:
+    assert len(consecutive(_blocks(1, LEAST_PART - 1), 16 * MIB, 64)) == 1
+
+
+@pytest.mark.parametrize(
+    ("total", "cores", "size"),
+    [
+        (0, 2, LEAST_CHUNK_BYTES),
+        (48 * MIB, 2, 8 * MIB),
+        (1 << 40, 2, (1 << 40) // MOST_CHUNKS),
+        (1 << 30, 2, CHUNK_BYTES),
+        (1 << 30, 100, (1 << 30) // 300),
+    ],
+)
+def test_chunks_of_a_copy_are_small_enough_for_all_cores(total: int, cores: int, size: int) -> None:
+    assert chunk_bytes(total, cores) == size

@@ -71,40 +71,53 @@ def test_what_a_killed_driver_left_at_work_writes_into_no_later_batch(
     start: Start,
     tmp_path: Path,
 ) -> None:
-    """I4. A task of the old driver stops in mid-batch, outlives its executor, and goes on when others have done its
-    work and more: what it stages then counts for nothing, and goes with the next start."""
+    """I4. A machine is cut off with a task in mid-batch. The driver is killed, another one does the work and more, and
+    then that task goes on: what it stages counts for nothing, and goes with the next start."""
     on_cluster(shop, cluster, event_log)
-    go = tmp_path / "go"
+    go, staged = tmp_path / "go", tmp_path / "staged"
     go.touch()
-    trucker = start(failpoints=f"worker.stage.before=hang:{go}")
+    staged.touch()
+    trucker = start(failpoints=f"worker.stage.before=hang:{go}; worker.stage.after=hang:{staged}")
     trucker.wait_streaming(240)
     go.unlink()
+    staged.unlink()
     database.execute("update item set name = 'old'")
-    stuck = wait_until(lambda: [each for each in cluster.executors() if hangs(each, go)], 120)
-    zombies = [process for each in stuck for process in each.python_workers() if Path(f"{go}.{process.pid}").exists()]
-    daemons = [process for each in stuck for process in each.python_workers() if process not in zombies]
-    for process in (*daemons, *zombies):
+    (cut_off, *_) = wait_until(lambda: [each for each in cluster.executors() if hangs(each, go)], 120)
+    machine = [*cut_off.python_workers(), cut_off.process]
+    (zombie,) = (process for process in machine if Path(f"{go}.{process.pid}").exists())
+    cluster.lose_worker(cut_off.worker)
+    for process in machine:
         process.send_signal(signal.SIGSTOP)
     trucker.kill_tree()
     try:
+        cluster.start_worker(cut_off.worker)
         trucker = start()
         trucker.wait_streaming(240)
         database.execute("update item set name = 'new ' || id where id % 2 = 0", "delete from item where id % 3 = 0")
         wait_until(lambda: same(database, destination, "item"), 120)
+        assert _stages(destination) == []
         go.touch()
-        for process in zombies:
-            process.send_signal(signal.SIGCONT)
-        wait_until(lambda: not any(_alive(process) for process in zombies), 120)  # nobody takes what they did
+        zombie.send_signal(signal.SIGCONT)
+        wait_until(lambda: Path(f"{staged}.{zombie.pid}").exists(), 120)
+        assert _stages(destination) != []
+        database.execute("update item set name = name || '.' where id % 2 = 1")
+        wait_until(lambda: same(database, destination, "item"), 120)
     finally:
-        for process in daemons:
+        staged.touch()
+        for process in machine:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
-    database.execute("update item set name = name || '.' where id % 2 = 1")
-    wait_until(lambda: same(database, destination, "item"), 120)
+    wait_until(lambda: not any(_alive(process) for process in machine), 120)  # nobody takes what it did
+    assert same(database, destination, "item")
     assert trucker.stop() == 0, trucker.output()
     assert start("--once").process.wait(240) == 0
     assert same(database, destination, "item")
-    assert destination.query("select tablename from pg_tables where schemaname = 'trucker' and tablename ~ '^s_'") == []
+    assert _stages(destination) == []
+
+
+def _stages(destination: Database) -> list[tuple[str]]:
+    """The tables in which parts of batches wait."""
+    return destination.query("select tablename from pg_tables where schemaname = 'trucker' and tablename ~ '^s_'")
 
 
 def _alive(process: psutil.Process) -> bool:

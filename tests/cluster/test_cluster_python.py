@@ -82,8 +82,8 @@ def test_a_packed_environment_for_workers_that_have_nothing(
     tmp_path: Path,
 ) -> None:
     """`spark.archives` takes it there; each executor unpacks it where it runs."""
-    bare_environment(tmp_path / "environment", copies=True)
-    archive = packed(tmp_path / "environment", tmp_path / "environment.tar")
+    bare_environment(tmp_path / "environment")
+    archive = packed(tmp_path / "environment", tmp_path / "environment.tar.gz")
     with SparkCluster(tmp_path / "cluster", environment={"PATH": "/usr/bin:/bin", "PYSPARK_PYTHON": "none"}) as cluster:
         on_cluster(
             shop,

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trucker.cluster")
 
-MARK: Final = "spark.trucker.mark"
+MARKS: Final = "spark.trucker.marks"
+_MARK: Final = "cluster.mark"
 ARRIVAL_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.1
 _LISTS: Final = ("spark.archives", "spark.files", "spark.jars", "spark.submit.pyFiles")
@@ -57,13 +58,18 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def settings(state: Path, cache: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """What a session on a cluster is started with; `asked` is the user's, which wins. Lists have both."""
+def settings(state: Path, cache: Path, asked: Mapping[str, str], shared: Sequence[Path]) -> dict[str, str]:
+    """What a session on a cluster is started with; `asked` is the user's, which wins. Lists have both.
+
+    `shared` are folders that executors must see.
+    """
     package = shipped(cache)
-    mark = state / "cluster.mark"
-    mark.touch()
+    marks = [folder.resolve() / _MARK for folder in shared]
+    for mark in marks:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
     return {
-        MARK: str(mark),
+        MARKS: os.pathsep.join(map(str, marks)),
         **_executor_environment(package, asked),
         **{name: _absolute(asked[name]) for name in _LISTS if name in asked},
         "spark.files": ",".join(filter(None, [_absolute(asked.get("spark.files", "")), package.as_uri()])),
@@ -116,8 +122,8 @@ def expected(spark: SparkSession) -> task.Made | None:
 def _expected(context: SparkContext) -> task.Made | None:
     if is_local(context.master):
         return None
-    mark = context.getConf().get(MARK)
-    return task.made(Path(mark) if mark else None)
+    marks = context.getConf().get(MARKS) or ""
+    return task.made(*map(Path, filter(None, marks.split(os.pathsep))))
 
 
 def misfit(error: Exception) -> TruckerError | None:
@@ -182,7 +188,7 @@ def await_executor(spark: SparkSession, seconds: float) -> None:
 
 def ship(spark: SparkSession) -> None:
     """Have the executors of somebody's own session run this trucker, where they are not the driver itself."""
-    if not is_local(spark.sparkContext.master) and spark.sparkContext.getConf().get(MARK) is None:
+    if not is_local(spark.sparkContext.master) and spark.sparkContext.getConf().get(MARKS) is None:
         spark.sparkContext.addPyFile(str(shipped(cache_folder())))
 
 

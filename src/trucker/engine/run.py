@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -293,7 +294,19 @@ def _started(config: ProjectConfig) -> SparkSession:
         master=config.spark.master,
         settings={**({} if _has_spark_sql(config.trucks) else INTERPRETED), **config.spark.settings},
         state=config.state_folder,
+        shared=_shared(config),
     )
+
+
+def _shared(config: ProjectConfig) -> list[Path]:
+    """The folders that executors read and write: of the log, of rows for Spark SQL, of what is staged in files."""
+    used = {truck.output.connection for truck in config.trucks}
+    elsewhere = all(each.adapter == "postgres" for each in config.connections if each.name in used)
+    location = config.log.location
+    found = [location] if isinstance(location, Path) else []
+    if location is not None and elsewhere and not _has_spark_sql(config.trucks):
+        return found
+    return [config.state_folder, *found]
 
 
 def _java(spark: SparkSession) -> Popen[bytes] | None:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,7 @@ def start_session(
     master: str = "local[*]",
     settings: Mapping[str, str] | None = None,
     state: Path,
+    shared: Sequence[Path] | None = None,
     record: bool = True,
 ) -> SparkSession:
     """Start Spark's driver and connect to `master`. One per process; its log and scratch files are below `state`.
@@ -105,7 +106,8 @@ def start_session(
     `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
     an earlier run left in the scratch folder is deleted.
     `record=False` is for a session that does not do what a run does: it leaves no class-data archive for others.
-    On a cluster it waits for the first executors, and raises when they cannot do the driver's work.
+    On a cluster it waits for the first executors, and raises when they cannot do the driver's work, or do not see the
+    folders that are to be `shared`: `state`, unless something else is said.
     """
     asked = dict(settings or {})
     try:
@@ -123,7 +125,7 @@ def start_session(
     environment = {**launch.environment, **python_environment(python), **(_LOOPBACK if here else {})}
     defaults = _defaults(app_name, state, here=here)
     if not local:
-        asked |= cluster.settings(state.resolve(), cache_folder(), asked)
+        asked |= cluster.settings(state.resolve(), cache_folder(), asked, [state] if shared is None else shared)
         seats = away(python, state.resolve() / "spark" / "driver", asked)
         environment |= seats.environment
         asked |= seats.settings

@@ -47,18 +47,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a driver is made of. `mark` is a file that it has put into the state folder, for executors to see."""
+    """What a driver is made of. `marks` are files that it has put into folders that executors must see, too."""
 
     python: str
     trucker: str
     modules: Mapping[str, str]
-    mark: str = ""
+    marks: tuple[str, ...] = ()
 
 
-def made(mark: Path | None = None) -> Made:
+def made(*marks: Path) -> Made:
     """What this process is made of."""
     modules = {name: version(name) for name in _ALIKE}
-    return Made(platform.python_version(), _own_digest(), modules, str(mark) if mark else "")
+    return Made(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)))
 
 
 def run_task(
@@ -110,7 +110,7 @@ def check_here(driver: Made | None) -> None:
     """Raise unless this process can do the driver's work. What it found right it does not look at again."""
     if driver is not None and driver not in _right:
         _check_modules(driver)
-        _check_mark(driver)
+        _check_marks(driver)
         _right.append(driver)
 
 
@@ -157,13 +157,14 @@ def _version(name: str) -> str:
         return str(getattr(importlib.import_module(name), "__version__", "0"))
 
 
-def _check_mark(driver: Made) -> None:
-    if driver.mark and not Path(driver.mark).exists():
-        raise EngineError(
-            f"an executor on {socket.gethostname()} does not see the driver's state folder {Path(driver.mark).parent}",
-            remedy="let `state` in trucker.yml be a folder that all machines share, at the same path",
-            code=NOT_SHARED,
-        )
+def _check_marks(driver: Made) -> None:
+    for mark in map(Path, driver.marks):
+        if not mark.exists():
+            raise EngineError(
+                f"an executor on {socket.gethostname()} does not see the driver's folder {mark.parent}",
+                remedy="let `state` and `log.location` in trucker.yml be what all machines share, at the same path",
+                code=NOT_SHARED,
+            )
 
 
 @cache

@@ -121,6 +121,12 @@ class SparkCluster:
         """SIGKILL to a worker and its executors, as when its machine goes."""
         kill_tree(self._processes[f"worker-{number}"])
 
+    def lose_worker(self, number: int) -> None:
+        """SIGKILL to a worker alone: nobody minds its executors any more, as when its machine is cut off."""
+        process = self._processes[f"worker-{number}"]
+        process.kill()
+        process.wait()
+
     def kill_master(self) -> None:
         kill_tree(self._processes["master"])
 

@@ -15,12 +15,14 @@ import trucker
 from trucker import failpoint
 from trucker.changelog.reader import BlockRef
 from trucker.changelog.segment import SegmentId
-from trucker.engine import cluster, interpreter, task
+from trucker.config.load import load_project
+from trucker.engine import cluster, interpreter, run, task
 from trucker.engine.copy import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
 from trucker.engine.plan import LEAST_PART, consecutive
 from trucker.engine.shipped import shipped
 from trucker.errors import EngineError
 from trucker.lsn import Lsn
+from trucker.testing.project_folder import write_project
 
 MIB = 1 << 20
 
@@ -49,7 +51,7 @@ def test_the_users_settings_and_trucker_s_go_together(tmp_path: Path, monkeypatc
         "spark.executorEnv.PYTHONPATH": "/mine",
         "spark.executorEnv.MALLOC_ARENA_MAX": "9",
     }
-    found = cluster.settings(tmp_path, tmp_path, asked)
+    found = cluster.settings(tmp_path, tmp_path, asked, [tmp_path, tmp_path / "log"])
     package = shipped(tmp_path)
     assert found["spark.files"].split(",") == [f"{tmp_path}/own.txt", "s3a://bucket/far", package.as_uri()]
     assert found["spark.archives"] == f"{tmp_path}/env.tar.gz#environment"
@@ -60,7 +62,9 @@ def test_the_users_settings_and_trucker_s_go_together(tmp_path: Path, monkeypatc
     options = shlex.split(found["spark.executor.extraJavaOptions"])
     assert options[-1] == "-Dmine=1"
     assert (tmp_path / "executor.log4j2.properties").read_text().count("%replace") == 3  # as the driver's
-    assert Path(found[cluster.MARK]).exists()
+    marks = found[cluster.MARKS].split(":")
+    assert marks == [f"{tmp_path}/cluster.mark", f"{tmp_path}/log/cluster.mark"]
+    assert all(Path(mark).exists() for mark in marks)
 
 
 @pytest.mark.parametrize("python", ["./environment/bin/python", "python9", "/opt/environment/bin/python3"])
@@ -141,7 +145,7 @@ def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
         (replace(task.made(), trucker="0123"), "TRK514", "another trucker"),
         (replace(task.made(), modules={**task.made().modules, "pyarrow": "1.0.0"}), "TRK514", "the driver has 1.0.0"),
         (replace(task.made(), modules={**task.made().modules, "pyspark": "4.2.9"}), "TRK514", "has pyspark 4.3"),
-        (replace(task.made(), mark="/no/such/folder/cluster.mark"), "TRK516", "state folder /no/such/folder"),
+        (replace(task.made(), marks=("/no/such/folder/cluster.mark",)), "TRK516", "folder /no/such/folder"),
     ],
 )
 def test_an_executor_made_of_something_else_says_so(driver: task.Made, code: str, said: str) -> None:
@@ -220,3 +224,34 @@ def test_little_is_one_part_however_many_cores_there_are() -> None:
 )
 def test_chunks_of_a_copy_are_small_enough_for_all_cores(total: int, cores: int, size: int) -> None:
     assert chunk_bytes(total, cores) == size
+
+
+# -- what executors must see ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log", "adapter", "sql", "shared"),
+    [
+        (None, "postgres", False, ["state"]),
+        ("/shared/log", "postgres", False, ["/shared/log"]),
+        ("/shared/log", "duckdb", False, ["state", "/shared/log"]),
+        ("s3://bucket/log", "postgres", False, []),
+        ("s3://bucket/log", "jsonl", False, ["state"]),
+        ("s3://bucket/log", "postgres", True, ["state"]),
+    ],
+)
+def test_only_folders_that_executors_use_must_be_shared(
+    tmp_path: Path, log: str | None, adapter: str, sql: bool, shared: list[str]
+) -> None:
+    kind = {"name": "there", "adapter": adapter, **({} if adapter == "postgres" else {"path": "there"})}
+    settings: dict[str, object] = {"connections": [{"name": "source", "adapter": "postgres"}, kind]}
+    if log:
+        settings["log"] = {"location": log}
+    truck = {"input": {"connection": "source", "tables": ["public.*"]}, "output": {"connection": "there"}}
+    write_project(tmp_path, settings, {"one": truck})
+    if sql:
+        (tmp_path / "trucks" / "one" / "transform.sql").write_text("select * from {{ rows }}")
+    config = load_project(tmp_path)
+    assert [str(path) for path in run._shared(config)] == [
+        str(config.state_folder) if name == "state" else name for name in shared
+    ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trucker.engine import run as run_module
 from trucker.engine import session as session_module
 from trucker.engine.run import _started
 from trucker.engine.session import start_session
@@ -59,6 +60,7 @@ def test_java_is_compiled_only_for_sql(
 ) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(session_module, "start_session", lambda *_, **options: given.update(options["settings"]))
+    monkeypatch.setattr(run_module, "_shared", lambda _: [])
     truck = SimpleNamespace(file=lambda name: name in files)
     spark_config = SimpleNamespace(master="local[*]", settings={"spark.sql.codegen.factoryMode": "FALLBACK"})
     config: Any = SimpleNamespace(unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path)

@@ -54,7 +54,7 @@ log = logging.getLogger("trucker.query")
 
 QUIET_COMMIT_SECONDS = 10.0
 # So that the first parts are applied while the last are made.
-PARTS_PER_CORE = 3
+PARTS_PER_CORE = 2
 PATIENCE_SECONDS = 2.0
 
 Failures = Mapping[str, TruckerError]

@@ -30,7 +30,7 @@ POLL_SECONDS = 1.0
 # After a batch of BUSY bytes the next one waits for GATHERED bytes, as long as more keeps coming: what a batch costs is
 # then shared by more rows, and more changes of one key become one.
 BUSY = 2 << 20
-GATHERED = 16 << 20
+GATHERED = 32 << 20
 GATHER_SECONDS = 0.4
 QUIET_SECONDS = 0.04
 

@@ -10,11 +10,13 @@ import pytest
 from fixtures.pg import Database, new_database
 from fixtures.postgres_sink import read_rows
 from trucker.change import TableId
+from trucker.engine.arriving import Arriving, ArrivingReceipts
+from trucker.engine.plan import Outcome
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Sink, Work, Workspace
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle
-from trucker.testing.handmade import copied_rows_of, insert, truncate, update
+from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
 from trucker.testing.server import Server
 from trucker.testing.sink_suite import BAG, ITEMS, START, target_of
 from trucker.testing.table_suite import TableSinkSuite, item
@@ -77,6 +79,26 @@ class TestPostgresSink(TableSinkSuite):
             sink.commit(batch, parts)
         kept = [item(n, "step 2") for n in range(600)] + [item(n, "old") for n in range(600, 700)]
         self.holds(items, *kept, *(item(n, "new") for n in range(800, 1200)))
+
+    @pytest.mark.parametrize("room", [CARRIED, 0])
+    def test_parts_that_arrive_one_by_one(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same rows in several parts, each applied before the next is there; little or much, and all kinds."""
+        monkeypatch.setattr("trucker.sinks.postgres.staging._KEPT", 3)
+        items, bag = target_of(ITEMS), target_of(BAG)
+        sink = self.filled(items, *(item(n, "old") for n in range(600)))
+        self.copy(sink, {bag: [[copied_rows_of(BAG, [{"a": "1", "b": "x"}])]]}, name="bag", at=START)
+        batch = self.batch([items, bag])
+        outcomes = []
+        for part in range(6):
+            changes = [update(item(n, f"part {part}")) for n in range(part, 600)]
+            changes += [insert(item(1000 + part))] + ([delete(item(999 + part))] if part else [])
+            own = self.write_part(Work(batch, items, part, room), [self.values(ITEMS, *changes)])
+            more = self.values(BAG, insert({"a": "1", "b": f"{part}"}))
+            outcomes.append(Outcome({"here": [own, self.write_part(Work(batch, bag, part, room), [more])]}))
+        sink.commit(batch, ArrivingReceipts("here", {"main"}, Arriving.done(outcomes)))
+        changed = [item(n, f"part {min(n, 5)}") for n in range(600)]
+        self.holds(items, *changed, item(1005))
+        assert sorted(str(row["b"]) for row in self.rows(bag.table)) == ["0", "1", "2", "3", "4", "5", "x"]
 
     def test_staged_text_that_is_gone(self) -> None:
         """It is told as something that passes, and nothing is written (I8)."""

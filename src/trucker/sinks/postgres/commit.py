@@ -180,7 +180,7 @@ class Commit:
         if isinstance(receipts, Receipts) and not apart:
             self._apply_arriving(batch, plan, receipts)
             return
-        todo = self._steps(batch, plan, receipts, apart)
+        todo = self._steps(batch, plan, receipts, apart, Temporaries(self._session))
         if apart:
             self._run(todo)
             todo = []
@@ -191,9 +191,10 @@ class Commit:
     def _apply_arriving(self, batch: Batch, plan: Plan, receipts: Receipts) -> None:
         """Part by part, while later ones are still being staged."""
         todo: list[Step] = []
+        temporaries = Temporaries(self._session)
         for part in receipts.by_part():
             self._run(todo)
-            todo = self._steps(batch, plan, part, frozenset())
+            todo = self._steps(batch, plan, part, frozenset(), temporaries)
         self._run(todo, plan)
 
     def _apply_apart(self, truck: str, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
@@ -325,7 +326,14 @@ class Commit:
                 session.run(statement)
         beside.end(session, self._project, [(copy.target.truck, copy.target.source.table) for copy in found])
 
-    def _steps(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt], apart: AbstractSet[str]) -> list[Step]:
+    def _steps(
+        self,
+        batch: Batch,
+        plan: Plan,
+        receipts: Sequence[Receipt],
+        apart: AbstractSet[str],
+        temporaries: Temporaries,
+    ) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
         targets = [t for t in batch.targets if t.truck not in apart and not t.statement and _due(t, plan)]
         shares = {target: _parts(target, receipts) for target in targets}
@@ -335,7 +343,6 @@ class Commit:
             # In one statement, because tables that refer to each other can only be truncated together.
             names = ", ".join(table.quoted for table in emptied)
             found.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
-        temporaries = Temporaries(self._session)
         for target, chunk in _in_order(shares):
             if temporaries.full:
                 self._run(found)

@@ -107,8 +107,9 @@ class Bench:
         self.figures.append(made)
         return made
 
-    def rounds(self) -> range:
-        return range(self.repeat)
+    def rounds(self, most: int | None = None) -> range:
+        """The rounds of the run; `most` where there is no reference to be held against, and time to be saved."""
+        return range(self.repeat if most is None else min(most, self.repeat))
 
     def alternate(self, number: int, *sides: Callable[[], None]) -> None:
         """Run the sides one after the other, in the opposite order every second time."""
@@ -197,8 +198,12 @@ class Bench:
     def streaming(self, project: Path, *arguments: str) -> TruckerProcess:
         """`trucker run`, once its truck streams."""
         process = self.run(project, *arguments)
-        self.wait(lambda: process.check() or _streams(process), every=0.05)
+        self.streams(process)
         return process
+
+    def streams(self, process: TruckerProcess) -> None:
+        """Wait until all trucks of a running project stream."""
+        self.wait(lambda: process.check() or _streams(process), every=0.05)
 
     def run_once(self, project: Path) -> None:
         """`trucker run --once`, to its end."""

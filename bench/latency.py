@@ -60,23 +60,24 @@ def measure(bench: Bench) -> None:
     source.execute(b"alter table pgbench_history replica identity full")
     native = Native(bench, source, "latency_native", TABLE.format(name="bench"), MARKER, _PING, *_PGBENCH_TABLES)
     truck = Truck(bench, source, "latency_truck", "public.bench", "public.marker", "public.ping", *_PGBENCH)
+    truck.ready()
     for way in (native, truck):
         way.target.execute(_NOTIFY.encode())
     probe = Probe(bench, source)
     markers = Markers(source)
     # Java compiles what is hot within the first few hundred batches.
-    probe.latencies(truck, PER_SECOND, 2 if bench.quick else 10)
+    probe.latencies(truck, PER_SECOND, 1 if bench.quick else 10)
     for number in bench.rounds():
 
         def steady(way: Native | Truck) -> None:
-            found = probe.latencies(way, PER_SECOND, 5 if bench.quick else 8)
+            found = probe.latencies(way, PER_SECOND, 4 if bench.quick else 8)
             for figure, share in ((middle, 0.5), (tail, 0.99)):
                 (figure.trucker if way is truck else figure.reference).append(percentile(found, share))
             bench.say(f"{way.name}: p50 {percentile(found, 0.5):.1f} ms, p99 {percentile(found, 0.99):.1f} ms")
 
         bench.alternate(number, lambda: alone(steady, truck, native), lambda: alone(steady, native, truck))
     native.hold()
-    for _ in bench.rounds():
+    for _ in bench.rounds(3):
         _under_pgbench(bench, probe, truck, (busy, busy_middle, growth, reached))
     native.release()
     for way in (truck, native):
@@ -157,7 +158,7 @@ def _pgbench(bench: Bench, *arguments: str) -> str:
 def _under_pgbench(bench: Bench, probe: Probe, truck: Truck, figures: tuple[Figure, ...]) -> None:
     """pgbench's simple update (an update, a select, an insert) at a fixed rate, with probes beside it."""
     busy, middle, growth, reached = figures
-    seconds = 8 if bench.quick else 21
+    seconds = 6 if bench.quick else 21
     said: list[str] = []
     arguments = ("-n", "-N", "-M", "prepared", "-c", "8", "-R", str(PGBENCH_PER_SECOND), "-T", str(seconds + 1))
     load = threading.Thread(target=lambda: said.append(_pgbench(bench, *arguments)), daemon=True)

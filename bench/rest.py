@@ -51,8 +51,8 @@ def measure(bench: Bench) -> None:
     goal = flushed(source)
     running = process
     bench.wait(lambda: running.check() or running.caught_up(goal), every=0.05)
-    time.sleep(3 if bench.quick else 10)
-    for _ in range(1 if bench.quick else 3):
+    time.sleep(2 if bench.quick else 10)
+    for _ in bench.rounds(2):
         _idle(bench, source, process, idle.trucker, moved.trucker)
     groups = resident(process.process.pid)
     rest.trucker.append(sum(groups.values()))
@@ -67,7 +67,6 @@ def measure(bench: Bench) -> None:
     peak.trucker_cpu.append(cpu)
     peak.note = "MiB: " + ", ".join(f"{group} {size:.0f}" for group, size in sorted(memory.groups.items()))
     bench.say(f"memory during a transaction of {large:,} rows: {memory.mebibytes:.0f} MiB ({peak.note})")
-    process.stop()
 
 
 def _shown(bench: Bench, target: psycopg.Connection[Any], marker: int) -> None:
@@ -84,7 +83,7 @@ def _shown(bench: Bench, target: psycopg.Connection[Any], marker: int) -> None:
 def _idle(
     bench: Bench, source: psycopg.Connection[Any], process: TruckerProcess, idle: list[float], moved: list[float]
 ) -> None:
-    seconds = 12.0 if bench.quick else 20.0
+    seconds = 11.0 if bench.quick else 20.0
     confirmed = "select confirmed_flush_lsn - '0/0' from pg_replication_slots where database = 'rest'"
     before, position = cpu_seconds(process.process.pid), value(source, confirmed)
     began = time.perf_counter()

@@ -15,7 +15,7 @@ STORES = {
     "DuckDB": {"name": "target", "adapter": "duckdb", "path": "out.duckdb"},
     "JSON lines": {"name": "target", "adapter": "jsonl", "path": "out"},
 }
-SHARE = 2
+SHARE = 4
 
 
 def measure(bench: Bench) -> None:
@@ -38,6 +38,8 @@ def measure(bench: Bench) -> None:
         Truck(bench, source, "sinks"),
         *(FileTruck(bench, source, store, entry) for store, entry in STORES.items()),
     ]
+    for way in ways:  # all three have been started by now
+        way.ready()
     for number in bench.rounds():
         source.execute(b"truncate bench")
         ready = markers.put()

@@ -3,7 +3,7 @@
 
 trucker's time is that of the copy, from the table's being made until it is whole at the destination; what
 `run --once` takes, Spark's start included, is a figure of its own. The others' times have their processes' start in
-them, but for JDBC: its session has been started and has copied a few rows before, and its rate is that of a fifth of
+them, but for JDBC: its session has been started and has copied a few rows before, and its rate is that of a tenth of
 the rows.
 """
 
@@ -20,6 +20,7 @@ from harness import TABLE, Bench, FirstCopy, fill, value
 from jdbc import JdbcCopier
 
 SHARE = 5
+JDBC_SHARE = 10
 SOURCE = "snapshot"
 _TRUCKER = (sys.executable, "-m", "trucker")
 
@@ -41,6 +42,7 @@ def measure(bench: Bench) -> None:
     source = bench.database(bench.source, SOURCE, TABLE.format(name="bench"))
     fill(source, "bench", 1, rows, 100_000)
     source.execute(b"vacuum analyze bench")
+    few = rows // JDBC_SHARE
     with contextlib.ExitStack() as stack:
         jdbc = _jdbc(bench, spark, stack)
         for number in bench.rounds():
@@ -54,7 +56,7 @@ def measure(bench: Bench) -> None:
             if jdbc is not None:
                 turns.append(
                     lambda number=number: _reference(
-                        bench, spark, lambda _, database: jdbc.copy(database, bench.rows), number, bench.rows
+                        bench, spark, lambda _, database: jdbc.copy(database, few), number, few
                     )
                 )
             bench.alternate(number, *turns)

@@ -54,7 +54,6 @@ def measure(bench: Bench) -> None:
             lambda number=number: _truck(bench, process, project, number, source, target, rate, stages),
             lambda: _reference(bench, target, rate),
         )
-    process.stop()
 
 
 def _project(bench: Bench) -> Path:

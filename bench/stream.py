@@ -22,7 +22,7 @@ from ways import MARKER, Markers, Native, Truck, Way
 
 Load = Callable[[psycopg.Connection[Any], int], None]
 
-BESIDE_SHARE = 4
+BESIDE_SHARE = 10
 HOT_SHARE = 100
 
 
@@ -47,6 +47,7 @@ def measure(bench: Bench) -> None:
     source = bench.database(bench.source, "stream", *tables)
     markers = Markers(source)
     native, truck = Native(bench, source, "stream_native", *tables), Truck(bench, source, "stream_truck")
+    truck.ready()
     sides = (truck, native)
     for number in bench.rounds():
         _begin(source, markers, sides)

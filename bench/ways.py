@@ -32,6 +32,9 @@ class Way:
         self.source = source
         self._held: list[int] = []
 
+    def ready(self) -> None:
+        """Wait until it streams."""
+
     def receivers(self) -> list[int]:
         """The processes to stop so that nothing is received."""
         raise NotImplementedError
@@ -110,7 +113,10 @@ class Truck(Way):
         self.target = bench.database(bench.target, database)
         wanted = tables or TABLES
         self.project = bench.project(f"bench_{database}", source.info.dbname, database, wanted, **settings)
-        self.process = bench.streaming(self.project)
+        self.process = bench.run(self.project)
+
+    def ready(self) -> None:
+        self.bench.streams(self.process)
 
     def receivers(self) -> list[int]:
         return capture_of(self.process)
@@ -130,13 +136,16 @@ class FileTruck(Way):
         super().__init__(bench, source)
         self.name = name
         self.project = bench.project(f"bench_file_{store['adapter']}", source.info.dbname, store, TABLES)
-        self.process: TruckerProcess = bench.streaming(self.project)
+        self.process: TruckerProcess = bench.run(self.project)
         self._files: Callable[[], list[Path]] = lambda: (
             list(self.project.glob("out*")) + list(self.project.glob("out*/**/*"))
         )
 
     def receivers(self) -> list[int]:
         return capture_of(self.process)
+
+    def ready(self) -> None:
+        self.bench.streams(self.process)
 
     def shown(self, number: int) -> float | None:
         self.process.check()

@@ -128,15 +128,22 @@ class Project:
         the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
         from trucker.engine.lock import ProjectLock
-        from trucker.engine.run import ProjectRun
+        from trucker.engine.starting import StartingSession
 
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=wait)
+        starting = None
         try:
+            starting = None if spark else StartingSession(self.config)
+            from trucker.engine.run import ProjectRun  # it takes a third of a second: not before Spark is on its way
+
             findings, sources = self._examine()
             refuse(findings)
-            return ProjectRun(self.config, sources, once=once, observer=on_status, stop=stop).run(spark)
+            run = ProjectRun(self.config, sources, once=once, observer=on_status, stop=stop)
+            return run.run(spark, starting=starting)
         finally:
+            if starting is not None:
+                starting.give_up()
             lock.release()
 
     # -- look ---------------------------------------------------------------------------------------------------

@@ -9,16 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.config.sql_files import ON_SPARK
 from trucker.engine.cluster import Executors, is_local, ship
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
@@ -27,6 +24,7 @@ from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
 from trucker.engine.sql_check import check_sql
+from trucker.engine.starting import StartingSession, has_spark_sql, started
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
@@ -75,24 +73,24 @@ class ProjectRun:
             SourceRun(config, source, self._destinations, once=once, stop=self._stop) for source in resolved.values()
         ]
 
-    def run(self, session: SparkSession | None = None) -> ProjectStatus:
+    def run(self, session: SparkSession | None = None, *, starting: StartingSession | None = None) -> ProjectStatus:
         """Run until told to stop, or with `once` until all that is there has been taken; the last status.
 
-        Without a `session` of the caller's it starts its own, and stops it at the end.
+        Without a `session` of the caller's it takes the one that is `starting`, or starts its own, and stops it at the
+        end.
         """
         handlers = self._handle_signals()
         self._show(running=True)
+        own = None if session else starting or StartingSession(self._config)
         spark = session
         try:
-            with ThreadPoolExecutor(1, "spark") as starter:  # the JVM takes seconds: everything else goes on meanwhile
-                starting = None if session else starter.submit(_started, self._config)
-                try:
-                    if _has_spark_sql(self._config.trucks):
-                        # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
-                        self._check_sql(session or (starting.result() if starting else None))
-                    states = self._open()
-                finally:
-                    spark = session or (starting.result() if starting else None)
+            try:
+                if has_spark_sql(self._config.trucks):
+                    # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
+                    self._check_sql(session or (own.result() if own else None))
+                states = self._open()
+            finally:
+                spark = session or (own.result() if own else None)
             assert spark is not None
             if session is not None:
                 ship(session)
@@ -267,7 +265,7 @@ def checked_on_spark(
 @contextmanager
 def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[SparkSession | None]:
     """A session for these trucks' SQL, where they have any for Spark: this process's own, if it has one."""
-    if not _has_spark_sql(trucks):
+    if not has_spark_sql(trucks):
         yield None
         return
     from pyspark.sql import SparkSession
@@ -275,38 +273,11 @@ def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return
-    spark = _started(config)
+    spark = started(config)
     try:
         yield spark
     finally:
         _stop_spark(spark)
-
-
-def _has_spark_sql(trucks: Sequence[TruckConfig]) -> bool:
-    return any(truck.file(name) for truck in trucks for name in ON_SPARK)
-
-
-def _started(config: ProjectConfig) -> SparkSession:
-    from trucker.engine.session import INTERPRETED, start_session
-
-    return start_session(
-        f"trucker {config.unique_id}",
-        master=config.spark.master,
-        settings={**({} if _has_spark_sql(config.trucks) else INTERPRETED), **config.spark.settings},
-        state=config.state_folder,
-        shared=_shared(config),
-    )
-
-
-def _shared(config: ProjectConfig) -> list[Path]:
-    """The folders that executors read and write: of the log, of rows for Spark SQL, of what is staged in files."""
-    used = {truck.output.connection for truck in config.trucks}
-    elsewhere = all(each.adapter == "postgres" for each in config.connections if each.name in used)
-    location = config.log.location
-    found = [location] if isinstance(location, Path) else []
-    if location is not None and elsewhere and not _has_spark_sql(config.trucks):
-        return found
-    return [config.state_folder, *found]
 
 
 def _java(spark: SparkSession) -> Popen[bytes] | None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trucker.engine import run as run_module
 from trucker.engine import session as session_module
-from trucker.engine.run import _started
+from trucker.engine import starting as starting_module
 from trucker.engine.session import start_session
 from trucker.errors import EngineError
 
@@ -59,12 +58,12 @@ def test_java_is_compiled_only_for_sql(
     files: tuple[str, ...], codegen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(session_module, "start_session", lambda *_, **options: given.update(options["settings"]))
-    monkeypatch.setattr(run_module, "_shared", lambda _: [])
+    monkeypatch.setattr(starting_module, "start_session", lambda *_, **options: given.update(options["settings"]))
+    monkeypatch.setattr(starting_module, "_shared", lambda _: [])
     truck = SimpleNamespace(file=lambda name: name in files)
     spark_config = SimpleNamespace(master="local[*]", settings={"spark.sql.codegen.factoryMode": "FALLBACK"})
     config: Any = SimpleNamespace(unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path)
-    _started(config)
+    starting_module.started(config)
     assert given.get("spark.sql.codegen.wholeStage") == codegen
     assert given["spark.sql.codegen.factoryMode"] == "FALLBACK"
 

@@ -1,0 +1,104 @@
+"""A Spark session on its way.
+
+The JVM takes seconds to start, in which a run has enough else to do: load its own modules, look at both sides, find the
+slot. It is begun before all of that, and given up when what is found there is a reason not to run. Imports little, so
+that it can be begun at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.sql_files import ON_SPARK
+from trucker.engine.session import INTERPRETED, start_session, stop_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 0.05
+
+
+def has_spark_sql(trucks: Sequence[TruckConfig]) -> bool:
+    """Whether one of them has SQL for Spark."""
+    return any(truck.file(name) for truck in trucks for name in ON_SPARK)
+
+
+def started(config: ProjectConfig) -> SparkSession:
+    """The project's session. Call it only while the project's lock is held."""
+    return start_session(
+        f"trucker {config.unique_id}",
+        master=config.spark.master,
+        settings={**({} if has_spark_sql(config.trucks) else INTERPRETED), **config.spark.settings},
+        state=config.state_folder,
+        shared=_shared(config),
+    )
+
+
+def _shared(config: ProjectConfig) -> list[Path]:
+    """The folders that executors read and write: of the log, of rows for Spark SQL, of what is staged in files."""
+    used = {truck.output.connection for truck in config.trucks}
+    elsewhere = all(each.adapter == "postgres" for each in config.connections if each.name in used)
+    location = config.log.location
+    found = [location] if isinstance(location, Path) else []
+    if location is not None and elsewhere and not has_spark_sql(config.trucks):
+        return found
+    return [config.state_folder, *found]
+
+
+class StartingSession:
+    """The session that a thread starts. Whoever takes it stops it; otherwise `give_up` must be called."""
+
+    def __init__(self, config: ProjectConfig) -> None:
+        self._config = config
+        self._future: Future[SparkSession] = Future()
+        self._taken = False
+        # A daemon: a process that ends does not wait for it, and the JVM ends with the process.
+        self._thread = threading.Thread(target=self._start, name="spark", daemon=True)
+        self._thread.start()
+
+    def result(self) -> SparkSession:
+        """The session, once it is there; raises what kept it from starting."""
+        self._taken = True
+        return self._future.result()
+
+    def give_up(self) -> None:
+        """End what has been started, unless somebody took it. The process can start another session afterwards."""
+        if self._taken:
+            return
+        self._taken = True
+        while self._thread.is_alive():
+            self._kill()
+            self._thread.join(_LOOK_SECONDS)
+        if self._future.exception() is None:
+            with suppress(Exception):  # its JVM may have been killed just when it was there
+                stop_session(self._future.result(), wait=0.0)
+        _forget_gateway()
+
+    def _start(self) -> None:
+        try:
+            self._future.set_result(started(self._config))
+        except BaseException as error:
+            self._future.set_exception(error)
+
+    def _kill(self) -> None:
+        """Kill what the thread has started: the JVM, or a program that looks for one."""
+        own = Path(f"/proc/self/task/{self._thread.native_id}/children")
+        with suppress(OSError):
+            for pid in own.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+
+def _forget_gateway() -> None:
+    """pyspark would use the way to the JVM that is gone."""
+    from pyspark import SparkContext
+
+    SparkContext._gateway = SparkContext._jvm = None

@@ -1,0 +1,60 @@
+"""A session that is begun early: taken, or given up without a trace (I11)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+_PROGRAM = """
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+
+from trucker.engine.session import stop_session
+from trucker.engine.starting import StartingSession
+
+spark = SimpleNamespace(master="local[1]", settings={})
+log = SimpleNamespace(location=None)
+config = SimpleNamespace(unique_id="x", trucks=[], connections=[], log=log, spark=spark, state_folder=Path(sys.argv[1]))
+
+
+def programs():
+    return [child.name() for child in psutil.Process().children(recursive=True)]
+
+
+first = StartingSession(config)
+while not any("java" in name for name in programs()):
+    time.sleep(0.01)
+first.give_up()
+first.give_up()
+assert programs() == [], programs()
+
+second = StartingSession(config)
+session = second.result()
+assert session.sparkContext.parallelize([1, 2], 1).map(lambda each: each + 1).collect() == [2, 3]
+second.give_up()  # it was taken: nothing happens
+assert session.sparkContext.parallelize([1], 1).collect() == [1]
+stop_session(session, wait=30)
+
+third = StartingSession(config)
+while not third._future.done():
+    time.sleep(0.01)
+third.give_up()
+assert programs() == [], programs()
+print("fine")
+"""
+
+
+def test_a_session_given_up_leaves_no_process_and_does_not_keep_the_next_from_starting(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.strip().endswith("fine"), done.stdout + done.stderr

@@ -48,12 +48,12 @@ def shop(project: ProjectFolder, database: Database, destination: Database) -> P
 def _runs(shop: ProjectFolder, database: Database, destination: Database, start: Start, environment: str) -> None:
     """Both trucks copy and stream, all of it arrives, and it was done in the environment that it should be."""
     trucker = start()
-    wait_until(lambda: settled(trucker), 240)
+    wait_until(lambda: settled(trucker), 400)
     trucker.wait_streaming(1)
     database.execute("update item set name = 'new ' || id where id % 2 = 0", "delete from item where id % 5 = 0")
-    wait_until(lambda: same(database, destination, "item"), 120)
+    wait_until(lambda: same(database, destination, "item"), 300)
     made = f"select id, upper(name) || ' by {environment}', n + 1 from item order by id"
-    wait_until(lambda: destination.query("select id, name, n from loud order by id") == database.query(made), 120)
+    wait_until(lambda: destination.query("select id, name, n from loud order by id") == database.query(made), 300)
     assert trucker.stop() == 0, trucker.output()
 
 

@@ -6,7 +6,6 @@ starts, in one transaction or in many, and both times include the start of the p
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from typing import Any
@@ -15,7 +14,8 @@ import psycopg
 
 from figure import Figure, ratio_at_least
 from harness import TABLE, Bench, fill, flushed, value
-from trucker.changelog.source import SourceIdentity, create_log
+from trucker.changelog.place import LogPlace
+from trucker.changelog.source import SourceIdentity, create_log, delete_log
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.lsn import Lsn
 
@@ -59,13 +59,17 @@ def _slots(bench: Bench, source: psycopg.Connection[Any]) -> None:
 
 
 def _trucker(bench: Bench, source: psycopg.Connection[Any], figure: Figure, number: int, end: Lsn) -> None:
-    slot = f"bench_trucker_{number}"
+    drain(bench, source, figure, f"bench_trucker_{number}", bench.folder / "log", end)
+
+
+def drain(bench: Bench, source: psycopg.Connection[Any], figure: Figure, slot: str, place: LogPlace, end: Lsn) -> float:
+    """Capture into a log at `place`, which is deleted again, until `end`; rows per second."""
     system = str(value(source, "select system_identifier from pg_control_system()"))
-    identity = SourceIdentity(system, "capture", slot, PUBLICATION)
-    folder = bench.folder / "log"
+    identity = SourceIdentity(system, source.info.dbname, slot, PUBLICATION)
     confirmed = f"select confirmed_flush_lsn::text from pg_replication_slots where slot_name = '{slot}'"
-    create_log(folder, identity, Lsn.parse(value(source, confirmed)))
-    spec = CaptureSpec(bench.source.connection("source", "capture"), slot, PUBLICATION, folder, identity, heartbeat=0)
+    create_log(place, identity, Lsn.parse(value(source, confirmed)))
+    connection = bench.source.connection("source", source.info.dbname)
+    spec = CaptureSpec(connection, slot, PUBLICATION, place, identity, heartbeat=0)
     with bench.profiled() as cpu:
         began = time.perf_counter()
         supervisor = CaptureSupervisor(spec)
@@ -75,11 +79,12 @@ def _trucker(bench: Bench, source: psycopg.Connection[Any], figure: Figure, numb
             seconds = time.perf_counter() - began
         finally:
             supervisor.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            delete_log(place)
     if seen.seen_lsn < end:
         raise TimeoutError("capture did not get to the end")
     figure.trucker.append(bench.rows / seconds)
     figure.trucker_cpu.append(cpu)
+    return bench.rows / seconds
 
 
 def _reference(bench: Bench, figure: Figure, number: int, end: Lsn) -> None:

@@ -21,7 +21,7 @@ from figure import Verdict
 from harness import Bench
 
 # Each is a module here with `measure(bench)`, which makes its figures first and then fills them.
-MEASURES = ("capture", "decode", "stream", "sinks", "snapshot", "latency", "rest", "tables", "sql_truck")
+MEASURES = ("capture", "decode", "stream", "sinks", "snapshot", "latency", "rest", "tables", "sql_truck", "storage")
 RESULT = report.ROOT / "build" / "bench.json"
 
 

@@ -77,6 +77,7 @@ class Project:
         for connection in self._sources():
             found, resolved = _examine_source(self.config, connection, databases)
             findings += found
+            findings += _examine_log(self.config, connection.name)
             if resolved is not None:
                 sources[connection.name] = resolved
         shared = set()
@@ -342,6 +343,21 @@ def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Findin
             findings += check_old_values(configured, [source], rules.origin)
         findings += check_input(resolved.reads, configured, taken)
     return findings
+
+
+def _examine_log(config: ProjectConfig, source: str) -> list[Finding]:
+    """Whether the storage of a log of objects can be asked; whether it takes what it is given shows at the start."""
+    from trucker.changelog.place import ObjectPlace, place_of
+    from trucker.changelog.source import log_exists
+
+    place = place_of(config, source)
+    if not isinstance(place, ObjectPlace):
+        return []
+    try:
+        log_exists(place)
+    except TruckerError as error:
+        return [Finding(Level.ERROR, str(place), error.message, error.remedy, error.code)]
+    return [Finding(Level.OK, str(place), "the change log's storage answers")]
 
 
 def _examine_destination(connection: Connection, sink: Sink, databases: dict[str, tuple[str, str]]) -> list[Finding]:

@@ -126,6 +126,7 @@ def test_commands_on_a_log_of_objects(
     run.stop()
     checked = run_cli("check", str(project.folder))
     assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "the change log's storage answers" in checked.stdout
     peeked = json_lines(run_cli("peek", str(project.folder)).stdout)
     assert [line["operation"] for line in peeked][-1:] == ["update"]
     shown = run_cli("status", str(project.folder), "--json").stdout
@@ -136,6 +137,19 @@ def test_commands_on_a_log_of_objects(
     answer = run_cli("reset", str(project.folder), "--yes")
     assert answer.returncode == 0, answer.stderr
     assert not bucket_of(project).list()
+
+
+def test_a_storage_that_refuses_is_found_by_a_check(
+    tables: Database, destination: Database, tmp_path: Path, shared_storage: ObjectStorage, bucket: str
+) -> None:
+    """Before anything is made anywhere (I11); and without the key in the message (I10)."""
+    project = machine(tmp_path / "machine", tables, destination, "s3://no-such-bucket/logs", shared_storage)
+    assert [f.code for f in Project.load(project.folder).check() if f.code] == ["TRK311"]
+    project.config["log"] = {"location": bucket, "s3": {**shared_storage.s3, "secret_access_key": "wr0ng"}}
+    (finding,) = [f for f in Project.load(project.save().folder).check() if f.code]
+    assert finding.code == "TRK311"
+    assert "403" in finding.message
+    assert "wr0ng" not in f"{finding}"
 
 
 @pytest.mark.spark

@@ -1,0 +1,105 @@
+"""The change log in a bucket, against the same in a local folder: what a PUT costs, and what that costs.
+
+The bucket is on a server on this machine (SeaweedFS), which takes its share of the processor and answers in a few
+milliseconds; a storage across a network costs no processor here, and takes longer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import psycopg
+
+from capture import PUBLICATION, drain
+from figure import percentile
+from harness import TABLE, Bench, fill, flushed
+from latency import _NOTIFY, _PING, PER_SECOND, Probe, alone
+from trucker.changelog.bucket import Bucket
+from trucker.testing.object_storage import ObjectStorage
+from ways import MARKER, Truck
+
+PUTS = 10
+_SIZES = {"1 kB": 1_000, "4 MiB": 4 << 20}
+_places = itertools.count()
+
+
+def measure(bench: Bench) -> None:
+    """A PUT, capture, and commit to visible."""
+    storage = ObjectStorage(bench.folder / "storage")
+    puts = {name: bench.figure(f"a PUT of {name}", "ms") for name in _SIZES}
+    rate = bench.figure("capture into a bucket", "rows/s", None, "into a local folder", bench.rows)
+    middle = bench.figure(f"log in a bucket: commit to visible, {PER_SECOND}/s, p50", "ms", None, "in a local folder")
+    tail = bench.figure(f"log in a bucket: commit to visible, {PER_SECOND}/s, p99", "ms", None, "in a local folder")
+    storage.start()
+    bench.callback(storage.kill)
+    storage.make_bucket("bench")
+    bucket = Bucket(storage.place("s3://bench/puts"))
+    for _ in bench.rounds():
+        for name, size in _SIZES.items():
+            puts[name].trucker.append(percentile([_put(bucket, size) for _ in range(PUTS)], 0.5))
+            bench.say(f"{puts[name].name}: {puts[name].trucker[-1]:.1f} ms")
+    _capture(bench, storage, rate)
+    _latency(bench, storage, middle, tail)
+
+
+def _put(bucket: Bucket, size: int) -> float:
+    name = f"put-{next(_places)}"
+    data = bytes(size)
+    began = time.perf_counter()
+    bucket.put_new(name, data)
+    seconds = time.perf_counter() - began
+    bucket.delete([name])
+    return seconds * 1000
+
+
+def _capture(bench: Bench, storage: ObjectStorage, figure: Any) -> None:
+    source = bench.database(
+        bench.source, "storage", TABLE.format(name="bench"), f"create publication {PUBLICATION} for table bench"
+    )
+    source.execute("select pg_create_logical_replication_slot('storage_origin', 'pgoutput')")
+    for number, side in itertools.product(bench.rounds(), ("bucket", "folder")):
+        source.execute("select pg_copy_logical_replication_slot('storage_origin', %s)", [f"storage_{side}_{number}"])
+    fill(source, "bench", 1, bench.rows, 1_000)
+    end = flushed(source)
+    bench.settle()
+    local = bench.figure("capture into a local folder", "rows/s", rows=bench.rows)
+    for number in bench.rounds():
+        place = storage.place(f"s3://bench/log{next(_places)}", bench.folder / "hints")
+
+        def into_bucket(number: int = number, place: Any = place) -> None:
+            drain(bench, source, figure, f"storage_bucket_{number}", place, end)
+
+        def into_folder(number: int = number) -> None:
+            rate = drain(bench, source, local, f"storage_folder_{number}", bench.folder / "log", end)
+            figure.reference.append(rate)
+
+        bench.alternate(number, into_bucket, into_folder)
+        bench.say(f"{figure.name}: {figure.ratios[-1]:.2f} of a local folder")
+    for (slot,) in source.execute("select slot_name from pg_replication_slots").fetchall():
+        source.execute("select pg_drop_replication_slot(%s)", [slot])
+
+
+def _latency(bench: Bench, storage: ObjectStorage, middle: Any, tail: Any) -> None:
+    source: psycopg.Connection[Any] = bench.database(
+        bench.source, "storage_latency", TABLE.format(name="bench"), MARKER, _PING
+    )
+    tables = ("public.bench", "public.marker", "public.ping")
+    log = {"location": "s3://bench/latency", "s3": storage.s3}
+    bucket = Truck(bench, source, "storage_bucket", *tables, log=log)
+    folder = Truck(bench, source, "storage_folder", *tables)
+    for way in (bucket, folder):
+        way.target.execute(_NOTIFY.encode())
+    probe = Probe(bench, source)
+    for way in (bucket, folder):
+        probe.latencies(way, PER_SECOND, 2 if bench.quick else 10)
+    for number in bench.rounds():
+
+        def steady(way: Truck) -> None:
+            found = probe.latencies(way, PER_SECOND, 5 if bench.quick else 8)
+            for figure, share in ((middle, 0.5), (tail, 0.99)):
+                (figure.trucker if way is bucket else figure.reference).append(percentile(found, share))
+
+        bench.alternate(number, lambda: alone(steady, bucket, folder), lambda: alone(steady, folder, bucket))
+        bench.say(f"commit to visible: {middle.trucker[-1]:.0f} ms with a bucket, {middle.reference[-1]:.0f} without")

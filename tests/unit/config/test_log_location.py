@@ -1,0 +1,73 @@
+"""Where the change log is, as trucker.yml says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trucker.changelog.place import ObjectPlace, from_json, place_of, to_json, truth_of
+from trucker.config.log import LogConfig
+from trucker.config.models import ProjectConfig
+
+KEY = {"access_key_id": "me", "secret_access_key": "s3kr1t"}
+
+
+def project(tmp_path: Path, **log: Any) -> ProjectConfig:
+    given = {"unique_id": "x", "folder": tmp_path, "connections": [{"name": "source", "adapter": "postgres"}], "log": log}
+    return ProjectConfig.model_validate(given, context={"folder": tmp_path})
+
+
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        (None, ".trucker/log/source"),
+        ("logs", "logs/source"),
+        ("/shared/a b", "/shared/a b/source"),
+        ("file:///shared/a%20b", "/shared/a b/source"),
+        ("file://localhost/shared", "/shared/source"),
+    ],
+)
+def test_a_folder(tmp_path: Path, location: str | None, place: str) -> None:
+    found = place_of(project(tmp_path, location=location), "source")
+    assert found == tmp_path / place
+    assert from_json(to_json(found)) == found == truth_of(found)
+
+
+@pytest.mark.parametrize("location", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix/"])
+def test_a_bucket(tmp_path: Path, location: str) -> None:
+    found = place_of(project(tmp_path, location=location, s3={"endpoint": "http://here:1", **KEY}), "source")
+    assert isinstance(found, ObjectPlace)
+    assert str(found) == f"{location.rstrip('/')}/source"
+    assert found.folder == tmp_path / ".trucker/log/source"
+    assert truth_of(found) == found.elsewhere()
+    assert found.revealed() == {"endpoint": "http://here:1", "region": "us-east-1", **KEY}
+    assert "s3kr1t" not in repr(found)
+    assert from_json(to_json(found)) == ObjectPlace(found.uri, found.folder, found.revealed())
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ({"location": "hdfs://host/path"}, "of a kind that trucker does not know"),
+        ({"location": "gs://bucket"}, "of a kind that trucker does not know"),
+        ({"location": ""}, "not a place"),
+        ({"location": 5}, "not a place"),
+        ({"location": "s3://"}, "names no bucket"),
+        ({"location": "s3:///prefix"}, "names no bucket"),
+        ({"location": "s3://me:s3kr1t@bucket"}, "more than a place"),
+        ({"location": "s3://bucket?region=x"}, "more than a place"),
+        ({"location": "file://host/shared"}, "no folder of this machine"),
+        ({"location": "file:///"}, "no folder of this machine"),
+        ({"location": "/shared", "s3": KEY}, "log.location is not s3://"),
+        ({"s3": KEY}, "log.location is not s3://"),
+        ({"location": "s3://bucket", "s3": {"access_key_id": "me"}}, "belong together"),
+    ],
+)
+def test_what_is_refused(log: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        LogConfig.model_validate(log)
+    assert said in str(caught.value)
+    assert "s3kr1t" not in str(caught.value)

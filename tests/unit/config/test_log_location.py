@@ -16,7 +16,8 @@ KEY = {"access_key_id": "me", "secret_access_key": "s3kr1t"}
 
 
 def project(tmp_path: Path, **log: Any) -> ProjectConfig:
-    given = {"unique_id": "x", "folder": tmp_path, "connections": [{"name": "source", "adapter": "postgres"}], "log": log}
+    source = {"name": "source", "adapter": "postgres"}
+    given = {"unique_id": "x", "folder": tmp_path, "connections": [source], "log": log}
     return ProjectConfig.model_validate(given, context={"folder": tmp_path})
 
 

@@ -332,7 +332,7 @@ class _Attempt:
             self._copier.reads,
             exported.snapshot,
             exported.lsn,
-            {name: self._batch(own, exported.lsn, None) for name, own in targets.items()},
+            {name: self._batch(own, exported.lsn, None).for_parts() for name, own in targets.items()},
             {name: destinations[name].spec for name in targets},
             room(len(parts), max(len(part.assignments) for part in parts)),
             self._copier.recipes.folder,

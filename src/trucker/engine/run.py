@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.run")
 
 STATUS_SECONDS = 1.0
+STATUS_SHARE = 20
 
 Observer = Callable[[ProjectStatus], None]
 
@@ -141,13 +142,16 @@ class ProjectRun:
                     self._sources[number] = self._renewed(source, source.lost, spark)
             self._check_java(process)
             executors.look()
+            began = time.monotonic()
             status = self._show(running=True)
+            took = time.monotonic() - began
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
                 return
             if self._once and all(source.done for source in self._sources):
                 self._check_once()
                 return
-            self._stop.wait(0.1 if self._once else STATUS_SECONDS)
+            # Of many tables there is much to show: that must not take the time of copying them.
+            self._stop.wait(max(0.1 if self._once else STATUS_SECONDS, took * STATUS_SHARE))
 
     def _renewed(self, source: SourceRun, lost: TruckerError, spark: SparkSession) -> SourceRun:
         """The source begun anew, its slot being lost; or as it is, to be tried again, while something is away."""

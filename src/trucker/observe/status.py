@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,18 @@ class ProjectStatus:
     trucks: tuple[TruckStatus, ...] = field(default=())
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(self, default=_fields, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> ProjectStatus:
         raw: dict[str, Any] = json.loads(text)
         trucks = tuple(_truck(entry) for entry in raw.pop("trucks"))
         return cls(**raw, trucks=trucks)
+
+
+def _fields(value: ProjectStatus | TruckStatus | CopyProgress) -> dict[str, Any]:
+    """Not `asdict`, which copies all that is in it first: a truck may copy hundreds of tables at once."""
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _truck(raw: dict[str, Any]) -> TruckStatus:

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -165,10 +165,15 @@ class Batch:
         """Unique among all batches and attempts of a project that may differ in content."""
         return self.snapshot or f"{int(self.start):016x}-{int(self.end):016x}"
 
+    def for_parts(self) -> Batch:
+        """What `write` needs to know of it: not the other tables, of which there may be thousands, for every task."""
+        return replace(self, positions={}, tables={}, targets=(), builds_on={}, sizes={})
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One part of a batch for one target. `part` is stable when the same work is repeated.
+    """One part of a batch for one target. `part` is stable when the same work is repeated. Of the `batch` it has what
+    `Batch.for_parts` leaves.
 
     `room` is how many bytes its receipt may carry: less than `CARRIED` where a batch has many receipts (I9).
     `finishes` is work without rows, after all parts of a copy (`Receipt.unfinished`); its receipt goes nowhere.

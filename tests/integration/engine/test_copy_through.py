@@ -314,6 +314,33 @@ def test_the_key_comes_back_where_it_is_not_to_wait_any_more(rows: Database, des
         run.end(outcome)
 
 
+def test_a_truck_that_is_reset_in_the_middle(rows: Database, destination: Database) -> None:
+    """What is there is half a copy, and not an earlier one that readers would keep (I6)."""
+    with copying(rows, destination) as run:
+        run.begin(LARGE)
+        run.copy()
+        run.sink.commit(Batch(Lsn(0), Lsn(0), forget=("truck",)), [])
+    with copying(rows, destination, name="two") as run:
+        run.begin(LARGE)
+        assert destination.query("select count(*) from rows") == [(0,)]
+        run.end(run.copy())
+    assert key_of(destination) == WITH_KEY
+    assert by_id(destination, ROWS) == by_id(rows, ROWS)
+
+
+def test_a_truck_that_goes_elsewhere_in_the_middle(rows: Database, destination: Database) -> None:
+    """The table that was begun gets its key back; the one it goes to now is the user's and keeps its own."""
+    with copying(rows, destination) as run:
+        run.begin(LARGE)
+        run.copy()
+    destination.execute("create table other (id int primary key, t text)")
+    with copying(rows, destination, name="two") as run:
+        run.target = replace(run.target, table=TableId("public", "other"))
+        run.begin(LARGE)
+        assert key_of(destination) == WITH_KEY
+        assert not any(receipt.unfinished for receipt in run.copy().receipts["destination"])
+
+
 @pytest.mark.parametrize("why", ["small", "somebody else's", "letters"])
 def test_the_key_stays_where_it_is_needed(rows: Database, destination: Database, why: str) -> None:
     """In a table of the user's own nothing is touched; a row that is set aside is known by the key it meets."""

@@ -266,7 +266,7 @@ class Commit:
         for copy in straight:
             with blaming(copy.target):
                 self._empty(copy)
-                self._put_off_key(copy.target, batch, known=_slot(copy.target) in late)
+                self._put_off_key(copy.target, batch, late.get(_slot(copy.target)))
 
     def _empty(self, copy: Copy) -> None:
         if not copy.ours:
@@ -274,11 +274,12 @@ class Commit:
         else:
             self._session.run(f"truncate {copy.target.table.quoted}")
 
-    def _put_off_key(self, target: Target, batch: Batch, *, known: bool) -> None:
-        """A table of trucker's own gets its key when the copy is complete, if it is large: see `late_key`."""
-        if known:
+    def _put_off_key(self, target: Target, batch: Batch, due: late_key.LateKey | None) -> None:
+        """A table of trucker's own gets its key when the copy is complete, if it is large; one that is still `due` was
+        put off by a copy that broke off."""
+        if due is not None:
             late_key.make(self._session, self._project, target)
-        own = known or target.table in self._new
+        own = target.table in self._new or (due is not None and due.table == target.table)
         large = batch.sizes.get(_slot(target), 0) >= late_key.LARGE
         if own and large and target.source.key and target.truck not in batch.dead_letters:
             late_key.put_off(self._session, self._project, target)

@@ -142,9 +142,9 @@ class ProjectRun:
                     self._sources[number] = self._renewed(source, source.lost, spark)
             self._check_java(process)
             executors.look()
-            began = time.monotonic()
+            began = time.thread_time()
             status = self._show(running=True)
-            took = time.monotonic() - began
+            took = time.thread_time() - began
             if all(truck.phase is TruckPhase.FAILED for truck in status.trucks):
                 return
             if self._once and all(source.done for source in self._sources):

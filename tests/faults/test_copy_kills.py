@@ -48,7 +48,7 @@ def test_workers_are_killed_at_a_chunk_and_at_the_key(
     project.connect(postgres("replica", destination)).truck("copy", ["public.large"], {"connection": "replica"})
     faults = "; ".join(f"{point}=kill:{tmp_path / point}" for point in POINTS)
     trucker = start("--once", failpoints=faults)
-    assert trucker.process.wait(180) == 0, trucker.output()
+    assert trucker.process.wait(300) == 0, trucker.output()
     assert all((tmp_path / point).exists() for point in POINTS)
     _whole(database, destination)
 
@@ -60,7 +60,7 @@ def test_the_driver_and_the_destination_die_between_the_key_and_the_end(
     database.execute(*SCHEMA)
     project.connect(postgres("replica", own_database)).truck("copy", ["public.large"], {"connection": "replica"})
     trucker = start("--once", failpoints="copy.end.before=kill")
-    assert trucker.process.wait(180) == -9, trucker.output()
+    assert trucker.process.wait(300) == -9, trucker.output()
     ((attempt, phase),) = own_database.query("select snapshot, phase from trucker.tables")
     assert (phase, _keys(own_database)) == ("copying", 1)
 
@@ -74,9 +74,9 @@ def test_the_driver_and_the_destination_die_between_the_key_and_the_end(
         )
         return again not in (None, attempt) and rows == 22_000 and _keys(own_database) == 1
 
-    wait_until(all_there, 120, 0.1)
+    wait_until(all_there, 300, 0.1)
     own_server.stop("immediate")
     own_server.start()
     go.touch()
-    assert trucker.process.wait(180) == 0, trucker.output()
+    assert trucker.process.wait(300) == 0, trucker.output()
     _whole(database, own_database)

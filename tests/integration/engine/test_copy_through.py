@@ -90,7 +90,8 @@ class Copying:
 
 @contextmanager
 def copying(source: Database, destination: Database, table: TableId = ROWS, name: str = "one") -> Iterator[Copying]:
-    with create_slot(source.connection, f"trucker_{source.name}", temporary=True) as exported:
+    # A name for each: the one before may take a moment to go.
+    with create_slot(source.connection, f"trucker_{source.name}_{name}", temporary=True) as exported:
         yield Copying(source, destination, table, exported.snapshot, name)
 
 

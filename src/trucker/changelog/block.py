@@ -35,13 +35,13 @@ block.
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from trucker.messages import BEGIN, COMMIT, MESSAGE, Messages
 
 MAGIC: Final = b"TRKB"
 VERSION: Final = 1
@@ -53,20 +53,12 @@ FIXED: Final = struct.Struct("<4sHHIIIIIIQQQqQqQII")
 ENTRY: Final = struct.Struct("<IIQI")
 HEAD_BYTES: Final = FIXED.size
 
-BEGIN: Final = ord("B")
-COMMIT: Final = ord("C")
-RELATION: Final = ord("R")
-TYPE: Final = ord("Y")
-MESSAGE: Final = ord("M")
-
 # PostgreSQL counts microseconds from 2000-01-01.
 EPOCH: Final = 946_684_800_000_000
 
 _BEGIN = struct.Struct(">xQqI")
 _COMMIT = struct.Struct(">xxQQq")
 _MESSAGE = struct.Struct(">xBQ")
-_NOT_A_ROW = re.compile(rb"[^IUD]")
-_CHANGE = re.compile(rb"[IUDT]")
 
 
 class DamagedError(Exception):
@@ -133,49 +125,59 @@ class Summary:
     open: Open | None
 
 
-def summarise(messages: Sequence[bytes], started: Open | None, end: int, commit_time: int) -> Summary:
+def summarise(messages: Messages, started: Open | None, end: int, commit_time: int) -> Summary:
     """Follow the transactions through `messages`; `end` and `commit_time` are those of the last commit before."""
-    kinds = bytes([message[0] for message in messages])
-    first = last = started.commit_lsn if started else 0
-    current, since, commits = started, 0, 0
-    for found in _NOT_A_ROW.finditer(kinds):
-        at = found.start()
-        kind, message = kinds[at], messages[at]
-        if kind == BEGIN:
-            commit_lsn, stamp, xid = _BEGIN.unpack_from(message)
-            current, since, last = Open(commit_lsn, stamp + EPOCH, 0, xid), at, commit_lsn
-        elif kind == COMMIT:
-            _, end, stamp = _COMMIT.unpack_from(message)
-            current, commit_time, commits = None, stamp + EPOCH, commits + 1
-        elif kind == MESSAGE and current is None:
-            last = _MESSAGE.unpack_from(message)[1]
-        first = first or last
-    if current is not None:
-        changes = sum(1 for _ in _CHANGE.finditer(kinds, since))
-        current = current._replace(ordinal=current.ordinal + changes)
-    return Summary(first, last, end, commit_time, commits, current)
+    kinds = messages.kinds
+    begins = [at for at in {kinds.find(BEGIN), kinds.rfind(BEGIN)} if at >= 0]
+    lsns = [_commit_lsn(messages, at) for at in sorted([*begins, *_alone(messages, started)])]
+    first = started.commit_lsn if started else lsns[0] if lsns else 0
+    last = lsns[-1] if lsns else first
+    commit = kinds.rfind(COMMIT)
+    if commit >= 0:
+        _, end, stamp = _COMMIT.unpack_from(messages.message(commit))
+        commit_time = stamp + EPOCH
+    return Summary(first, last, end, commit_time, kinds.count(COMMIT), _left_open(messages, started))
 
 
-def used_relations(messages: Sequence[bytes]) -> set[bytes]:
-    """The oids, as four bytes, of the relations whose rows are among the messages; those of truncates too."""
-    used = {message[1:5] for message in messages if message[0] in b"IUD"}
-    for message in messages:
-        if message[0] == 84:
-            used.update(message[at : at + 4] for at in range(6, len(message), 4))
-    return used
+def _alone(messages: Messages, started: Open | None) -> list[int]:
+    """The first and the last of the logical messages outside any transaction, each of which counts as one."""
+    kinds, opened, since, alone = messages.kinds, 1 if started else 0, 0, list[int]()
+    for at in messages.places(MESSAGE):
+        opened += kinds.count(BEGIN, since, at) - kinds.count(COMMIT, since, at)
+        since = at
+        if opened <= 0:
+            alone[1:] = [at]
+    return alone
+
+
+def _commit_lsn(messages: Messages, index: int) -> int:
+    """Of a Begin, or of a logical message that is a transaction of its own."""
+    message = messages.message(index)
+    found: int = _BEGIN.unpack_from(message)[0] if message.startswith(BEGIN) else _MESSAGE.unpack_from(message)[1]
+    return found
+
+
+def _left_open(messages: Messages, started: Open | None) -> Open | None:
+    """The transaction that the messages end inside of."""
+    begin, commit = messages.kinds.rfind(BEGIN), messages.kinds.rfind(COMMIT)
+    if commit > begin:
+        return None
+    if begin < 0:
+        return started and started._replace(ordinal=started.ordinal + messages.changes())
+    commit_lsn, stamp, xid = _BEGIN.unpack_from(messages.message(begin))
+    return Open(commit_lsn, stamp + EPOCH, messages.changes(begin), xid)
 
 
 def encode(
-    messages: Sequence[bytes],
+    messages: Messages,
     summary: Summary,
     started: Open | None,
     relations: Sequence[RelationEntry],
     *,
     new_shape: bool = False,
-) -> tuple[bytes, bytes]:
-    """Head and body of a block."""
-    lengths = array("I", map(len, messages))
-    body = b"".join([_little_endian(lengths), *messages])
+) -> tuple[bytes, bytes, memoryview]:
+    """A block: its head, the lengths and the messages; they lie one behind the other, and are not copied together."""
+    lengths, payload = messages.lengths.tobytes(), messages.payload.data
     flags = (ENDS_OPEN if summary.open else 0) | (STARTS_OPEN if started else 0) | (NEW_SHAPE if new_shape else 0)
     head = bytearray(HEAD_BYTES + ENTRY.size * len(relations))
     opened = started or Open(0, 0, 0, 0)
@@ -186,9 +188,9 @@ def encode(
         VERSION,
         flags,
         0,
-        zlib.crc32(body),
+        zlib.crc32(payload, zlib.crc32(lengths)),
         len(head),
-        len(body),
+        len(lengths) + len(payload),
         len(messages),
         len(relations),
         summary.first,
@@ -204,7 +206,7 @@ def encode(
     for index, entry in enumerate(relations):
         ENTRY.pack_into(head, HEAD_BYTES + index * ENTRY.size, *entry)
     struct.pack_into("<I", head, 8, _head_crc(head))
-    return bytes(head), body
+    return bytes(head), lengths, payload
 
 
 def head_size(relations: int) -> int:
@@ -272,9 +274,3 @@ def check_body(head: Head, body: bytes | memoryview) -> None:
 def _head_crc(head: bytearray | memoryview) -> int:
     view = memoryview(head)
     return zlib.crc32(view[12:], zlib.crc32(view[:8]))
-
-
-def _little_endian(lengths: array[int]) -> bytes:
-    if struct.pack("=H", 1) != struct.pack("<H", 1):
-        lengths.byteswap()
-    return lengths.tobytes()

@@ -13,25 +13,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trucker.changelog.block import (
-    COMMIT,
-    MESSAGE,
-    RELATION,
-    TYPE,
     Open,
     RelationEntry,
     Summary,
     encode,
     head_size,
     summarise,
-    used_relations,
 )
 from trucker.changelog.durable import Durable
 from trucker.changelog.relation import Descriptions
 from trucker.changelog.segment import SegmentId
 from trucker.lsn import Lsn
+from trucker.messages import RELATION, Messages
 
 BLOCK_BYTES: Final = 4 << 20
-_DESCRIBING = frozenset({RELATION, TYPE})
 
 
 @dataclass(slots=True)
@@ -45,10 +40,9 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block ready to be written, and what its messages amount to."""
+    """A block ready to be written, its buffers one behind the other, and what its messages amount to."""
 
-    head: bytes
-    body: bytes
+    buffers: tuple[bytes | memoryview, ...]
     summary: Summary
     described: dict[bytes, RelationEntry]
 
@@ -60,36 +54,55 @@ class Gatherer(ABC):
         self.durable = durable
         self._block_bytes = block_bytes
         self._descriptions = Descriptions()
+        self._finished: list[Messages] = []
+        self._unfinished: list[Messages] = []
+        self._bytes = 0
         self._forget()
 
     # -- in -------------------------------------------------------------------------------------------------------
 
     def append(self, message: bytes) -> None:
         """Take one pgoutput message. Nothing is promised before `flush`."""
-        kind = message[0]
-        if kind in _DESCRIBING and not self._describe(kind, message):
-            return
-        self._messages.append(message)
-        self._bytes += len(message)
-        if kind == COMMIT or (kind == MESSAGE and not message[1] & 1):
-            self._complete = len(self._messages)
-        if self._bytes >= self._block_bytes:
-            self._cut(self._block_bytes // 2)
+        self.extend(Messages.of([message]))
 
-    def _describe(self, kind: int, message: bytes) -> bool:
+    def extend(self, messages: Messages) -> None:
+        """Take many. However they are handed over, in one piece or in several, the log is the same."""
+        begin = 0
+        for index in messages.descriptions():
+            self._add(messages.part(begin, index))
+            begin = index if self._describe(messages.message(index)) else index + 1
+        self._add(messages.part(begin, len(messages)))
+
+    def _describe(self, message: bytes) -> bool:
         """Take note of a description; False where it says nothing new. What it changes begins a new block."""
-        news = self._descriptions.news(kind, message)
+        news = self._descriptions.news(message)
         if news is None:
             return False
-        if news and used_relations(self._messages):
+        if news and any(part.changes() for part in (*self._finished, *self._unfinished)):
             self._cut(0)
-        self._descriptions.learn(kind, message)
+        self._descriptions.learn(message)
         return True
+
+    def _add(self, messages: Messages) -> None:
+        """Put them to the others, and cut as soon as those are enough for a block."""
+        while len(messages):
+            fits = messages.until(self._block_bytes - self._bytes)
+            part = messages.part(0, fits)
+            self._bytes += part.size
+            finished = part.finished()
+            if finished:
+                self._finished += [*self._unfinished, part.part(0, finished)]
+                self._unfinished = []
+            if finished < len(part):
+                self._unfinished.append(part.part(finished, len(part)))
+            if self._bytes >= self._block_bytes:
+                self._cut(self._block_bytes // 2)
+            messages = messages.part(fits, len(messages))
 
     @property
     def pending(self) -> int:
         """Bytes in memory that a flush could write."""
-        return self._bytes if self._complete else 0
+        return self._bytes if self._finished else 0
 
     @property
     def held(self) -> int:
@@ -99,48 +112,44 @@ class Gatherer(ABC):
     @property
     def in_transaction(self) -> bool:
         """Whether the last message is inside a transaction."""
-        return self._complete < len(self._messages) or (not self._messages and self._open is not None)
+        return bool(self._unfinished) or (not self._finished and self._open is not None)
 
     # -- for the writers ------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """The state at the durable end."""
-        self._messages: list[bytes] = []
-        self._bytes = 0
-        self._complete = 0
+        self._finished, self._unfinished, self._bytes = [], [], 0
         self._open: Open | None = None
         self._written = self.durable
 
     def _cut(self, at_least: int) -> None:
         """Write the finished transactions as a block, and of an unfinished one what is more than `at_least` bytes."""
         self._write_complete()
-        if self._messages and self._bytes >= at_least:
-            self._write_block(self._messages)
-            self._messages, self._bytes = [], 0
+        if self._unfinished and self._bytes >= at_least:
+            self._write_block(Messages.joined(self._unfinished))
+            self._unfinished, self._bytes = [], 0
 
     def _write_complete(self) -> None:
-        if self._complete:
-            rest = self._messages[self._complete :]
-            del self._messages[self._complete :]
-            self._write_block(self._messages)
-            self._messages, self._bytes, self._complete = rest, sum(map(len, rest)), 0
+        if self._finished:
+            self._write_block(Messages.joined(self._finished))
+            self._finished, self._bytes = [], sum(part.size for part in self._unfinished)
 
     @abstractmethod
-    def _write_block(self, messages: list[bytes]) -> None:
+    def _write_block(self, messages: Messages) -> None:
         """Write one block behind the others; the durable end does not move."""
 
-    def _summary(self, messages: list[bytes]) -> Summary:
+    def _summary(self, messages: Messages) -> Summary:
         return summarise(messages, self._open, self._written.commit_lsn, self._written.commit_time)
 
-    def _block(self, messages: list[bytes], summary: Summary, segment: Described) -> Block:
+    def _block(self, messages: Messages, summary: Summary, segment: Described) -> Block:
         """The block of these messages, as the segment needs it at its end."""
         messages, described, relations = self._with_descriptions(messages, segment)
         new_shape = not segment.described.keys().isdisjoint(described)
-        return Block(*encode(messages, summary, self._open, relations, new_shape=new_shape), summary, described)
+        return Block(encode(messages, summary, self._open, relations, new_shape=new_shape), summary, described)
 
     def _wrote(self, block: Block, segment: Described) -> None:
         """The block is at the segment's end."""
-        segment.size += len(block.head) + len(block.body)
+        segment.size += sum(map(len, block.buffers))
         segment.described.update(block.described)
         self._open = block.summary.open
         if self._open is None:
@@ -150,27 +159,25 @@ class Gatherer(ABC):
             )
 
     def _with_descriptions(
-        self, messages: list[bytes], segment: Described
-    ) -> tuple[list[bytes], dict[bytes, RelationEntry], list[RelationEntry]]:
+        self, messages: Messages, segment: Described
+    ) -> tuple[Messages, dict[bytes, RelationEntry], list[RelationEntry]]:
         """The messages, with the descriptions before them that the segment lacks; and the block's relations."""
-        used = sorted(used_relations(messages))
-        here = {message[1:5] for message in messages if message[0] == RELATION}
+        used = sorted(messages.relations())
+        here = {messages.message(index)[1:5] for index in messages.places(RELATION)}
         lacking = [oid for oid in used if oid not in here and oid not in segment.described]
         if lacking:
-            messages = [*self._descriptions.of(lacking), *messages]
+            messages = Messages.joined([Messages.of(self._descriptions.of(lacking)), messages])
         count = len([oid for oid in used if oid in self._descriptions])
         described = _locate(messages, segment.size + head_size(count) + 4 * len(messages))
         places = {**segment.described, **described}
         return messages, described, [places[oid] for oid in used if oid in places]
 
 
-def _locate(messages: list[bytes], start: int) -> dict[bytes, RelationEntry]:
+def _locate(messages: Messages, start: int) -> dict[bytes, RelationEntry]:
     """Where the Relation messages among `messages` will lie in the file, the last one of each relation."""
     found = {}
-    offset = start
-    for message in messages:
-        if message[0] == RELATION:
-            oid = message[1:5]
-            found[oid] = RelationEntry(int.from_bytes(oid, "big"), len(message), offset, zlib.crc32(message))
-        offset += len(message)
+    for index in messages.places(RELATION):
+        message, offset = messages.message(index), start + int(messages.starts[index])
+        oid = message[1:5]
+        found[oid] = RelationEntry(int.from_bytes(oid, "big"), len(message), offset, zlib.crc32(message))
     return found

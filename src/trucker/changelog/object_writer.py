@@ -1,6 +1,6 @@
 """Writing the change log as objects: one writer, at capture. The methods are `writer.LogWriter`'s.
 
-    append … append   into memory; cut into blocks, and those gathered into an object of about 4 MiB
+    append, extend    into memory; cut into blocks, and those gathered into an object of about 4 MiB
     flush             begins to store the object gathered so far, if none is on its way and the last was not just now;
                       publishes what has been stored meanwhile
     settle            waits until all that is finished is stored
@@ -37,6 +37,7 @@ from trucker.changelog.writer import LOCK_FILE, hold_lock
 from trucker.errors import ChangeLogError, ChangeLogUnavailable
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
+from trucker.messages import Messages
 
 PUT_EVERY: Final = 0.1
 SEE_STORED_SECONDS: Final = 10.0
@@ -48,11 +49,11 @@ class _Object(Described):
     """An object that gathers: its blocks, and the durable end once it is stored; None while it ends inside a
     transaction."""
 
-    blocks: list[bytes] = field(default_factory=list)
+    blocks: list[bytes | memoryview] = field(default_factory=list)
     durable: Durable | None = None
 
     def add(self, block: Block) -> None:
-        self.blocks += (block.head, block.body)
+        self.blocks += block.buffers
 
 
 class ObjectWriter(Gatherer):
@@ -158,7 +159,7 @@ class ObjectWriter(Gatherer):
         Readers on this machine are told. It is stored, and may be acknowledged, every ten seconds, or when `urgent`.
         """
         self.flush()
-        idle = not (self._upload.busy or self._messages or self._object or self._open)
+        idle = not (self._upload.busy or self._bytes or self._object or self._open)
         if idle and lsn > self.durable.seen_lsn:
             self._publish(replace(self.durable, seen_lsn=lsn))
             self._written = self.durable
@@ -202,7 +203,7 @@ class ObjectWriter(Gatherer):
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _write_block(self, messages: list[bytes]) -> None:
+    def _write_block(self, messages: Messages) -> None:
         """Add a block to the object. One that leaves a transaction open does not share it with finished ones."""
         summary = self._summary(messages)
         if summary.open is not None and self._open is None:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
 from trucker.changelog.block import (
-    BEGIN,
     ENDS_OPEN,
     STARTS_OPEN,
     DamagedError,
@@ -41,6 +40,7 @@ from trucker.changelog.segment import Content, Segment, SegmentId
 from trucker.changelog.storage import check_whole, open_storage
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
+from trucker.messages import BEGIN
 
 _INDEXES: Final = 32
 _FILES: Final = 16
@@ -228,7 +228,7 @@ class LogReader:
             frames = self.read(ref)
             if frames.transaction is not None and frames.transaction.commit_lsn >= start:
                 return frames.transaction.xid
-            begins = np.flatnonzero(frames.payload[frames.starts[:-1]] == BEGIN)
+            begins = np.flatnonzero(frames.payload[frames.starts[:-1]] == BEGIN[0])
             for place in frames.starts[begins]:
                 head = frames.payload[place : place + 21].tobytes()
                 if int.from_bytes(head[1:9], "big") >= start:
@@ -416,7 +416,7 @@ def _lengths(head: Head, body: memoryview) -> npt.NDArray[np.uint32]:
 
 def _clipped(payload: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], until: Lsn) -> npt.NDArray[np.int64]:
     """Only the messages before the first transaction whose commit LSN is `until` or more."""
-    begins = np.flatnonzero(payload[starts[:-1]] == BEGIN)
+    begins = np.flatnonzero(payload[starts[:-1]] == BEGIN[0])
     places = starts[begins][:, None] + np.arange(1, 9)
     commits = payload[places].view(">u8").ravel()
     beyond = np.flatnonzero(commits >= until)

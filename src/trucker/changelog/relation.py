@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trucker.changelog.block import RELATION
+from trucker.messages import RELATION
 
 
 class Descriptions:
@@ -17,15 +17,18 @@ class Descriptions:
     def __contains__(self, oid: bytes) -> bool:
         return oid in self._relations
 
-    def news(self, kind: int, message: bytes) -> bool | None:
+    def news(self, message: bytes) -> bool | None:
         """None: known already. True: it changes a relation's description. False: new, but changes nothing."""
-        known = (self._relations if kind == RELATION else self._types).get(message[1:5])
+        known = self._like(message).get(message[1:5])
         if known == message:
             return None
-        return kind == RELATION and known is not None
+        return message.startswith(RELATION) and known is not None
 
-    def learn(self, kind: int, message: bytes) -> None:
-        (self._relations if kind == RELATION else self._types)[message[1:5]] = message
+    def learn(self, message: bytes) -> None:
+        self._like(message)[message[1:5]] = message
+
+    def _like(self, message: bytes) -> dict[bytes, bytes]:
+        return self._relations if message.startswith(RELATION) else self._types
 
     def of(self, oids: Iterable[bytes]) -> list[bytes]:
         """The messages that describe these relations, the types they use first. Unknown ones are left out."""

@@ -242,7 +242,7 @@ def start_writing_back(fd: int, offset: int, length: int) -> None:
         _sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
 
 
-def write_all(fd: int, *buffers: bytes) -> int:
+def write_all(fd: int, *buffers: bytes | memoryview) -> int:
     """Write every byte of the buffers in order, however the system splits it; how many that were."""
     total = sum(map(len, buffers))
     done = os.writev(fd, buffers)

@@ -1,6 +1,6 @@
 """Writing the change log into a folder: one writer, at capture.
 
-    append … append   into memory; cut into blocks of about 4 MiB, written but not promised (`gather`)
+    append, extend    into memory; cut into blocks of about 4 MiB, written but not promised (`gather`)
     flush             everything up to the last commit is on disk, published to readers, and may be acknowledged
     see               nothing of interest below an LSN; as durable as a commit
     rollback          back to the durable end, as when the source will send again what came after it
@@ -36,6 +36,7 @@ from trucker.changelog.source import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
+from trucker.messages import Messages
 
 SEGMENT_BYTES: Final = 64 << 20
 LOCK_FILE: Final = "writer.lock"
@@ -192,14 +193,14 @@ class LogWriter(Gatherer):
         with self._writing():
             super()._cut(at_least)
 
-    def _write_block(self, messages: list[bytes]) -> None:
+    def _write_block(self, messages: Messages) -> None:
         """Append one block to the segment; the durable end does not move."""
         summary = self._summary(messages)
         segment = self._segment()
         block = self._block(messages, summary, segment)
         segment.dirty = True
         reach("capture.write.before")
-        written = write_all(segment.fd, block.head, block.body)
+        written = write_all(segment.fd, *block.buffers)
         reach("capture.write.after")
         if summary.open:
             start_writing_back(segment.fd, segment.size, written)

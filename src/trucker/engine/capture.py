@@ -35,6 +35,7 @@ from trucker.changelog.writer import BLOCK_BYTES
 from trucker.engine.backoff import Backoff
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
+from trucker.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
 from trucker.postgres.history import History
 from trucker.postgres.protocol import heartbeat_content
@@ -284,13 +285,15 @@ class Pump:
         self._writer.settle()
         stream.acknowledge(self._writer.safe)
 
-    def _take(self, message: bytes) -> None:
-        if message[0] == 77:  # a logical message; heartbeats have done their work by arriving
-            content = heartbeat_content(message)
+    def _take(self, messages: Messages) -> None:
+        """Into the log, but for heartbeats: those have done their work by arriving."""
+        beats = []
+        for index in messages.places(MESSAGE):
+            content = heartbeat_content(messages.message(index))
             if content is not None:
                 self._capture.beaten(content)
-                return
-        self._writer.append(message)
+                beats.append(index)
+        self._writer.extend(messages.without(beats) if beats else messages)
 
     def _make_durable(self, drained: bool, now: float) -> None:
         """Flush when all that has come is in hand, or much, or it is time; note idle progress once a second."""

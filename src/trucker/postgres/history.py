@@ -19,6 +19,7 @@ from typing import Final
 
 from trucker.errors import SourceError
 from trucker.lsn import Lsn
+from trucker.messages import COMMIT, Messages
 from trucker.postgres.protocol import EPOCH
 from trucker.postgres.stream import Interrupted, ReplicationStream
 
@@ -72,10 +73,13 @@ class History:
             if drained and not self._beyond:
                 stream.wait(_WAIT_SECONDS)
 
-    def _take(self, message: bytes) -> None:
-        if message[:1] != b"C" or self._beyond:
-            return
-        _, _, _, end, stamp = _COMMIT.unpack_from(message)
+    def _take(self, messages: Messages) -> None:
+        for index in messages.places(COMMIT):
+            if not self._beyond:
+                self._judge(messages.message(index))
+
+    def _judge(self, commit: bytes) -> None:
+        _, _, _, end, stamp = _COMMIT.unpack_from(commit)
         if end > self._seen:
             self._beyond = True
         elif end == self._commit:

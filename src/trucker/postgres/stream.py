@@ -1,4 +1,4 @@
-"""The replication connection: the only socket loop, on libpq's own calls.
+"""The replication connection: the only socket loop.
 
     stream = ReplicationStream.connect(conninfo, slot, publication, wake)
     place = stream.inspect()            which server, where the slot is; refuses what cannot be streamed
@@ -15,9 +15,10 @@ translate.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -27,9 +28,9 @@ from psycopg.conninfo import make_conninfo
 
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import ZERO, Lsn
+from trucker.messages import Messages
+from trucker.postgres.copy_both import CopyBoth, Ended, InTheClear, ThroughLibpq
 from trucker.postgres.protocol import (
-    XLOG_DATA,
-    XLOG_HEADER,
     ProtocolError,
     parse_keepalive,
     start_replication,
@@ -94,6 +95,7 @@ class ReplicationStream:
         self._silence = silence
         self._heard = time.monotonic()
         self._asked: float | None = None
+        self._copy: CopyBoth | None = None
         self.wal_end = ZERO
         self.reply_wanted = False
         self.received = 0
@@ -172,71 +174,61 @@ class ReplicationStream:
 
     def start(self, lsn: Lsn) -> None:
         """Begin the stream after `lsn`."""
-        result = self._execute(start_replication(self._slot, lsn, self._publication))
-        if result.status != pq.ExecStatus.COPY_BOTH:
-            raise self._failure(result, _NO_SLOT)
+        deadline = time.monotonic() + self._silence
+        command = start_replication(self._slot, lsn, self._publication)
+        with self._connected():
+            self._pgconn.send_query(command)
+            self._copy = InTheClear.take_over(self._pgconn, lambda events: self._await(events, deadline))
+        if self._copy is None:
+            result = result_pq(self._pgconn, wake=self._wake, timeout=self._silence)
+            if result.status != pq.ExecStatus.COPY_BOTH:
+                raise self._failure(result, _NO_SLOT)
+            self._copy = ThroughLibpq(self._pgconn)
         self._heard = time.monotonic()
 
     def halt(self) -> None:
         """End the stream, dropping what is on its way; when this returns, the slot is free for another connection."""
-        pgconn, deadline = self._pgconn, time.monotonic() + self._silence
-        try:
-            pgconn.put_copy_end()
-            while (size := pgconn.get_copy_data(1)[0]) >= 0:
-                if not size:
-                    self._more(deadline)
-            while True:
-                while pgconn.is_busy():
-                    self._more(deadline)
-                result = pgconn.get_result()
-                if result is None:
-                    return
-                if result.status == pq.ExecStatus.FATAL_ERROR:
-                    raise self._failure(result)
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
+        deadline = time.monotonic() + self._silence
+        with self._connected():
+            self._stream.halt(lambda events: self._await(events, deadline))
 
-    def _more(self, deadline: float) -> None:
-        """Wait for more to come, until the deadline."""
+    def _await(self, events: int, deadline: float) -> None:
+        """Wait for the socket, until the deadline."""
         if time.monotonic() >= deadline:
             raise silence(self._silence)
-        unsent = self._pgconn.flush()
-        _await(self._pgconn, select.POLLIN | (select.POLLOUT if unsent else 0), self._wake, deadline)
-        self._pgconn.consume_input()
+        _await(self._pgconn, events, self._wake, deadline)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """What goes wrong with the connection inside, as trucker's errors."""
+        try:
+            yield
+        except (psycopg.OperationalError, OSError) as error:
+            raise lost(error) from None
+        except Ended as ended:
+            if not (ended.state or ended.words):
+                raise SourceUnavailable("the server ended the stream, as when it shuts down") from None
+            raise self._refused(ended.state, ended.words) from None
+
+    @property
+    def _stream(self) -> CopyBoth:
+        assert self._copy is not None, "not started"
+        return self._copy
 
     # -- the stream -----------------------------------------------------------------------------------------------
 
-    def receive(self, take: Callable[[bytes], None], budget: int) -> bool:
+    def receive(self, take: Callable[[Messages], None], budget: int) -> bool:
         """Hand every message at hand to `take`, about `budget` bytes at most; whether all has been taken."""
-        get, got = self._pgconn.get_copy_data, 0
-        fresh = False
-        try:
-            while True:
-                before = got
-                while got < budget:
-                    size, frame = get(1)
-                    if size <= 0:
-                        break
-                    got += size
-                    if frame[0] == XLOG_DATA:
-                        take(bytes(frame[XLOG_HEADER:]))
-                    else:
-                        self._keepalive(frame)
-                else:
-                    return False
-                if size < 0:
-                    raise self._ended()
-                if fresh and got == before:
-                    return True
-                # Asked even when the socket looks empty: TLS may hold bytes that the socket no longer shows.
-                self._pgconn.consume_input()
-                fresh = True
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
-        finally:
-            self.received += got
-            if got:
-                self._heard, self._asked = time.monotonic(), None
+        with self._connected():
+            found = self._stream.collect(budget)
+        for frame in found.others:
+            self._keepalive(frame)
+        if found.bytes:
+            self.received += found.bytes
+            self._heard, self._asked = time.monotonic(), None
+        for messages in found.messages:
+            take(messages)
+        return found.drained
 
     def listen(self, now: float) -> bool:
         """Whether the server, silent for a while, is to be asked for an answer; `SourceUnavailable` where it has been
@@ -257,26 +249,24 @@ class ReplicationStream:
         """Tell the server that everything below `lsn` is durable here; with `ask` it answers at once."""
         self.reply_wanted = False
         self._asked = time.monotonic() if ask else self._asked
-        try:
-            self._pgconn.put_copy_data(status_update(lsn, time.time_ns() // 1000, reply=ask))
-            self._pgconn.flush()
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
+        with self._connected():
+            self._stream.send(status_update(lsn, time.time_ns() // 1000, reply=ask))
+            self._stream.flush()
 
     def wait(self, timeout: float, also: int = -1) -> None:
         """Sleep until something has come, `wake` or the descriptor `also` is readable or the time is over."""
         poll = select.poll()
-        try:
-            pending = self._pgconn.flush()
-            poll.register(self._pgconn.socket, select.POLLIN | (select.POLLOUT if pending else 0))
-        except psycopg.OperationalError as error:
-            raise lost(error) from None
+        with self._connected():
+            pending = self._stream.flush()
+            poll.register(self._stream.fd, select.POLLIN | (select.POLLOUT if pending else 0))
         for other in (self._wake, also):
             if other >= 0:
                 poll.register(other, select.POLLIN)
         poll.poll(max(timeout, 0.0) * 1000)
 
     def close(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
         self._pgconn.finish()
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -289,13 +279,6 @@ class ReplicationStream:
         self.wal_end = max(self.wal_end, found.wal_end)
         self.reply_wanted |= found.reply
 
-    def _ended(self) -> SourceError:
-        """Why the stream ended."""
-        while (result := self._pgconn.get_result()) is not None:
-            if result.status == pq.ExecStatus.FATAL_ERROR:
-                return self._failure(result)
-        return SourceUnavailable("the server ended the stream, as when it shuts down")
-
     def _query(self, command: str) -> list[Row]:
         return rows_of(self._execute(command.encode()), self._failure)
 
@@ -306,9 +289,12 @@ class ReplicationStream:
         return pq.Escaping(self._pgconn).escape_literal(text.encode()).decode()
 
     def _failure(self, result: pq.abc.PGresult, undefined: tuple[str, str] = _NO_PUBLICATION) -> SourceError:
-        """An error of the server's as one of trucker's. `undefined` is what an object that is not there means."""
         state = field_of(result, pq.DiagnosticField.SQLSTATE)
-        words = field_of(result, pq.DiagnosticField.MESSAGE_PRIMARY) or "the connection was lost"
+        return self._refused(state, field_of(result, pq.DiagnosticField.MESSAGE_PRIMARY), undefined)
+
+    def _refused(self, state: str, words: str, undefined: tuple[str, str] = _NO_PUBLICATION) -> SourceError:
+        """An error of the server's as one of trucker's. `undefined` is what an object that is not there means."""
+        words = words or "the connection was lost"
         if state == _IN_USE:
             return slot_in_use(self._slot, words)
         if not state or (state[:2] in PASSING and state != _FILE_MISSING):
@@ -348,13 +334,21 @@ def execute_pq(
     pgconn: pq.abc.PGconn, command: bytes, values: Sequence[bytes] | None = None, *, wake: int, timeout: float
 ) -> pq.abc.PGresult:
     """One command's result; `SourceUnavailable` when there is none within `timeout`, or the connection is lost."""
-    deadline = time.monotonic() + timeout
-    results: list[pq.abc.PGresult] = []
     try:
         if values is None:  # a replication connection takes no values
             pgconn.send_query(command)
         else:
             pgconn.send_query_params(command, values)
+    except psycopg.OperationalError as error:
+        raise lost(error) from None
+    return result_pq(pgconn, wake=wake, timeout=timeout)
+
+
+def result_pq(pgconn: pq.abc.PGconn, *, wake: int, timeout: float) -> pq.abc.PGresult:
+    """The result of the command that has been sent, as `execute_pq` gives it."""
+    deadline = time.monotonic() + timeout
+    results: list[pq.abc.PGresult] = []
+    try:
         while True:
             unsent = pgconn.flush()
             if not pgconn.is_busy():

@@ -340,7 +340,7 @@ def received(database: Database, slot: str, lsn: Lsn) -> list[bytes]:
 
     def committed() -> bool:
         stream.wait(0.05)
-        stream.receive(messages.append, 1 << 20)
+        stream.receive(messages.extend, 1 << 20)
         return any(message[:1] == b"C" for message in messages)
 
     try:

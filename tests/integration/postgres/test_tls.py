@@ -12,10 +12,12 @@ import pytest
 from fixtures.pg import Database
 from fixtures.proxy import Proxy
 from fixtures.tls import Authority, Offer
+from fixtures.waiting import wait_until
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError, SourceError, TruckerError
+from trucker.lsn import Lsn
 from trucker.postgres.connect import connect, explain, parameters
-from trucker.postgres.stream import connect_pq
+from trucker.postgres.stream import ReplicationStream, connect_pq
 from trucker.sinks.postgres.session import close_idle, session
 
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -119,3 +121,43 @@ def test_tls_without_asking_first(behind: Make, authority: Authority) -> None:
     config = behind("only", mode="verify-full", root_certificate=authority.root)
     direct = config.model_copy(update={"parameters": {**ADDRESS, "sslnegotiation": "direct"}})
     assert encrypted(direct)
+
+
+def test_the_stream_is_the_same_in_the_clear_and_encrypted(
+    behind: Make, authority: Authority, database: Database
+) -> None:
+    """libpq reads the one, capture the socket of the other: messages and errors are the same, and both can halt."""
+    database.execute("create table t (id int primary key, v text)", "create publication everything for all tables")
+    config = behind("optional", mode="require", root_certificate=authority.root)
+    found, errors = [], []
+    for number in range(2):
+        slot = f"trucker_{database.name}_{number}"
+        database.execute(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    database.execute("insert into t select i, repeat('d' || i, 50) from generate_series(1, 500) i")
+    for number, each in enumerate((database.connection, config)):
+        conninfo = each.conninfo(**parameters(each, "tls", replication=True))
+        found.append(_streamed(conninfo, f"trucker_{database.name}_{number}"))
+        with closing(ReplicationStream.connect(conninfo, "trucker_not_there", "everything")) as stream:
+            with pytest.raises(SourceError) as error:
+                stream.start(Lsn(0))
+            errors.append(str(error.value))
+    assert len(found[0]) > 500
+    assert found[0] == found[1]
+    assert errors[0] == errors[1]
+
+
+def _streamed(conninfo: dict[str, str | int], slot: str) -> list[bytes]:
+    """Messages from the slot, up to the first commit."""
+    messages: list[bytes] = []
+    with closing(ReplicationStream.connect(conninfo, slot, "everything")) as stream:
+
+        def committed() -> bool:
+            stream.wait(0.05)
+            stream.receive(messages.extend, 1 << 20)
+            return any(message[:1] == b"C" for message in messages)
+
+        stream.start(Lsn(0))
+        wait_until(committed)
+        stream.acknowledge(Lsn(0))
+        stream.halt()
+    return messages

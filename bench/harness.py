@@ -258,7 +258,7 @@ class FirstCopy:
 
 def _streams(process: TruckerProcess) -> bool:
     status = process.status()
-    return status is not None and all(truck.phase is TruckPhase.STREAMING for truck in status.trucks)
+    return status is not None and bool(status.trucks) and all(t.phase is TruckPhase.STREAMING for t in status.trucks)
 
 
 # -- the load -------------------------------------------------------------------------------------------------------

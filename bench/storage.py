@@ -10,15 +10,11 @@ import itertools
 import time
 from typing import Any
 
-import psycopg
-
 from capture import PUBLICATION, drain
 from figure import percentile
 from harness import TABLE, Bench, fill, flushed
-from latency import _NOTIFY, _PING, PER_SECOND, Probe, alone
 from trucker.changelog.bucket import Bucket
 from trucker.testing.object_storage import ObjectStorage
-from ways import MARKER, Truck
 
 PUTS = 10
 _SIZES = {"1 kB": 1_000, "4 MiB": 4 << 20}
@@ -26,12 +22,10 @@ _places = itertools.count()
 
 
 def measure(bench: Bench) -> None:
-    """A PUT, capture, and commit to visible."""
+    """A PUT, and capture."""
     storage = ObjectStorage(bench.folder / "storage")
     puts = {name: bench.figure(f"a PUT of {name}", "ms") for name in _SIZES}
     rate = bench.figure("capture into a bucket", "rows/s", None, "into a local folder", bench.rows)
-    middle = bench.figure(f"log in a bucket: commit to visible, {PER_SECOND}/s, p50", "ms", None, "in a local folder")
-    tail = bench.figure(f"log in a bucket: commit to visible, {PER_SECOND}/s, p99", "ms", None, "in a local folder")
     storage.start()
     bench.callback(storage.kill)
     storage.make_bucket("bench")
@@ -41,7 +35,6 @@ def measure(bench: Bench) -> None:
             puts[name].trucker.append(percentile([_put(bucket, size) for _ in range(PUTS)], 0.5))
             bench.say(f"{puts[name].name}: {puts[name].trucker[-1]:.1f} ms")
     _capture(bench, storage, rate)
-    _latency(bench, storage, middle, tail)
 
 
 def _put(bucket: Bucket, size: int) -> float:
@@ -79,27 +72,3 @@ def _capture(bench: Bench, storage: ObjectStorage, figure: Any) -> None:
         bench.say(f"{figure.name}: {figure.ratios[-1]:.2f} of a local folder")
     for (slot,) in source.execute("select slot_name from pg_replication_slots").fetchall():
         source.execute("select pg_drop_replication_slot(%s)", [slot])
-
-
-def _latency(bench: Bench, storage: ObjectStorage, middle: Any, tail: Any) -> None:
-    source: psycopg.Connection[Any] = bench.database(
-        bench.source, "storage_latency", TABLE.format(name="bench"), MARKER, _PING
-    )
-    tables = ("public.bench", "public.marker", "public.ping")
-    log = {"location": "s3://bench/latency", "s3": storage.s3}
-    bucket = Truck(bench, source, "storage_bucket", *tables, log=log)
-    folder = Truck(bench, source, "storage_folder", *tables)
-    for way in (bucket, folder):
-        way.target.execute(_NOTIFY.encode())
-    probe = Probe(bench, source)
-    for way in (bucket, folder):
-        probe.latencies(way, PER_SECOND, 2 if bench.quick else 10)
-    for number in bench.rounds():
-
-        def steady(way: Truck) -> None:
-            found = probe.latencies(way, PER_SECOND, 5 if bench.quick else 8)
-            for figure, share in ((middle, 0.5), (tail, 0.99)):
-                (figure.trucker if way is bucket else figure.reference).append(percentile(found, share))
-
-        bench.alternate(number, lambda: alone(steady, bucket, folder), lambda: alone(steady, folder, bucket))
-        bench.say(f"commit to visible: {middle.trucker[-1]:.0f} ms with a bucket, {middle.reference[-1]:.0f} without")

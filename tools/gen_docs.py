@@ -245,7 +245,12 @@ def _with_metadata(field: FieldInfo) -> Any:
 def _names(kind: Any) -> Iterator[str]:
     """A type in words. Sizes, durations and lists are told by their validators."""
     base = _unwrapped(kind)
-    special = {"parse_bytes": "size", "parse_seconds": "duration", "one_or_many": "text or list of texts"}
+    special = {
+        "parse_bytes": "size",
+        "parse_seconds": "duration",
+        "one_or_many": "text or list of texts",
+        "parse_slots": "whole number or list of lists of texts",
+    }
     named = next((special[mark] for mark in _validators(kind) if mark in special), None)
     if named:
         yield named

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.config.load import load_project
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.slots import part_name, whole_name
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Checkable, Finding, Level, TellsUnique
@@ -24,6 +25,7 @@ from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_
 
 if TYPE_CHECKING:
     from trucker.change import TableId
+    from trucker.changelog.place import LogPlace
     from trucker.engine.plan import Truck
     from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
@@ -137,10 +139,12 @@ class Project:
         try:
             starting = None if spark else StartingSession(self.config)
             from trucker.engine.run import ProjectRun  # it takes a third of a second: not before Spark is on its way
+            from trucker.engine.streams import split
 
             findings, sources = self._examine()
             refuse(findings)
-            run = ProjectRun(self.config, sources, once=once, observer=on_status, stop=stop)
+            streams = [stream for source in sources.values() for stream in split(self.config, source)]
+            run = ProjectRun(self.config, streams, once=once, observer=on_status, stop=stop)
             return run.run(spark, starting=starting)
         finally:
             if starting is not None:
@@ -170,14 +174,27 @@ class Project:
 
     def peek(self, *, truck: str | None = None, limit: int | None = None, follow: bool = False) -> Iterator[str]:
         """The changes in the change log as JSON lines, newest last; `follow` goes on with those to come."""
-        from trucker.changelog.place import place_of, truth_of
         from trucker.observe.peek import peek
 
         names = self._trucks(truck)
         sources = sorted({t.input.connection for t in names})
-        patterns = {s: [p for t in names if t.input.connection == s for p in t.input.tables] for s in sources}
-        chosen = {source: (truth_of(place_of(self.config, source)), own) for source, own in patterns.items()}
+        chosen = {
+            name: (log, [p for t in names if t.input.connection == s for p in t.input.tables])
+            for s in sources
+            for name, log in self._logs(s).items()
+        }
         return peek(chosen, limit=limit, follow=follow)
+
+    def _logs(self, connection: str) -> dict[str, LogPlace]:
+        """The change logs of a source: one for each of its slots that has run; its first one's where none has."""
+        from trucker.changelog.place import place_of, truth_of
+        from trucker.changelog.source import log_exists
+        from trucker.engine.reset import stream_numbers
+
+        source = next(each for each in self._sources() if each.name == connection)
+        names = [part_name(connection, number) for number in stream_numbers(self.config, source)]
+        logs = {name: truth_of(place_of(self.config, name)) for name in names}
+        return {name: log for name, log in logs.items() if log_exists(log)} or {connection: logs[connection]}
 
     # -- try ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +203,6 @@ class Project:
 
         Nothing is written, and no position moves. Spark is started only where the truck has SQL for it.
         """
-        from trucker.changelog.place import place_of, truth_of
         from trucker.changelog.source import log_exists
         from trucker.engine.given_changes import given_changes
         from trucker.engine.run import spark_for
@@ -201,14 +217,14 @@ class Project:
         tables = {
             name: table.target(truck, source.tables[name].schema).source for name, table in resolved.tables.items()
         }
-        log = truth_of(place_of(self.config, config.input.connection))
-        if rows is None and not log_exists(log):
+        logs = list(self._logs(config.input.connection).values())
+        if rows is None and not log_exists(logs[0]):
             raise ChangeLogError(
                 f"there is no change log of {config.input.connection} yet",
                 remedy="trucker run writes one; or give changes in a file: --rows changes.jsonl",
                 code="TRK308",
             )
-        changes = given_changes(rows, tables) if rows is not None else recent(log, tables, limit)
+        changes = given_changes(rows, tables) if rows is not None else recent(logs, tables, limit)
         sink = self._sink(self.config.connection(config.output.connection))
         try:
             with spark_for(self.config, [config]) as spark:
@@ -238,11 +254,13 @@ class Project:
         found: list[Redriven] = []
         left: dict[str, int] = {}
         for place in self._destinations():
-            names = tuple(t.name for t in trucks if t.output.connection == place.name)
+            own = {t.name for t in trucks if t.output.connection == place.name}
             sink = self._sink(place)
             try:
-                if names and isinstance(sink, KeepsLetters):
-                    choice = Choice(names, source, tuple(ids) if ids else None)
+                if own and isinstance(sink, KeepsLetters):
+                    # A truck whose tables are in several slots has letters by part.
+                    names = {*own, *(part for part in sink.count_letters() if whole_name(part) in own)}
+                    choice = Choice(tuple(sorted(names)), source, tuple(ids) if ids else None)
                     found += _patiently(partial(sink.redrive, choice, dry_run=dry_run))
                     counts = sink.count_letters()
                     left |= {name: counts.get(name, 0) for name in names}
@@ -309,8 +327,9 @@ def _examine_source(
     config: ProjectConfig, connection: PostgresConnection, databases: dict[str, tuple[str, str]]
 ) -> tuple[list[Finding], ResolvedSource | None]:
     from trucker.engine.resolve import resolve_source
+    from trucker.engine.streams import split, spread_findings
     from trucker.postgres.connect import connect
-    from trucker.postgres.preflight import check_source
+    from trucker.postgres.preflight import Needed, check_source
     from trucker.postgres.slot import identify
 
     try:
@@ -318,9 +337,11 @@ def _examine_source(
             system = identify(database)
             databases[connection.name] = (system.system_identifier, system.database)
             resolved = resolve_source(config, connection, database)
+            streams = split(config, resolved)
     except TruckerError as error:
         return [_finding(connection.name, error)], None
-    findings = check_source(connection, resolved.published, publication=resolved.publication, slot=resolved.slot)
+    findings = check_source(connection, [Needed(each.publication, each.slot, each.published) for each in streams])
+    findings += spread_findings(resolved, streams)
     return [*findings, *_examine_sql(config, resolved)], resolved
 
 

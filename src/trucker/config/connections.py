@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from trucker.config.slots import Slots, count_slots
 from trucker.config.url import PARAMETERS, UrlError, parse_url
 from trucker.config.values import Bytes, ProjectPath, Seconds, in_project, refuse
 
@@ -109,7 +110,12 @@ class PostgresConnection(Model):
     )
     publication: Text | None = Field(default=None, description="A publication made beforehand; it is left as it is.")
     slot: Text | None = Field(default=None, description="A replication slot made beforehand; it is left as it is.")
-
+    slots: Slots = Field(
+        default=1,
+        description="How many replication slots the tables of this source are spread over, each decoded by a process of"
+        " the server; or a list with the tables of each, as names and patterns. A transaction over tables of different"
+        " slots is not applied as one.",
+    )
     on_slot_loss: Literal["stop", "resnapshot"] = Field(
         default="stop",
         description="When the slot was dropped or given up by the server, or the publication was dropped: stop, or copy"
@@ -181,6 +187,11 @@ class PostgresConnection(Model):
                 remedy="remove slot, so that trucker makes its own, or remove on_slot_loss",
             )
         return self
+
+    @property
+    def slot_count(self) -> int:
+        """Over how many slots its tables are spread."""
+        return count_slots(self.slots)
 
     @property
     def replica(self) -> PostgresConnection | None:

@@ -40,6 +40,11 @@ class Destination:
         """Whether it takes every change as it is, so that no row of it can be out of date."""
         return self.sink.capabilities.keeps_changes
 
+    @property
+    def many_writers(self) -> bool:
+        """Whether there may be another one of it, with a sink of its own."""
+        return self.sink.capabilities.many_writers
+
     def prepare(self, target: Target) -> frozenset[str]:
         """Have the table ready for the target's shape, if it is not; the columns it has no place for.
 
@@ -108,5 +113,6 @@ def without(batch: Batch, receipts: Sequence[Receipt], trucks: AbstractSet[str])
         positions={name: lsn for name, lsn in batch.positions.items() if name not in trucks},
         tables={found: state for found, state in batch.tables.items() if found[0] not in trucks},
         targets=tuple(target for target in batch.targets if target.truck not in trucks),
+        moved={found: before for found, before in batch.moved.items() if found[0] not in trucks},
     )
     return kept, [receipt for receipt in receipts if receipt.truck not in trucks]

@@ -106,6 +106,15 @@ class Truck:
         return self.config is None or not (self.config.file(OUTPUT) or self.shares)
 
     @property
+    def in_order(self) -> bool:
+        """Whether the order of changes across its tables, or which of them one transaction made, is seen in what it
+        writes: all of them must then come in one stream."""
+        config = self.config
+        if config is None:
+            return False
+        return self.shares or bool(config.file(OUTPUT)) or config.compact == "none" or config.batch == "transaction"
+
+    @property
     def shares(self) -> bool:
         """Whether several of its tables go into one."""
         return len({table.output for table in self.tables.values()}) < len(self.tables)

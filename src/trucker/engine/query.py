@@ -442,8 +442,15 @@ class SourceQuery:
             builds_on: dict[tuple[str, TableId | None], Lsn] = {**dict.fromkeys(tables, lane.position)}
             if copied:
                 return Batch(start, end, tables=dict.fromkeys(tables, BEFORE_COPY), builds_on=builds_on)
-            letters = letters_of(own)
-            return Batch(start, end, tables=tables, targets=targets, builds_on=builds_on, dead_letters=letters)
+            return Batch(
+                start,
+                end,
+                tables=tables,
+                targets=targets,
+                builds_on=builds_on,
+                dead_letters=letters_of(own),
+                stream=self.name,
+            )
         behind = [run for run in own if run.position < end]
         arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
         believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
@@ -456,6 +463,7 @@ class SourceQuery:
             targets,
             builds_on=believed,
             dead_letters=letters_of(own),
+            stream=self.name,
         )
 
     def _to_commit(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
 from trucker.engine.cluster import cores
@@ -92,7 +93,7 @@ class Recipes:
     def give(self, truck: str, plan: SparkPlan, rows: Spooled) -> list[Rows]:
         """What the truck's files for Spark give for the rows, to look at."""
         assert self._spark is not None
-        return self._spark[truck].give(plan, rows)
+        return self._spark[whole_name(truck)].give(plan, rows)
 
     def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
         """The outcomes, with what waited for Spark SQL done, several parts at once; what was slow is told."""
@@ -121,7 +122,8 @@ class Recipes:
         assert recipe.spark is not None
         work = Work(batch.batches[destination], target, waiting.part, batch.room)
         try:
-            receipt = self._spark[target.truck].run(recipe.spark, waiting.rows, work, batch.sinks[destination])
+            spark = self._spark[whole_name(target.truck)]
+            receipt = spark.run(recipe.spark, waiting.rows, work, batch.sinks[destination])
         except TruckerError as error:
             return Outcome(failures=[Failure(target.truck, error, target.source.table)])
         except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
@@ -235,7 +237,7 @@ class _Compiler:
     def _plan(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan | None:
         if self._spark is None or not any(self._config.file(name) for name in ON_SPARK):
             return None
-        return self._spark[self._truck.name].compile(columns, table)
+        return self._spark[self._config.name].compile(columns, table)
 
     def _written(self, target: Target, columns: Sequence[Column], shape: TableSchema) -> Target:
         statement = self._config.file(OUTPUT)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from trucker.change import Lsn
-from trucker.changelog.place import place_of
+from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.resolve import source_names
 from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
@@ -24,15 +25,34 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None) -> list[str]:
         f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)
     ]
     if trucks is None:
-        for connection in _sources(config):
-            publication, slot = source_names(config, connection)
-            if connection.slot is None:
-                place = " and of its standby" if connection.replica else ""
-                lines.append(f"replication slot {slot} of {connection.name}{place}")
-            if connection.publication is None:
-                lines.append(f"publication {publication} of {connection.name}")
-            lines.append(f"change log {place_of(config, connection.name)}")
+        lines += [
+            line for c in _sources(config) for n in stream_numbers(config, c) for line in _stream_plan(config, c, n)
+        ]
     return lines
+
+
+def stream_numbers(config: ProjectConfig, connection: PostgresConnection) -> list[int]:
+    """Which streams the connection has, or has left a log of."""
+    numbers = range(1, MOST + 1)
+    return [number for number in numbers if number <= connection.slot_count or has_log(config, connection, number)]
+
+
+def has_log(config: ProjectConfig, connection: PostgresConnection, number: int) -> bool:
+    """Whether there is something of the stream's log on this machine; object storage is not asked."""
+    place = place_of(config, part_name(connection.name, number))
+    folder = place.folder if isinstance(place, ObjectPlace) else place
+    return folder is not None and folder.exists()
+
+
+def _stream_plan(config: ProjectConfig, connection: PostgresConnection, number: int) -> list[str]:
+    publication, slot = source_names(config, connection, number)
+    lines = []
+    if connection.slot is None:
+        place = " and of its standby" if connection.replica else ""
+        lines.append(f"replication slot {slot} of {connection.name}{place}")
+    if connection.publication is None:
+        lines.append(f"publication {publication} of {connection.name}")
+    return [*lines, f"change log {place_of(config, part_name(connection.name, number))}"]
 
 
 def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[str, Sink]) -> list[str]:
@@ -42,28 +62,33 @@ def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[st
         sink = sinks[destination]
         (config.state_folder / "spool" / destination).mkdir(parents=True, exist_ok=True)
         try:
-            known = tuple(sorted(own & sink.open().keys()))
+            known = tuple(sorted(name for name in sink.open() if name in own or whole_name(name) in own))
             if known:
                 sink.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
         finally:
             sink.close()
     if trucks is None:
         for connection in _sources(config):
-            _reset_source(config, connection)
+            # More than the project has now: it may have had more slots at an earlier start.
+            drop_streams(config, connection, range(1, MOST + 1))
     return done
 
 
-def _reset_source(config: ProjectConfig, connection: PostgresConnection) -> None:
-    publication, slot = source_names(config, connection)
+def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers: Iterable[int]) -> None:
+    """Drop slots of the connection, their publications and their logs. What was made beforehand stays."""
+    names = {number: source_names(config, connection, number) for number in numbers}
     if connection.replica is not None and connection.slot is None:
         with connect(connection.replica, application="trucker reset") as standby:
-            drop_slot(standby, slot)
+            for _, slot in names.values():
+                drop_slot(standby, slot)
     with connect(connection, application="trucker reset") as database:
-        if connection.slot is None:  # with a standby too: the project may have been run without it before
-            drop_slot(database, slot)
-        if connection.publication is None:
-            drop_publication(database, publication)
-    delete_log(place_of(config, connection.name))
+        for publication, slot in names.values():
+            if connection.slot is None:  # with a standby too: the project may have been run without it before
+                drop_slot(database, slot)
+            if connection.publication is None:
+                drop_publication(database, publication)
+    for number in names:
+        delete_log(place_of(config, part_name(connection.name, number)))
 
 
 def _sources(config: ProjectConfig) -> list[PostgresConnection]:
@@ -72,13 +97,14 @@ def _sources(config: ProjectConfig) -> list[PostgresConnection]:
 
 
 def _chosen(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[str, frozenset[str]]:
-    """The trucks to forget, by destination."""
+    """The trucks to forget, by destination. The part of one that a slot of several has can be named, as status does."""
     names = [truck.name for truck in config.trucks]
     for name in trucks or ():
-        if name not in names:
+        if whole_name(name) not in names:
             raise ConfigError(f"there is no truck {name!r}", remedy=f"the trucks are {', '.join(names)}")
     chosen: dict[str, set[str]] = defaultdict(set)
     for truck in config.trucks:
-        if trucks is None or truck.name in trucks:
-            chosen[truck.output.connection].add(truck.name)
-    return {destination: frozenset(own) for destination, own in chosen.items()}
+        chosen[truck.output.connection] |= {
+            name for name in (trucks if trucks is not None else [truck.name]) if whole_name(name) == truck.name
+        }
+    return {destination: frozenset(own) for destination, own in chosen.items() if own}

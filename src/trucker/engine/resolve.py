@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trucker.change import TableId
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
+from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.plan import Table, Truck
 from trucker.errors import ConfigError, SourceError
@@ -22,8 +23,13 @@ OWN_SCHEMA = "trucker"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """One source connection, the names of its publication and slot, and the trucks that read from it."""
+    """One source connection, the names of its publication and slot, and the trucks that read from it.
 
+    Of a connection whose tables are spread over several slots there is one for each (`streams.split`), with the parts
+    of the trucks that it serves; `name` tells them apart, in the state folder too.
+    """
+
+    name: str
     connection: PostgresConnection
     publication: str
     slot: str
@@ -46,10 +52,16 @@ class ResolvedSource:
         return self.connection.slot is None
 
 
-def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
-    """The publication's and the slot's name."""
-    name = object_name(config.unique_id, connection.name)
-    return connection.publication or name, connection.slot or name
+def source_names(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> tuple[str, str]:
+    """The names of a publication and its slot; `number` is which of the connection's."""
+    name = object_name(config.unique_id, part_name(connection.name, number))
+    publication, slot = (given and object_part(given, number) for given in (connection.publication, connection.slot))
+    return publication or name, slot or name
+
+
+def copy_slot_name(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> str:
+    """How the names of temporary slots begin, in whose snapshots tables are copied."""
+    return object_name(config.unique_id, f"{part_name(connection.name, number)} copy")
 
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: Connection) -> ResolvedSource:
@@ -67,13 +79,14 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
     publication, slot = source_names(config, connection)
     return ResolvedSource(
+        connection.name,
         connection,
         publication,
         slot,
-        object_name(config.unique_id, f"{connection.name} copy"),
+        copy_slot_name(config, connection),
         tuple(trucks),
         tables,
-        _published(trucks, tables),
+        published_tables(trucks, tables),
     )
 
 
@@ -156,7 +169,7 @@ def _check_columns(config: TruckConfig, table: SourceTable) -> None:
             )
 
 
-def _published(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -> tuple[PublishedTable, ...]:
+def published_tables(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -> tuple[PublishedTable, ...]:
     """What the publication must hold: the union of what trucks take, and their common condition."""
     published = []
     for name, table in sorted(tables.items()):

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
@@ -15,11 +16,13 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
-from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.models import Connection, ProjectConfig, TruckConfig
+from trucker.config.slots import whole_name
 from trucker.engine.cluster import Executors, is_local, ship
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
 from trucker.engine.plan import SinkSpec
+from trucker.engine.rearrange import rearrange
 from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
@@ -43,12 +46,12 @@ Observer = Callable[[ProjectStatus], None]
 
 
 class ProjectRun:
-    """One run. `resolved` has been checked; nothing has been created yet."""
+    """One run of these sources, a stream each. They have been checked; nothing has been created yet."""
 
     def __init__(
         self,
         config: ProjectConfig,
-        resolved: Mapping[str, ResolvedSource],
+        resolved: Sequence[ResolvedSource],
         *,
         once: bool,
         observer: Observer | None = None,
@@ -60,19 +63,28 @@ class ProjectRun:
         self._stop = stop or threading.Event()
         self._started = time.time()
         self._executors: Executors | None = None
-        workspace = config.state_folder / "spool"
-        near = is_local(config.spark.master)
-        used = {truck.destination for source in resolved.values() for truck in source.trucks}
-        self._destinations = {
-            connection.name: Destination(
-                SinkSpec(connection, Workspace(config.unique_id, workspace / connection.name, near))
-            )
-            for connection in config.connections
-            if connection.name in used
-        }
+        used = {truck.destination for source in resolved for truck in source.trucks}
+        self._destinations = {c.name: self._destination(c) for c in config.connections if c.name in used}
+        self._own = {source.name: self._destinations_of(source) for source in resolved}
         self._sources = [
-            SourceRun(config, source, self._destinations, once=once, stop=self._stop) for source in resolved.values()
+            SourceRun(config, source, self._own[source.name], once=once, stop=self._stop) for source in resolved
         ]
+
+    def _destination(self, connection: Connection) -> Destination:
+        folder = self._config.state_folder / "spool" / connection.name
+        near = is_local(self._config.spark.master)
+        return Destination(SinkSpec(connection, Workspace(self._config.unique_id, folder, near)))
+
+    def _destinations_of(self, source: ResolvedSource) -> Mapping[str, Destination]:
+        """One for all; but slots beyond a source's first do not wait for each other where the store takes it: nothing
+        that they commit needs to come together."""
+        if source.name == source.connection.name:
+            return self._destinations
+        used = {truck.destination for truck in source.trucks}
+        return {
+            name: self._destination(shared.spec.connection) if name in used and shared.many_writers else shared
+            for name, shared in self._destinations.items()
+        }
 
     def run(self, session: SparkSession | None = None, *, starting: StartingSession | None = None) -> ProjectStatus:
         """Run until told to stop, or with `once` until all that is there has been taken; the last status.
@@ -114,22 +126,23 @@ class ProjectRun:
 
     def _open(self) -> Mapping[str, TruckState]:
         states: Mapping[str, TruckState] = self._stored(self._sources)
+        if rearrange(self._config, [source.resolved for source in self._sources], self._destinations, states):
+            states = self._stored(self._sources)
         for source in self._sources:
             states = source.start_capture(states)
         return states
 
     def _stored(self, sources: Sequence[SourceRun]) -> dict[str, TruckState]:
-        """What the destinations say of the sources' trucks."""
+        """What the destinations say of the sources' trucks, and of every other part of them."""
         states: dict[str, TruckState] = {}
-        runs = [run for source in sources for run in source.runs.values()]
-        for name in {run.truck.destination for run in runs}:
-            destination = self._destinations[name]
+        trucks: dict[Destination, set[str]] = defaultdict(set)
+        for source in sources:
+            for run in source.runs.values():
+                trucks[source.destinations[run.truck.destination]].add(whole_name(run.name))
+        for destination, names in trucks.items():
             destination.spec.workspace.folder.mkdir(parents=True, exist_ok=True)
             # A truck that went to another destination before has a state there still: it says nothing of this one.
-            stored = destination.open()
-            states |= {
-                run.name: stored[run.name] for run in runs if run.truck.destination == name and run.name in stored
-            }
+            states |= {part: state for part, state in destination.open().items() if whole_name(part) in names}
         return states
 
     def _watch(self, spark: SparkSession) -> None:
@@ -157,7 +170,7 @@ class ProjectRun:
         """The source begun anew, its slot being lost; or as it is, to be tried again, while something is away."""
         source.stop()
         fresh = SourceRun(
-            self._config, source.resolved, self._destinations, once=self._once, stop=self._stop, anew=True
+            self._config, source.resolved, source.destinations, once=self._once, stop=self._stop, anew=True
         )
         try:
             fresh.start_stream(spark, fresh.start_capture(self._stored([fresh])))
@@ -203,7 +216,7 @@ class ProjectRun:
         with ExitStack() as last:
             if spark is not None:
                 last.callback(_stop_spark, spark)
-            for destination in self._destinations.values():
+            for destination in {each for own in self._own.values() for each in own.values()}:
                 last.callback(destination.close)
             for source in self._sources:
                 source.stop()
@@ -225,7 +238,7 @@ class ProjectRun:
     def _show(self, *, running: bool) -> ProjectStatus:
         trouble = self._executors.trouble if self._executors and running else None
         trucks = tuple(
-            _status(source, run, self._destinations[run.truck.destination].letters(run.name), trouble, running=running)
+            _status(source, run, source.destinations[run.truck.destination].letters(run.name), trouble, running=running)
             for source in self._sources
             for run in source.runs.values()
         )

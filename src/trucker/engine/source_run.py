@@ -80,14 +80,14 @@ class SourceRun:
         anew: bool = False,
     ) -> None:
         """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start."""
-        self.name = resolved.connection.name
+        self.name = resolved.name
         self.resolved = resolved
         self.log = place_of(config, self.name)
         self._storage = open_storage(self.log)
         self.runs = {truck.name: TruckRun(truck) for truck in resolved.trucks}
         self.source_lsn = Lsn(0)
         self._config = config
-        self._destinations = destinations
+        self.destinations = destinations
         self._once = once
         self._anew = anew
         self._project_stop = stop
@@ -136,7 +136,7 @@ class SourceRun:
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
-                states = begin_anew(resolved, self.log, self._destinations, states)
+                states = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
             begin = self._check_slot(slot, identity, list(self._needed(states).values()))
             self._forget_unpublished(database, states)
@@ -226,7 +226,7 @@ class SourceRun:
                 stale[destination][name, table] = TableState(Phase.COPYING, Lsn(0))
         for destination, tables in stale.items():
             log.warning("tables are copied again: they were not published as they are wanted now")
-            failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
+            failures = self.destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
             for error in failures.values():
                 raise error
 
@@ -292,7 +292,7 @@ class SourceRun:
             self.name,
             spark,
             self.log,
-            self._destinations,
+            self.destinations,
             self._schemas,
             self._recipes,
             reads=self.resolved.reads,
@@ -396,7 +396,7 @@ class SourceRun:
             spark,
             self.resolved.connection,
             self.resolved.temporary_slot,
-            self._destinations,
+            self.destinations,
             self._known,
             self._recipes,
             backoff=self._backoff(),
@@ -418,7 +418,7 @@ class SourceRun:
         runner = LaneRunner(
             lane,
             self._query,
-            self._destinations[lane.destination],
+            self.destinations[lane.destination],
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,

@@ -54,8 +54,17 @@ class Shown:
     rows: tuple[tuple[str | None, ...], ...]
 
 
-def recent(log: LogPlace, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
-    """The last changes of these tables in the change log: whole transactions, at least `most` changes if there are."""
+def recent(logs: Sequence[LogPlace], tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+    """The last changes of these tables in the change logs, each of which has tables of its own: whole transactions, at
+    least `most` changes if there are."""
+    found: dict[TableId, list[Changes]] = {}
+    for log in logs:
+        for table, own in _recent(log, tables, most).items():
+            found.setdefault(table, []).extend(own)
+    return _last(found, most)
+
+
+def _recent(log: LogPlace, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
     reader = LogReader(log)
     keys = {table: schema.key for table, schema in tables.items()}
     found: dict[TableId, list[Changes]] = {}
@@ -67,7 +76,7 @@ def recent(log: LogPlace, tables: Mapping[TableId, TableSchema], most: int) -> d
             count += len(changes)
         if count >= most:
             break
-    return _last(found, most)
+    return found
 
 
 def _last(found: Mapping[TableId, Sequence[Changes]], most: int) -> dict[TableId, list[Changes]]:

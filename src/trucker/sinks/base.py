@@ -147,6 +147,9 @@ class Batch:
     and nothing is written (`ledger.Ledger.plan` sees to it).
     `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
     `sizes` says of copies that begin how many bytes they will bring, about.
+    `moved` names tables that another part of their truck had until now, and that part: what is known there of the rows
+    at the destination goes to the table's new part. Both are in `tables`, as COPYING.
+    `stream` tells batches of the same range apart, where several slots bring the changes of one source.
     """
 
     start: Lsn
@@ -159,11 +162,14 @@ class Batch:
     builds_on: Mapping[tuple[str, TableId | None], Lsn] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[tuple[str, TableId], int] = field(default_factory=dict)
+    moved: Mapping[tuple[str, TableId], str] = field(default_factory=dict)
+    stream: str = ""
 
     @property
     def name(self) -> str:
         """Unique among all batches and attempts of a project that may differ in content."""
-        return self.snapshot or f"{int(self.start):016x}-{int(self.end):016x}"
+        stream = f"{self.stream}@" if self.stream else ""
+        return self.snapshot or f"{stream}{int(self.start):016x}-{int(self.end):016x}"
 
     def for_parts(self) -> Batch:
         """What `write` needs to know of it: not the other tables, of which there may be thousands, for every task."""
@@ -220,11 +226,13 @@ class Capabilities:
 
     `keeps_changes`: takes every change in commit order; otherwise it takes, of each part, the net change per key.
     Parts are consecutive: what part 1 does to a key comes after what part 0 did to it, and a truncate in part 1
-    voids all of part 0. `exactly_once`: positions and data commit together.
+    voids all of part 0. `exactly_once`: positions and data commit together. `many_writers`: several sinks may be open
+    for one destination at once, in one process, and commit for different trucks at the same time.
     """
 
     keeps_changes: bool = False
     exactly_once: bool = True
+    many_writers: bool = False
     guarantee: str = ""
 
 

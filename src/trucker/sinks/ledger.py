@@ -39,6 +39,14 @@ class Entry:
     def state(self) -> TableState:
         return TableState(self.phase, self.lsn)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it says no more than none would: what there was has gone to another part of the truck."""
+        return self == NOTHING
+
+
+NOTHING: Final = Entry(Phase.COPYING, Lsn(0))
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -90,10 +98,19 @@ class Ledger:
         return {
             name: TruckState(
                 self.positions.get(name, Lsn(0)),
-                {table: entry.state for (truck, table), entry in self.entries.items() if truck == name},
+                {
+                    table: entry.state
+                    for (truck, table), entry in self.entries.items()
+                    if truck == name and not entry.empty
+                },
             )
             for name in trucks
         }
+
+    @property
+    def copying(self) -> list[Slot]:
+        """The tables that are being copied, or are to be."""
+        return [slot for slot, entry in self.entries.items() if entry.phase is Phase.COPYING and not entry.empty]
 
     def plan(self, batch: Batch) -> Plan:
         """What of `batch` is not stored yet.
@@ -120,6 +137,7 @@ class Ledger:
                     # A table that is to be copied again has no attempt until one begins.
                     batch.snapshot or (known.snapshot if known and state.phase is not Phase.COPYING else ""),
                 )
+        kept |= self._moved(batch)
         return Plan(
             tuple(copies.values()),
             frozenset(slot for slot in targets if now._rows_due(batch, slot)),
@@ -170,6 +188,20 @@ class Ledger:
             for slot, entry in self.entries.items()
             if slot[0] in batch.forget
         }
+
+    def _moved(self, batch: Batch) -> dict[Slot, Entry]:
+        """The entries of moved tables, at their new place and at the old one; none of one that has moved already.
+
+        Half of a copy that was never finished stays that: `_whole` must not take it for a complete one.
+        """
+        found = {}
+        for (truck, table), before in batch.moved.items():
+            entry = self.entries.get((before, table), NOTHING)
+            if not entry.empty:
+                snapshot = entry.snapshot if entry.phase is Phase.COPYING else ""
+                found[truck, table] = replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot=snapshot)
+                found[before, table] = NOTHING
+        return found
 
     def _moves(self, truck: str, lsn: Lsn) -> bool:
         stored = self.positions.get(truck)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.errors import SinkError
-from trucker.sinks.base import Batch, Phase, Receipt, Sink, TableState, Target, Work
+from trucker.sinks.base import CARRIED, Batch, Phase, Receipt, Sink, TableState, Target, Work
 from trucker.testing.handmade import (
     Change,
     changes_of,
@@ -77,6 +77,9 @@ ODD_VALUES = (
 )
 
 ODD_NAMES = ("select", "Capital", "with space", 'qu"ote', "quo'te", "dash-dot.", "back\\slash", "percent%s", "é" * 31)
+
+
+_LARGE = "x" * (CARRIED + 1)
 
 
 def target_of(schema: TableSchema, truck: str = "main", table: TableId | None = None) -> Target:
@@ -266,6 +269,40 @@ class SinkSuite(SinkMeans):
         assert states["main"].tables[ITEMS.table] == TableState(Phase.COPYING, Lsn(0))
         assert states["other"].lsn == START
         assert self.content(items) == before
+
+    def test_a_table_that_goes_to_another_part_of_its_truck(self) -> None:
+        """What is there is known to be the truck's rows, by one of its parts."""
+        items, bag = target_of(ITEMS), target_of(BAG)
+        sink = self.started(items, bag)
+        self.change(sink, items, insert({"id": "1"}))
+        before = self.content(items)
+        here, there = ("main", ITEMS.table), ("main~2", ITEMS.table)
+        none = TableState(Phase.COPYING, Lsn(0))
+        for _ in range(2):
+            sink.commit(Batch(Lsn(0), Lsn(0), tables={here: none, there: none}, moved={there: "main"}), [])
+            states = self.make_sink().open()
+            assert set(states["main"].tables) == {BAG.table}
+            assert states["main~2"].tables == {ITEMS.table: none}
+        assert self.content(items) == before
+        self.begin_copy(sink, [target_of(ITEMS, "main~2")], name="moved")
+
+    def test_two_sinks_at_once(self) -> None:
+        """Where a destination has several writers, each commits its own, whatever the other has staged meanwhile."""
+        items, bag = target_of(ITEMS), target_of(BAG, "main~2")
+        one = self.started(items, bag)
+        if not one.capabilities.many_writers:
+            return
+        other = self.make_sink()
+        other.open()
+        staged = []
+        for sink, target, row in ((one, items, {"id": "1", "name": _LARGE}), (other, bag, {"a": "1", "b": _LARGE})):
+            batch = replace(self.batch([target]), stream=target.truck)
+            load: Load = {target: [[self.values(target.source, insert(row))]]}
+            staged.append((sink, batch, self.write(batch, load)))
+        for sink, batch, receipts in staged:
+            sink.commit(batch, receipts)
+        states = self.make_sink().open()
+        assert states["main"].lsn == states["main~2"].lsn == Lsn(START + 0x100)
 
     def test_projects_do_not_see_each_other(self) -> None:
         """A destination that takes one project only refuses the other."""

@@ -20,7 +20,7 @@ from fixtures.waiting import wait_until
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.connect import connect
-from trucker.postgres.preflight import check_source
+from trucker.postgres.preflight import Needed, check_source
 from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle, session
@@ -86,7 +86,7 @@ def test_a_source_behind_a_pooler_is_refused(through: Through, settings: dict[st
             connect(config, application="pooled", replication=replication)
         assert refused.value.code == "TRK207"
         assert not refused.value.transient
-    (finding,) = check_source(config, [], publication="p", slot="s")
+    (finding,) = check_source(config, [Needed("p", "s", [])])
     assert (finding.code, "name the server itself" in finding.remedy) == ("TRK207", True)
 
 

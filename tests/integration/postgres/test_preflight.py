@@ -12,7 +12,7 @@ from fixtures.pg import Database
 from trucker.change import TableId
 from trucker.config.models import PostgresConnection
 from trucker.finding import Finding, Level
-from trucker.postgres.preflight import check_source
+from trucker.postgres.preflight import Needed, check_source
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import create_slot
 from trucker.testing.server import Server
@@ -23,7 +23,7 @@ def table(name: str, columns: tuple[str, ...] | None = None, where: str | None =
 
 
 def check(config: PostgresConnection, *tables: PublishedTable, slot: str = "trucker_check") -> list[Finding]:
-    return check_source(config, tables, publication="trucker_check", slot=slot)
+    return check_source(config, [Needed("trucker_check", slot, tables)])
 
 
 def bad(findings: list[Finding]) -> list[Finding]:
@@ -147,7 +147,7 @@ def test_a_slot_in_use_names_its_reader(database: Database) -> None:
 def test_a_slot_and_publication_named_beforehand_must_be_there(database: Database) -> None:
     config = database.connection.model_copy(update={"slot": "theirs", "publication": "theirs"})
     database.execute("create table a (id int primary key)")
-    problems = bad(check_source(config, [table("a")], publication="theirs", slot="theirs"))
+    problems = bad(check_source(config, [Needed("theirs", "theirs", [table("a")])]))
     assert [problem.code for problem in problems] == ["TRK230", "TRK240"]
     assert "pg_create_logical_replication_slot('theirs'" in problems[0].remedy
 

@@ -14,7 +14,7 @@ from trucker.change import TableId
 from trucker.config.models import PostgresConnection
 from trucker.finding import Finding, Level
 from trucker.postgres import capabilities
-from trucker.postgres.preflight import check_source
+from trucker.postgres.preflight import Needed, check_source
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import create_slot, find_slot
 
@@ -22,7 +22,7 @@ TABLE = PublishedTable(TableId("public", "t"))
 
 
 def check(pair: Pair, connection: PostgresConnection | None = None) -> list[Finding]:
-    return check_source(connection or pair.connection, [TABLE], publication="trucker_check", slot=pair.slot)
+    return check_source(connection or pair.connection, [Needed("trucker_check", pair.slot, [TABLE])])
 
 
 def bad(findings: list[Finding]) -> list[Finding]:

@@ -11,7 +11,7 @@ import pytest
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import TruckConfig
 from trucker.engine.plan import Table, Truck
-from trucker.engine.resolve import _published, _truck, check_outputs
+from trucker.engine.resolve import _truck, check_outputs, published_tables
 from trucker.errors import ConfigError, SourceError
 from trucker.postgres.publication import PublishedTable
 from trucker.types import Unfit
@@ -65,18 +65,20 @@ def _takes(name: str, *only: str, where: str | None = None, excepted: tuple[str,
 def test_the_publication_holds_what_any_truck_takes() -> None:
     place = TableId("public", "a")
     tables = {place: _source("id", "x", "y", "z")}
-    assert _published([_takes("one", "x"), _takes("two", "y")], tables) == (
+    assert published_tables([_takes("one", "x"), _takes("two", "y")], tables) == (
         PublishedTable(place, ("id", "x", "y"), None),
     )
-    assert _published([_takes("one", "x"), _takes("two")], tables) == (PublishedTable(place, None, None),)
-    assert _published([_takes("one", excepted=("z",))], tables) == (PublishedTable(place, ("id", "x", "y"), None),)
-    assert _published([_takes("one", where="x > 1"), _takes("two", where="x > 1")], tables)[0].where == "x > 1"
+    assert published_tables([_takes("one", "x"), _takes("two")], tables) == (PublishedTable(place, None, None),)
+    assert published_tables([_takes("one", excepted=("z",))], tables) == (
+        PublishedTable(place, ("id", "x", "y"), None),
+    )
+    assert published_tables([_takes("one", where="x > 1"), _takes("two", where="x > 1")], tables)[0].where == "x > 1"
 
 
 def test_trucks_must_agree_on_the_rows_of_a_table() -> None:
     tables = {TableId("public", "a"): _source("id", "x")}
     with pytest.raises(ConfigError) as refused:
-        _published([_takes("one", where="x > 1"), _takes("two")], tables)
+        published_tables([_takes("one", where="x > 1"), _takes("two")], tables)
     assert refused.value.code == "TRK120"
 
 

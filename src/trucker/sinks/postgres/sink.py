@@ -12,7 +12,7 @@ from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError
 from trucker.finding import Finding
-from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.output_sql import as_rows, refuse_truncate
 from trucker.sinks.postgres import beside, check, late_key, letter_table, output_sql, own_tables, table
@@ -38,7 +38,7 @@ class PostgresSink(Sink):
 
     name: ClassVar[str] = "postgres"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        guarantee="exactly once; a source transaction becomes visible as a whole"
+        many_writers=True, guarantee="exactly once; a source transaction becomes visible as a whole"
     )
 
     def __init__(self, connection: PostgresConnection, workspace: Workspace) -> None:
@@ -67,8 +67,7 @@ class PostgresSink(Sink):
             self.letters = letter_table.count(lent, self._project)
             ledger = own_tables.load(lent, self._project)
             if not self._swept:
-                copying = (slot for slot, entry in ledger.entries.items() if entry.phase is Phase.COPYING)
-                beside.sweep(lent, self._project, copying)
+                beside.sweep(lent, self._project, ledger.copying)
                 self._swept = True
             return ledger.states()
 

@@ -1,0 +1,148 @@
+"""Tables that are spread over slots otherwise than at the last start.
+
+A table that goes to another slot is a new one there: its changes since then are in no log of that slot. So it is copied
+again, and what it has at the destination stays readable until the copy counts. The destinations are told first, in one
+transaction each: a table is known to one part of its truck only, whatever is cut short here. Then slots that have no
+table any more are dropped, with all that is theirs: one that nobody reads from would hold the server's WAL for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from trucker.change import Lsn, TableId
+from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.slots import MOST, part_name, whole_name
+from trucker.engine.capture import SLOT_SECONDS
+from trucker.engine.destination import Destination
+from trucker.engine.known import KnownTables
+from trucker.engine.plan import Truck
+from trucker.engine.reset import drop_streams, has_log
+from trucker.engine.resolve import ResolvedSource, source_names
+from trucker.errors import SinkError, SourceError
+from trucker.postgres.connect import connect
+from trucker.postgres.slot import find_slots
+from trucker.sinks.base import Batch, Phase, TableState, TruckState
+
+log = logging.getLogger("trucker.streams")
+
+LOOK_SECONDS: Final = 0.2
+
+Moves = dict[tuple[str, TableId], str]
+"""Tables with the part of the truck they belong to now, and the part that they belonged to."""
+
+
+def rearrange(
+    config: ProjectConfig,
+    sources: Sequence[ResolvedSource],
+    destinations: Mapping[str, Destination],
+    states: Mapping[str, TruckState],
+) -> bool:
+    """Have destinations and servers fit the sources; whether the states are other ones now.
+
+    `states` has every part of the project's trucks, those that are none any more among them.
+    """
+    changed = False
+    moves: dict[str, Moves] = defaultdict(dict)
+    for source in sources:
+        for truck in source.trucks:
+            found = _moved(truck, states)
+            moves[truck.destination] |= found
+            _carry_shapes(config, source, found)
+    parts = {truck.name for source in sources for truck in source.trucks}
+    unused = [name for name, state in states.items() if name not in parts and state.lsn]
+    places = {truck.name: truck.destination for source in sources for truck in source.trucks}
+    homes = {whole_name(name): destination for name, destination in places.items()}
+    for name, destination in destinations.items():
+        forget = tuple(sorted(part for part in unused if homes.get(whole_name(part)) == name))
+        if moves[name] or forget:
+            _tell(destination, moves[name], forget)
+            changed = True
+    _drop_unused(config, sources)
+    return changed
+
+
+def _moved(truck: Truck, states: Mapping[str, TruckState]) -> Moves:
+    """The tables that the destination knows as another part's."""
+    found: Moves = {}
+    for other, state in states.items():
+        if other == truck.name or whole_name(other) != whole_name(truck.name):
+            continue
+        tables = [table for table in state.tables if table in truck.tables]
+        if tables and state.lsn and not truck.repeatable:
+            name = whole_name(truck.name)
+            raise SinkError(
+                f"truck {name}: {min(tables)} goes to another slot now and would be copied again, but what the truck"
+                " has written of it cannot be told from the rest",
+                remedy=f"set `slots` back; or undo what {name} has written, trucker reset --truck {name}, then run",
+                code="TRK125",
+            )
+        found |= {(truck.name, table): other for table in tables}
+    return found
+
+
+def _carry_shapes(config: ProjectConfig, source: ResolvedSource, moves: Moves) -> None:
+    """What is known of the tables' columns at the destination goes along."""
+    folder = config.state_folder / "shapes"
+    here = KnownTables(folder / f"{source.name}.json")
+    for (truck, table), before in moves.items():
+        number = before.removeprefix(whole_name(before))
+        known = KnownTables(folder / f"{source.connection.name}{number}.json").get(before, table)
+        if known is not None:
+            here.put({(truck, table): known})
+
+
+def _tell(destination: Destination, moves: Moves, forget: tuple[str, ...]) -> None:
+    before = TableState(Phase.COPYING, Lsn(0))
+    tables = {slot: before for (truck, table), other in moves.items() for slot in ((truck, table), (other, table))}
+    if moves:
+        named = sorted({str(table) for _, table in moves})
+        log.warning("tables are copied again: they go to another slot now", extra={"tables": named})
+    failures = destination.commit(Batch(Lsn(0), Lsn(0), tables=tables, moved=moves, forget=forget), ())
+    for error in failures.values():
+        raise error
+
+
+def _drop_unused(config: ProjectConfig, sources: Sequence[ResolvedSource]) -> None:
+    connections = {source.connection.name: source.connection for source in sources}
+    used = {source.name for source in sources}
+    for name, connection in connections.items():
+        unused = {number for number in range(1, MOST + 1) if part_name(name, number) not in used}
+        for number in sorted(unused & _present(config, connection, unused)):
+            log.warning("a slot without tables is dropped", extra={"source": part_name(name, number)})
+            _drop(config, connection, number)
+
+
+def _present(config: ProjectConfig, connection: PostgresConnection, numbers: set[int]) -> set[int]:
+    """Which of the connection's streams there is something of: a slot, or a log."""
+    logs = {number for number in numbers if has_log(config, connection, number)}
+    names = {source_names(config, connection, number)[1]: number for number in numbers}
+    with connect(connection.replica or connection, application="trucker setup") as database:
+        present = find_slots(database, list(names))
+    if connection.slot is not None:
+        for name in sorted(present):
+            log.warning("a replication slot has no tables any more: drop it, it holds WAL", extra={"slot": name})
+        return logs
+    return logs | {names[name] for name in present}
+
+
+def _drop(config: ProjectConfig, connection: PostgresConnection, number: int) -> None:
+    """All there is of a stream. The project's instance that was killed just now may have its slot for a moment."""
+    began = time.monotonic()
+    while True:
+        try:
+            drop_streams(config, connection, [number])
+            break
+        except SourceError as error:
+            if error.code != "TRK231" or time.monotonic() - began > SLOT_SECONDS:
+                raise
+        time.sleep(LOOK_SECONDS)
+    name = part_name(connection.name, number)
+    (config.state_folder / "shapes" / f"{name}.json").unlink(missing_ok=True)
+    for folder in ("checkpoint", "rows"):
+        shutil.rmtree(config.state_folder / folder / name, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import TABLES, RandomDml, chosen_seed, differences, duckdb_differences
 from fixtures.waiting import wait_until
-from trucker.errors import SinkError, SourceError
+from trucker.errors import SinkError, SourceError, SourceUnavailable
 from trucker.finding import Level
 from trucker.observe.status import TruckPhase
 from trucker.project import Project
@@ -179,12 +180,10 @@ def test_a_table_added_later_joins_its_slot(
 def test_tables_that_change_their_slot_are_copied_again(
     pair: ProjectFolder, slots: Any, database: Database, destination: Database, spark: Any
 ) -> None:
-    """One slot, three, two with others in them, one again: nothing is lost or doubled, and no slot is left behind."""
+    """One slot, three, two with others in them: nothing is lost or doubled, and no slot is left behind."""
     database.execute("create table c (id int primary key, word text)")
-    first = None
-    for number, spread in enumerate(
-        (1, [["public.a"], ["public.b"], ["public.c"]], [["public.*", "!public.a"], ["public.a"]], 1)
-    ):
+    spreads = (1, [["public.a"], ["public.b"], ["public.c"]], [["public.*", "!public.a"], ["public.a"]])
+    for number, spread in enumerate(spreads):
         slots(spread)
         database.execute(
             f"insert into a values ({1000 + number}, 'while nobody ran')",
@@ -199,27 +198,42 @@ def test_tables_that_change_their_slot_are_copied_again(
             assert status is not None
             count = 1 if spread == 1 else len(spread)
             assert len(status.trucks) == len(_slots(database)) == len(_published(database)) == count
-        if first is None:
-            first = _copies(destination)
-    assert _parts(destination) == {"a": "copy", "b": "copy", "c": "copy"}
-    moved = {table for (_, table), snapshot in _copies(destination).items() if first["copy", table] != snapshot}
-    assert moved == {"a", "b", "c"}
-    assert sorted(path.name for path in (pair.state / "shapes").iterdir()) == ["source.json"]
+    assert _parts(destination) == {"a": "copy~2", "b": "copy", "c": "copy"}
+    assert sorted(path.name for path in (pair.state / "shapes").iterdir()) == ["source.json", "source~2.json"]
+    with (pair.state / "shapes" / "source~2.json").open() as file:
+        assert [row["truck"] for row in json.load(file)["tables"]] == ["copy~2"]
 
 
 def test_only_what_moves_is_copied(
-    pair: ProjectFolder, slots: Any, database: Database, destination: Database, spark: Any
+    pair: ProjectFolder,
+    slots: Any,
+    database: Database,
+    destination: Database,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also when it is cut short between what destinations are told and what is dropped (I4)."""
     InThread(pair, spark, once=True).join()
     before = _copies(destination)
     slots([["public.a"], ["public.c"]])  # b goes to the first
     database.execute("update b set word = 'moved' where id < 50", "delete from b where id > 90")
+    with monkeypatch.context() as patch:
+        patch.setattr("trucker.engine.rearrange.drop_streams", _away)
+        with pytest.raises(SourceUnavailable):
+            InThread(pair, spark, once=True).join()
+    assert _parts(destination) == {"a": "copy", "b": "copy"}
+    assert destination.query("select count(*) from b") == [(100,)], "readable until it has been copied"
+    assert len(_slots(database)) == 2
     InThread(pair, spark, once=True).join()
     assert same(database, destination, "a", "b")
     after = _copies(destination)
     assert after.keys() == {("copy", "a"), ("copy", "b")}
     assert after["copy", "a"] == before["copy", "a"]
     assert len(_slots(database)) == 1
+
+
+def _away(*_: Any) -> None:
+    raise SourceUnavailable("the server is away")
 
 
 @pytest.mark.parametrize("policy", ["stop", "resnapshot"])
@@ -244,11 +258,15 @@ def test_one_slot_of_two_is_lost(
     assert again == ({("copy~2", "b")} if policy == "resnapshot" else {("copy", "a"), ("copy~2", "b")})
 
 
-def test_reset_drops_every_slot(
+def test_reset_of_one_part_and_of_everything(
     pair: ProjectFolder, slots: Any, database: Database, destination: Database, spark: Any
 ) -> None:
     InThread(pair, spark, once=True).join()
-    project = Project.load(pair.folder)
+    before, project = _copies(destination), Project.load(pair.folder)
+    assert project.reset(["copy~2"]) == ["position of truck copy~2 at replica"]
+    InThread(pair, spark, once=True).join()
+    after = _copies(destination)
+    assert [after[slot] == before[slot] for slot in (("copy", "a"), ("copy~2", "b"))] == [True, False]
     assert len([line for line in project.reset_plan() if line.startswith("replication slot")]) == 2
     slots(1)
     Project.load(pair.folder).reset()
@@ -260,18 +278,6 @@ def test_reset_drops_every_slot(
     InThread(pair, spark, once=True).join()
     assert same(database, destination, "a", "b")
     assert _parts(destination) == {"a": "copy", "b": "copy"}
-
-
-def test_one_part_of_a_truck_is_reset(
-    pair: ProjectFolder, database: Database, destination: Database, spark: Any
-) -> None:
-    InThread(pair, spark, once=True).join()
-    before = _copies(destination)
-    assert Project.load(pair.folder).reset(["copy~2"]) == ["position of truck copy~2 at replica"]
-    InThread(pair, spark, once=True).join()
-    after = _copies(destination)
-    assert after["copy", "a"] == before["copy", "a"]
-    assert after["copy~2", "b"] != before["copy~2", "b"]
 
 
 SUM = """insert into sums select '{{ input_table }}', count(*) from {{ rows }}
@@ -326,3 +332,27 @@ def test_a_destination_that_is_away_for_one_stream_only(
         blocker.rollback()
         wait_until(lambda: same(database, destination, "a", "b"))
         wait_until(lambda: all(truck.phase is TruckPhase.STREAMING for truck in pair.status().trucks))  # type: ignore[union-attr]
+
+
+def test_slots_and_publications_made_beforehand(
+    pair: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """Each slot has a name and a publication of its own; what is missing is told, and all of it is left as it is."""
+    name = f"theirs_{database.name}"
+    pair.config["connections"][0] |= {"publication": name, "slot": name}
+    pair.save()
+    database.execute(
+        f"create publication {name} for table a with (publish_via_partition_root)",
+        f"select pg_create_logical_replication_slot('{name}', 'pgoutput')",
+    )
+    errors = [finding for finding in Project.load(pair.folder).check() if finding.level is Level.ERROR]
+    assert [finding.code for finding in errors] == ["TRK230", "TRK240"]
+    database.execute(errors[1].remedy.removeprefix("run: "), errors[0].remedy.removeprefix("run: "))
+    InThread(pair, spark, once=True).join()
+    database.execute("update a set word = 'later'", "update b set word = 'later'")
+    InThread(pair, spark, once=True).join()
+    assert same(database, destination, "a", "b")
+    Project.load(pair.folder).reset()
+    assert _slots(database) == [name, f"{name}_2"]
+    assert _published(database) == [["a"], ["b"]]
+    database.execute(*(f"select pg_drop_replication_slot('{slot}')" for slot in _slots(database)))

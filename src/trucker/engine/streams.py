@@ -46,7 +46,7 @@ def spread_findings(source: ResolvedSource, streams: Sequence[ResolvedSource]) -
             Finding(
                 Level.WARNING,
                 connection.name,
-                f"{connection.slot_count} slots are asked for, but only {len(streams)} of them have tables",
+                f"only {len(streams)} of the {connection.slot_count} slots asked for have tables",
                 "say which tables go where: slots: [[shop.orders, shop.items], [shop.events]]; or ask for fewer",
                 "TRK124",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,7 +153,7 @@ def test_check_says_what_several_slots_mean(pair: ProjectFolder, slots: Any) -> 
     assert sum("can be used as trucks need it" in finding.message for finding in findings) == 2
     slots([["public.*"], ["public.c"]])
     codes = {finding.code: finding.message for finding in Project.load(pair.folder).check() if finding.code}
-    assert codes == {"TRK124": "2 slots are asked for, but only 1 of them have tables"}
+    assert codes == {"TRK124": "only 1 of the 2 slots asked for have tables"}
 
 
 def test_a_table_added_later_joins_its_slot(
@@ -200,8 +199,6 @@ def test_tables_that_change_their_slot_are_copied_again(
             assert len(status.trucks) == len(_slots(database)) == len(_published(database)) == count
     assert _parts(destination) == {"a": "copy~2", "b": "copy", "c": "copy"}
     assert sorted(path.name for path in (pair.state / "shapes").iterdir()) == ["source.json", "source~2.json"]
-    with (pair.state / "shapes" / "source~2.json").open() as file:
-        assert [row["truck"] for row in json.load(file)["tables"]] == ["copy~2"]
 
 
 def test_only_what_moves_is_copied(
@@ -245,7 +242,7 @@ def test_one_slot_of_two_is_lost(
     pair.save()
     InThread(pair, spark, once=True).join()
     before = _copies(destination)
-    (lost,) = (slot for slot in _slots(database) if "source_2" in slot)
+    (lost,) = (slot for slot in _slots(database) if "_source_2_" in slot)
     database.execute(f"select pg_drop_replication_slot('{lost}')", "update b set word = 'unseen'")
     if policy == "stop":
         with pytest.raises(SourceError, match=f"slot {lost} of source~2 is gone") as caught:

@@ -20,7 +20,7 @@ from trucker.config.models import PostgresConnection, ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.destination import Destination
-from trucker.engine.known import KnownTables
+from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.plan import Truck
 from trucker.engine.reset import drop_streams, has_log
 from trucker.engine.resolve import ResolvedSource, source_names
@@ -42,10 +42,12 @@ def rearrange(
     sources: Sequence[ResolvedSource],
     destinations: Mapping[str, Destination],
     states: Mapping[str, TruckState],
+    shapes: Mapping[str, KnownTables],
 ) -> bool:
     """Have destinations and servers fit the sources; whether the states are other ones now.
 
-    `states` has every part of the project's trucks, those that are none any more among them.
+    `states` has every part of the project's trucks, those that are none any more among them; `shapes` what is known of
+    tables, by source.
     """
     changed = False
     moves: dict[str, Moves] = defaultdict(dict)
@@ -53,7 +55,7 @@ def rearrange(
         for truck in source.trucks:
             found = _moved(truck, states)
             moves[truck.destination] |= found
-            _carry_shapes(config, source, found)
+            _carry_shapes(config, source, shapes, found)
     parts = {truck.name for source in sources for truck in source.trucks}
     unused = [name for name, state in states.items() if name not in parts and state.lsn]
     places = {truck.name: truck.destination for source in sources for truck in source.trucks}
@@ -86,15 +88,15 @@ def _moved(truck: Truck, states: Mapping[str, TruckState]) -> Moves:
     return found
 
 
-def _carry_shapes(config: ProjectConfig, source: ResolvedSource, moves: Moves) -> None:
+def _carry_shapes(
+    config: ProjectConfig, source: ResolvedSource, shapes: Mapping[str, KnownTables], moves: Moves
+) -> None:
     """What is known of the tables' columns at the destination goes along."""
-    folder = config.state_folder / "shapes"
-    here = KnownTables(folder / f"{source.name}.json")
     for (truck, table), before in moves.items():
-        number = before.removeprefix(whole_name(before))
-        known = KnownTables(folder / f"{source.connection.name}{number}.json").get(before, table)
+        there = source.connection.name + before.removeprefix(whole_name(before))
+        known = (shapes.get(there) or KnownTables(shapes_file(config, there))).get(before, table)
         if known is not None:
-            here.put({(truck, table): known})
+            shapes[source.name].put({(truck, table): known})
 
 
 def _tell(destination: Destination, moves: Moves, forget: tuple[str, ...]) -> None:

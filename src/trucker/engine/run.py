@@ -126,7 +126,9 @@ class ProjectRun:
 
     def _open(self) -> Mapping[str, TruckState]:
         states: Mapping[str, TruckState] = self._stored(self._sources)
-        if rearrange(self._config, [source.resolved for source in self._sources], self._destinations, states):
+        resolved = [source.resolved for source in self._sources]
+        shapes = {source.name: source.known for source in self._sources}
+        if rearrange(self._config, resolved, self._destinations, states, shapes):
             states = self._stored(self._sources)
         for source in self._sources:
             states = source.start_capture(states)

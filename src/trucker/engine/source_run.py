@@ -104,8 +104,8 @@ class SourceRun:
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier] = []
         self._spark: SparkSession | None = None
-        self._known = KnownTables(shapes_file(config, self.name))
-        self._schemas = Schemas(self._describe, self._known)
+        self.known = KnownTables(shapes_file(config, self.name))
+        self._schemas = Schemas(self._describe, self.known)
         self._recipes = Recipes(
             resolved.reads,
             {name: destination.keeps_changes for name, destination in destinations.items()},
@@ -397,7 +397,7 @@ class SourceRun:
             self.resolved.connection,
             self.resolved.temporary_slot,
             self.destinations,
-            self._known,
+            self.known,
             self._recipes,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,

@@ -353,3 +353,18 @@ def test_slots_and_publications_made_beforehand(
     assert _slots(database) == [name, f"{name}_2"]
     assert _published(database) == [["a"], ["b"]]
     database.execute(*(f"select pg_drop_replication_slot('{slot}')" for slot in _slots(database)))
+
+
+def test_what_is_known_of_columns_moves_along(
+    pair: ProjectFolder, slots: Any, database: Database, destination: Database, spark: Any
+) -> None:
+    """A column that was renamed at the source only is still known by its number."""
+    pair.sql("copy", {}, schema_changes="ignore")
+    InThread(pair, spark, once=True).join()
+    database.execute("alter table b rename word to name", "update b set name = 'renamed' where id < 50")
+    InThread(pair, spark, once=True).join()
+    slots(1)
+    database.execute("update b set name = 'moved' where id < 10")
+    InThread(pair, spark, once=True).join()
+    assert _parts(destination) == {"a": "copy", "b": "copy"}
+    assert destination.query("select id, word from b order by 1") == database.query("select id, name from b order by 1")

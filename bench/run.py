@@ -34,6 +34,7 @@ MEASURES = (
     "storage",
     "slots",
 )
+WITHOUT_TARGETS = ("slots",)
 RESULT = report.ROOT / "build" / "bench.json"
 
 

@@ -131,13 +131,13 @@ class Project:
         the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
         from trucker.engine.lock import ProjectLock
-        from trucker.engine.starting import StartingSession
+        from trucker.engine.starting import StartingSession, session_there
 
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=wait)
         starting = None
         try:
-            starting = None if spark else StartingSession(self.config)
+            starting = None if spark or session_there() else StartingSession(self.config)
             from trucker.engine.run import ProjectRun  # it takes a third of a second: not before Spark is on its way
             from trucker.engine.streams import split
 

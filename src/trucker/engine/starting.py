@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -51,6 +52,12 @@ def _shared(config: ProjectConfig) -> list[Path]:
     if location is not None and elsewhere and not has_spark_sql(config.trucks):
         return found
     return [config.state_folder, *found]
+
+
+def session_there() -> bool:
+    """Whether this process has a session already: Spark gives that one, and it is not ours to give up."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 class StartingSession:

@@ -16,7 +16,7 @@ from trucker import failpoint
 from trucker.changelog.reader import BlockRef
 from trucker.changelog.segment import SegmentId
 from trucker.config.load import load_project
-from trucker.engine import cluster, interpreter, run, task
+from trucker.engine import cluster, interpreter, starting, task
 from trucker.engine.copy import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
 from trucker.engine.plan import LEAST_PART, consecutive
 from trucker.engine.shipped import shipped
@@ -252,6 +252,6 @@ def test_only_folders_that_executors_use_must_be_shared(
     if sql:
         (tmp_path / "trucks" / "one" / "transform.sql").write_text("select * from {{ rows }}")
     config = load_project(tmp_path)
-    assert [str(path) for path in run._shared(config)] == [
+    assert [str(path) for path in starting._shared(config)] == [
         str(config.state_folder) if name == "state" else name for name in shared
     ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from trucker.engine.plan import Outcome
 from trucker.engine.task import Posts
-from trucker.errors import TruckFailed
+from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.base import Receipt, Receipts
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ class Arriving:
         found = cls(len(outcomes))
         found._found = dict(enumerate(outcomes))
         return found
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all are there."""
+        with self._news:
+            return len(self._found) == self._parts
 
     def put(self, part: int, outcome: Outcome) -> None:
         with self._news:
@@ -83,9 +89,20 @@ class ArrivingReceipts(Receipts):
                     raise TruckFailed(failure.truck, failure.error)
             yield outcome.receipts.get(self._destination, ())
 
+    def settled(self) -> tuple[list[Receipt], dict[str, TruckerError]]:
+        receipts: list[Receipt] = []
+        failed: dict[str, TruckerError] = {}
+        for outcome in self._arriving:
+            receipts += outcome.receipts.get(self._destination, ())
+            for failure in outcome.failures:
+                # a permanent reason says more than a passing one
+                if failure.truck in self._trucks and (failure.truck not in failed or failed[failure.truck].transient):
+                    failed[failure.truck] = failure.error
+        return receipts, failed
+
     @cached_property
     def _all(self) -> list[Receipt]:
-        return [receipt for outcome in self._arriving for receipt in outcome.receipts.get(self._destination, ())]
+        return [receipt for part in self.by_part() for receipt in part]
 
     def __len__(self) -> int:
         return len(self._all)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trucker.engine.plan import SinkSpec
 from trucker.errors import SinkError, TruckerError, TruckFailed
-from trucker.sinks.base import Batch, Receipt, Target, TruckState
+from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.registry import make_sink
 
@@ -81,9 +81,12 @@ class Destination:
                     failures[error.truck] = error.reason
                     left = trucks - {error.truck}
                     try:
-                        batch, receipts = without(batch, receipts, {error.truck})
+                        if isinstance(receipts, Receipts):
+                            receipts, failed = receipts.settled()
+                            failures = {**failed, **failures}
                     except TruckerError as missing:  # some receipt that was on its way will not come
                         return {**failures, **dict.fromkeys(left, missing)}
+                    batch, receipts = without(batch, receipts, failures.keys())
                 except TruckerError as error:
                     return {**failures, **dict.fromkeys(trucks, error)}
                 except Exception as error:

@@ -471,7 +471,10 @@ class SourceQuery:
     ) -> tuple[Batch, Sequence[Receipt]]:
         """What goes to one destination, without the trucks that have failed already."""
         receipts = ArrivingReceipts(destination, trucks_of(batch), arriving)
-        return without(batch, receipts, failures.keys()) if failures else (batch, receipts)
+        if not failures and not arriving.is_done:
+            return batch, receipts
+        found, failed = receipts.settled()
+        return without(batch, found, failures.keys() | failed.keys()) if failures or failed else (batch, receipts)
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""

@@ -52,7 +52,7 @@ from typing import Any, ClassVar, Final
 
 from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.config.sql_files import SqlFile
-from trucker.errors import SinkError
+from trucker.errors import SinkError, TruckerError
 from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
@@ -212,12 +212,17 @@ class Receipt:
 class Receipts(Sequence[Receipt]):
     """A batch's receipts, some of which may be on their way: as a sequence it waits for all of them.
 
-    A sink that can apply a part before it has the others takes them `by_part`.
+    A sink that can apply a part before it has the others takes them `by_part`. Either way `TruckFailed` is raised where
+    a share of a truck could not be made: what there is of it must not be committed (I3).
     """
 
     @abstractmethod
     def by_part(self) -> Iterator[Sequence[Receipt]]:
         """Those of each part, in order, as soon as they are there. Raises what keeps one from coming."""
+
+    @abstractmethod
+    def settled(self) -> tuple[list[Receipt], dict[str, TruckerError]]:
+        """All that came, and why shares of trucks did not."""
 
 
 @dataclass(frozen=True, slots=True)

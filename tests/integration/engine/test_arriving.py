@@ -57,14 +57,17 @@ def test_a_job_that_fails_tells_everybody_who_waits(spark: SparkSession) -> None
 
 
 def test_a_truck_that_fails_is_told_to_its_destination_alone() -> None:
-    """I8. As a sequence it has what there is."""
+    """I3, I8. Nobody takes what there is of its share for the whole."""
     arriving = Arriving.done([outcome(0), outcome(1, "truck")])
     concerned = ArrivingReceipts("here", {"truck"}, arriving)
     parts = concerned.by_part()
     assert len(next(parts)) == 1
     with pytest.raises(TruckFailed):
         next(parts)
-    assert [receipt.part for receipt in concerned] == [0, 1]
-    assert concerned[-1].part == 1
+    with pytest.raises(TruckFailed):
+        list(concerned)
+    receipts, failed = concerned.settled()
+    assert [receipt.part for receipt in receipts] == [0, 1]
+    assert failed.keys() == {"truck"}
     assert sum(len(some) for some in ArrivingReceipts("here", {"other"}, arriving).by_part()) == 2
     assert not list(ArrivingReceipts("there", {"truck"}, Arriving.done([outcome(0)])))

@@ -40,7 +40,7 @@ from trucker.engine.schemas import Reading, Schemas, stale
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.engine.work import do_nothing, run_part, stream_part
-from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, JobFailed, TruckerError
+from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.shape import Look
@@ -511,7 +511,8 @@ class SourceQuery:
         self._workers_up = True
 
         def touch() -> None:
-            with suppress(JobFailed):
+            # Spark may be stopped meanwhile, or its workers killed: a batch that needs them will find out.
+            with suppress(Exception):
                 run_job(self._spark, do_nothing, range(cores(self._spark)))
 
         threading.Thread(target=touch, name="workers", daemon=True).start()

@@ -29,12 +29,13 @@ class Part:
 
 @dataclass
 class Rows:
-    """The rows a chunk gives: operation, and which old and new tuple each has (-1: none; None: each its own)."""
+    """The rows a chunk gives: entry, operation, and which old and new tuple each has (-1: none)."""
 
+    at: Places
     op: Bytes
     old_kind: Bytes
-    old: Places | None
-    new: Places | None
+    old: Places
+    new: Places
 
 
 class Chunk:
@@ -60,34 +61,28 @@ class Chunk:
         old_kind = self._old_kinds(op, marker)
         starts, ends = self.run.starts[self.messages], self.run.starts[self.messages + 1]
         base = starts[0] if len(starts) else 0
-        # A little more than the messages, so that the last cell's head can be read as any other's.
-        buffer = self.run.payload[base : ends[-1] + 8 if len(ends) else 0]
+        buffer = self.run.payload[base : ends[-1] if len(ends) else 0]
         starts, ends = starts - base, ends - base
-        places = starts + 6
-        if (marker == NEW_TUPLE).all() and (op != TRUNCATE).all():
-            new = self._at(buffer, places, ends, self.messages)
-            return Rows(op, old_kind, None, None), self._at(buffer, places[:0], ends[:0], self.messages[:0]), new
 
         with_old, with_new = old_kind != NO_OLD, (op == INSERT) | (op == UPDATE)
         old_at, new_at = _numbered(with_old), _numbered(with_new)
-        old = self._at(buffer, places[with_old], ends[with_old], self.messages[with_old])
+        places = starts + 6
+        old = self._at(buffer, places[with_old], ends[with_old], with_old)
         old.read(self.width)
         self._check_old(buffer, old, op[with_old])
         places[with_old] = old.places + 1
-        new = self._at(buffer, places[with_new], ends[with_new], self.messages[with_new])
+        new = self._at(buffer, places[with_new], ends[with_new], with_new)
         if len(old):
             new.fill_with(old, old_at[with_new], old_kind[with_old] == OLD_FULL)
-        return Rows(op, old_kind, _all_or(old_at), _all_or(new_at)), old, new
+        return Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
 
-    def _at(self, buffer: Bytes, places: Places, ends: Places, messages: Places) -> Tuples:
-        return Tuples(buffer, places, ends, messages, self.width, self.run.blame)
+    def _at(self, buffer: Bytes, places: Places, ends: Places, rows: Mask) -> Tuples:
+        return Tuples(buffer, places, ends, self.messages[rows], self.width, self.run.blame)
 
     def _old_kinds(self, op: Bytes, marker: Bytes) -> Bytes:
         """Which old tuple each row has, after checking that its identity says which row is meant."""
-        is_new = marker == NEW_TUPLE
-        if is_new.all() and (op == INSERT).all():
-            return np.zeros(len(op), np.uint8)
         has_old = (marker == OLD_KEY) | (marker == OLD_FULL)
+        is_new = marker == NEW_TUPLE
         right = np.where(op == INSERT, is_new, np.where(op == DELETE, has_old, is_new | has_old)) | (op == TRUNCATE)
         if not right.all():
             raise self.run.blame(int(self.messages[right.argmin()]), "no tuple where one should be")
@@ -115,15 +110,16 @@ class Chunk:
             raise _uncovered(self.relation.table)
 
     def _part(self, rows: Rows, old: Tuples, new: Tuples) -> Part:
-        count = len(rows.op)
+        count = len(rows.at)
         self._check_key(new)
+        new_at, old_at = _all_or(rows.new), _all_or(rows.old)
         columns = range(self.width)
         return Part(
-            self.entries,
+            self.entries[rows.at],
             rows.op,
             rows.old_kind,
-            [new.text(column, rows.new, count) for column in columns],
-            [old.text(column, rows.old, count) for column in columns] if len(old) else [],
+            [new.text(column, new_at, count) for column in columns],
+            [old.text(column, old_at, count) for column in columns] if len(old) else [],
             self._unchanged(rows, new),
         )
 
@@ -132,15 +128,12 @@ class Chunk:
         for name, cells in zip(self.schema.names, new.cells, strict=True):
             if (unsent := cells.unsent) is None:
                 continue
-            if rows.new is None:
-                mask = unsent
-            else:
-                mask = np.zeros(len(rows.op), np.bool_)
-                present = rows.new >= 0
-                mask[present] = unsent[rows.new[present]]
+            mask = np.zeros(len(rows.at), np.bool_)
+            present = rows.new >= 0
+            mask[present] = unsent[rows.new[present]]
             inserts = mask & (rows.op == INSERT)
             if inserts.any():
-                raise self.run.blame(int(self.messages[inserts.argmax()]), "a column was not sent")
+                raise self.run.blame(int(self.messages[rows.at[inserts.argmax()]]), "a column was not sent")
             masks[name] = mask
         return masks
 

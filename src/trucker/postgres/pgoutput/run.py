@@ -104,9 +104,6 @@ class Run:
         if not len(self.entries):
             return
         described = self._described()
-        if (self._oids == self._oids[0]).all():
-            yield from self._by_shape(np.arange(len(self.entries)), described.get(int(self._oids[0]), []))
-            return
         order = np.argsort(self._oids, kind="stable")
         oids = self._oids[order]
         cuts = np.flatnonzero(np.diff(oids)) + 1

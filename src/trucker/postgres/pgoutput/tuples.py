@@ -12,30 +12,15 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trucker.change import Mask
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.wire import (
-    NULL,
-    TEXT,
-    UNCHANGED,
-    Bytes,
-    Places,
-    bytes_at,
-    uint16_at,
-    uint32_at,
-    uint64_raw,
-)
+from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, Bytes, Places, bytes_at, uint16_at, uint32_at
 
 # Rows decoded at once: few enough that their bytes stay in the processor's cache from column to column.
 CHUNK_ROWS: Final = 8192
 # Rows up to which a loop in Python is quicker.
 _FEW: Final = 8
-# How a cell begins that holds a text of less than 256 bytes: its kind and all of the length but the last byte.
-_SHORT: Final = np.frombuffer(bytes([TEXT, 0, 0, 0]), np.uint32)[0]
-_TEXTS: Final = np.full(CHUNK_ROWS, TEXT, np.uint8)
-_TEXTS.flags.writeable = False
 _EVEN: Final = pa.array(np.arange(0, 2 * CHUNK_ROWS, 2, dtype=np.int32))
 
 Blame = Callable[[int, str], SourceError]
@@ -113,21 +98,6 @@ class Tuples:
         self._require(self.places <= self.ends, "a column goes past its end")
 
     def _step(self) -> Cells:
-        return self._step_short() or self._step_any()
-
-    def _step_short(self) -> Cells | None:
-        """The usual column: short texts and nothing else. A cell's head is then read at once."""
-        places, size = self.places, len(self)
-        if size > CHUNK_ROWS:
-            return None
-        heads = uint64_raw(self.buffer, places)
-        if not (heads.view(np.uint32)[0::2] == _SHORT).all():
-            return None
-        starts = places + 5
-        self.places = starts + heads.view(np.uint8)[4::8]
-        return Cells(_TEXTS[:size], starts, self.places, plain=True)
-
-    def _step_any(self) -> Cells:
         places = self.places
         kinds = bytes_at(self.buffer, places)
         text = kinds == TEXT
@@ -172,7 +142,7 @@ class Tuples:
         alternating = pa.Array.from_buffers(
             pa.string(), 2 * size - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer)]
         )
-        array = pc.take(alternating, _indices(cells, at), boundscheck=False)
+        array = alternating.take(_indices(cells, at))
         self._check_utf8(array, cells)
         return array
 
@@ -223,7 +193,5 @@ def _indices(cells: Cells, at: Places | None) -> pa.Array:
         if cells.plain and count <= CHUNK_ROWS:
             return _EVEN.slice(0, count)
         return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=cells.null)
-    none = at < 0
-    if not cells.plain:
-        none |= cells.null[at]
+    none = (at < 0) | cells.null[at]
     return pa.array((2 * np.where(none, 0, at)).astype(np.int32), mask=none)

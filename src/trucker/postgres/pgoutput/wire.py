@@ -57,10 +57,7 @@ def _numbers(buffer: Bytes, places: Places, dtype: str) -> npt.NDArray[Any]:
     if count <= 0:
         return np.zeros(len(places), dtype)
     everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer, strides=(1,))
-    try:
-        return everywhere[places]
-    except IndexError:
-        return everywhere[np.minimum(places, count - 1)]
+    return everywhere[np.minimum(places, count - 1)]
 
 
 def bytes_at(buffer: Bytes, places: Places) -> Bytes:
@@ -73,11 +70,6 @@ def uint16_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint16]:
 
 def uint32_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint32]:
     return _numbers(buffer, places, ">u4")
-
-
-def uint64_raw(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
-    """Eight bytes at each place, in the order they lie there."""
-    return _numbers(buffer, places, "=u8")
 
 
 def uint64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:

@@ -26,6 +26,7 @@ def test_a_batch_costs_one_job_for_ten_trucks(
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
+    project.config["batch"] = {"small_bytes": 0}  # small ones need none at all
     project.config["spark"] = {
         "settings": {
             "spark.eventLog.enabled": "true",

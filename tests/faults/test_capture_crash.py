@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -16,12 +15,12 @@ import psutil
 import psycopg
 import pytest
 
-from fixtures.capture import Source, all_captured, capturing, inserted, prepare
+from fixtures.capture import Source, all_captured, capturing, inserted, kill, prepare
 from fixtures.load import Load
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.changelog.durable import read_durable
-from trucker.engine.supervisor import CaptureState, CaptureSupervisor
+from trucker.engine.supervisor import CaptureState
 from trucker.testing.server import Server
 
 
@@ -38,27 +37,11 @@ def test_killed_at_any_moment_under_load(source: Source) -> None:
             before = read_durable(source.spec.folder).commit_lsn
             wait_until(lambda before=before: read_durable(source.spec.folder).commit_lsn > before)
             threading.Event().wait(moments.uniform(0, 0.15))
-            _kill(capture)
+            kill(capture)
             assert source.confirmed() <= read_durable(source.spec.folder).seen_lsn
     with capturing(source.spec) as capture:
         all_captured(capture, source)
     assert [inserted(found) for found in source.captured().values()] == load.committed
-
-
-def _kill(capture: CaptureSupervisor) -> None:
-    pid = capture.pid
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: _is_dead(pid))
-
-
-def _is_dead(pid: int) -> bool:
-    """Its supervisor may clear it away between two looks."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_killed_inside_a_large_transaction(source: Source) -> None:
@@ -66,7 +49,7 @@ def test_killed_inside_a_large_transaction(source: Source) -> None:
     with capturing(source.spec) as capture:
         source.database.execute(f"insert into t select g, repeat('x', 300) from generate_series(1, {rows}) g")
         wait_until(lambda: len(list(source.spec.folder.glob("*.open"))) > 2, interval=0.001)
-        _kill(capture)
+        kill(capture)
         assert read_durable(source.spec.folder).commit_lsn == source.start
         all_captured(capture, source)
         assert capture.restarts >= 1

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
-from fixtures.capture import Source, all_captured, capturing, inserted, prepare
+from fixtures.capture import Source, all_captured, capturing, inserted, kill, prepare
 from fixtures.load import Load
 from fixtures.pg import Database
 from fixtures.waiting import wait_until
@@ -21,7 +18,7 @@ from trucker.changelog.objects import Chain
 from trucker.changelog.place import ObjectPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.source import create_log
-from trucker.engine.supervisor import CaptureState, CaptureSupervisor
+from trucker.engine.supervisor import CaptureState
 from trucker.testing.object_storage import ObjectStorage
 
 
@@ -39,13 +36,6 @@ def place_of(source: Source) -> ObjectPlace:
 def stored(source: Source) -> LogReader:
     """What is really there."""
     return LogReader(place_of(source).elsewhere())
-
-
-def kill(capture: CaptureSupervisor) -> None:
-    pid = capture.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def move(source: Source) -> None:

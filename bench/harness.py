@@ -211,7 +211,7 @@ class Bench:
         if process.wait(self.patience) != 0:
             raise RuntimeError(process.last_words())
 
-    def wait(self, condition: Callable[[], object], every: float = 0.01) -> None:
+    def wait(self, condition: Callable[[], object], every: float = 0.02) -> None:
         """Wait until the condition holds."""
         deadline = time.monotonic() + self.patience
         while not condition():

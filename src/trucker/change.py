@@ -353,10 +353,15 @@ class CopiedRows:
         return replace(self, schema=self.schema.called(names))
 
 
-class RawCopy(Iterator[bytes]):
-    """What COPY writes, as it comes; `rows` is how many there were, once it has been taken to its end."""
+class RawCopy(Iterator[bytes | memoryview]):
+    """What COPY writes, as it comes; `rows` is how many there were, once it has been taken to its end.
+
+    Where it is `framed` each value is a number of whole CopyData messages, to be sent on as they are, before the next
+    value is asked for.
+    """
 
     rows: int | None = None
+    framed: bool = False
 
     @abstractmethod
     def close(self) -> None:
@@ -372,8 +377,11 @@ class UnreadRows(Iterator["Changes | CopiedRows"]):
     schema: TableSchema
 
     @abstractmethod
-    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
-        """COPY's output of these columns, in PostgreSQL's binary format or as text. One at a time."""
+    def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
+        """COPY's output of these columns, in PostgreSQL's binary format or as text. One at a time.
+
+        With `framed` it may come as CopyData messages.
+        """
 
 
 def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:

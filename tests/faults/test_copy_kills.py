@@ -45,6 +45,7 @@ def test_workers_are_killed_at_a_chunk_and_at_the_key(
 ) -> None:
     """A chunk that was committed is not copied again; a key that was made is not made again. Spark repeats the task."""
     database.execute(*SCHEMA)
+    project.config["batch"] = {"small_bytes": 0}  # all of it by workers
     project.connect(postgres("replica", destination)).truck("copy", ["public.large"], {"connection": "replica"})
     faults = "; ".join(f"{point}=kill:{tmp_path / point}" for point in POINTS)
     trucker = start("--once", failpoints=faults)

@@ -36,7 +36,7 @@ def own_database(own_server: Server) -> Iterator[Database]:
 def make_project(tmp_path: Path) -> Callable[[Database, Database], ProjectFolder]:
     def make(source: Database, destination: Database) -> ProjectFolder:
         folder = ProjectFolder(tmp_path / "project", source.name)
-        folder.config["batch"] = {"max_bytes": 20_000}
+        folder.config["batch"] = {"max_bytes": 20_000, "small_bytes": 0}
         folder.connect(postgres("source", source), postgres("replica", destination))
         return folder.truck("copy", ["public.*"], {"connection": "replica"})
 

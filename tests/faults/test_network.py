@@ -35,7 +35,7 @@ def near(server: Server) -> Iterator[Database]:
 @pytest.fixture
 def project(tmp_path: Path, database: Database) -> ProjectFolder:
     folder = ProjectFolder(tmp_path / "project", database.name)
-    folder.config["batch"] = {"max_bytes": 20_000, "patience": 0.5}
+    folder.config["batch"] = {"max_bytes": 20_000, "small_bytes": 0, "patience": 0.5}
     folder.config["retry"] = {"first": 0.1, "longest": 1}
     return folder
 

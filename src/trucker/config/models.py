@@ -100,7 +100,8 @@ class BatchConfig(Model):
         default=MIB,
         ge=0,
         description="A micro-batch of no more change-log bytes than this is worked on by the driver itself: a Spark job"
-        " would take longer to start than to do it. 0: never.",
+        " would take longer to start than to do it. So are, on one machine, the first chunks of a copy while Spark's"
+        " workers start. 0: never.",
     )
     patience: Seconds = Field(
         default=5.0,

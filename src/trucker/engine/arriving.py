@@ -44,6 +44,18 @@ class Arriving:
         with self._news:
             return len(self._found) == self._parts
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        with self._news:
+            return len(self._found) == self._parts or self._over is not None
+
+    def complete(self) -> bool:
+        """Wait until nothing more will come; whether all did."""
+        with self._news:
+            self._news.wait_for(lambda: len(self._found) == self._parts or self._over is not None)
+            return len(self._found) == self._parts
+
     def put(self, part: int, outcome: Outcome) -> None:
         with self._news:
             self._found.setdefault(part, outcome)

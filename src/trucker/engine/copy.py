@@ -20,21 +20,34 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
-from trucker.engine.cluster import cores
+from trucker.engine.cluster import cores, is_local
 from trucker.engine.copy_work import copy_share, finish_copy
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
 from trucker.engine.new_slot import Stopped, new_slot
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Outcome, Recipe, Renames, Truck, copy_shares, room
+from trucker.engine.plan import (
+    Assignment,
+    CopyBatch,
+    CopyPart,
+    Outcome,
+    Recipe,
+    Renames,
+    Truck,
+    copy_shares,
+    room,
+    tell_slow,
+)
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, copied, fit
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
+from trucker.engine.work import run_part
+from trucker.engine.workers import bring_up_workers
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import CopyProgress, TruckPhase
@@ -50,7 +63,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trucker.copy")
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 LEAST_CHUNK_BYTES = 2 << 20
 CHUNKS_PER_CORE = 3
 MOST_CHUNKS = 10_000
@@ -84,7 +97,9 @@ class Copier:
         tries: int | None,
         spawn: Callable[[Lane], None],
         durable: Callable[[], Lsn],
+        here: bool = False,
     ) -> None:
+        """`here` says that the driver may do some of the work itself."""
         self.spark = spark
         self.connection = connection
         self.reads = connection.replica or connection
@@ -97,6 +112,8 @@ class Copier:
         self.spawn = spawn
         self._durable = durable
         self.group = ""
+        self.cancelled = False
+        self.here = here and is_local(spark.sparkContext.master)
         self.needs_from: Lsn | None = None
 
     def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
@@ -128,6 +145,7 @@ class Copier:
 
     def cancel(self) -> None:
         """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""
+        self.cancelled = True
         if self.group:
             self.spark.sparkContext.cancelJobGroup(self.group)
 
@@ -346,10 +364,15 @@ class _Attempt:
             return receipts
         copier = self._copier
         copier.group = self._name
-        own = copy_shares(parts, max(TASKS_PER_CORE * cores(copier.spark), len(parts) // SHARE_CHUNKS))
-        with _Watch(copier.spark, self._name, len(own), len(parts), self._alive()):
-            shared = self._shared(targets, parts)
-            outcomes = run_job(copier.spark, partial(copy_share, shared), own, group=self._name)
+        shared = self._shared(targets, parts)
+        with _Watch(copier.spark, self._name, len(parts), self._alive()) as watch:
+            outcomes = self._copy_here(shared, parts, watch)
+            left = parts[len(outcomes) :]
+            if left:
+                own = copy_shares(left, max(TASKS_PER_CORE * cores(copier.spark), len(left) // SHARE_CHUNKS))
+                watch.tasks = len(own)
+                outcomes += run_job(copier.spark, partial(copy_share, shared), own, group=self._name)
+            tell_slow(outcomes)
             outcomes = copier.recipes.finish(outcomes, shared)
             for outcome in outcomes:
                 for destination, kept in outcome.receipts.items():
@@ -357,6 +380,19 @@ class _Attempt:
             self._note(outcomes)
             self._finish(shared, parts, receipts)
         return receipts
+
+    def _copy_here(self, shared: CopyBatch, parts: Sequence[CopyPart], watch: _Watch) -> list[Outcome]:
+        """Copy the first chunks here, for as long as Spark's workers are not up: of small tables that may be all."""
+        copier, outcomes = self._copier, list[Outcome]()
+        if not copier.here:
+            return outcomes
+        up = bring_up_workers(copier.spark)
+        for part in parts:
+            if up.is_set() or copier.cancelled:
+                break
+            outcomes.append(run_part(partial(copy_share, shared), (part,)))
+            watch.here = len(outcomes)
+        return outcomes
 
     def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
         """What sinks want done for tables that have been copied, outside of any commit: a task for each."""
@@ -387,20 +423,22 @@ def chunk_bytes(total: int, cores: int) -> int:
 
 
 class _Watch:
-    """Keeps the trucks' copy progress up to date while the job runs."""
+    """Keeps the trucks' copy progress up to date: so many chunks copied `here`, the others by a job of `tasks`."""
 
-    def __init__(self, spark: SparkSession, group: str, tasks: int, chunks: int, needs: Sequence[Need]) -> None:
+    def __init__(self, spark: SparkSession, group: str, chunks: int, needs: Sequence[Need]) -> None:
+        self.here = 0
+        self.tasks = 1
         self._spark = spark
         self._group = group
-        self._tasks = tasks
         self._chunks = chunks
         self._needs = needs
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {group}", daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._show(0)
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
@@ -419,7 +457,7 @@ class _Watch:
             for stage in getattr(tracker.getJobInfo(job), "stageIds", ())
         ]
         done: int = sum(stage.numCompletedTasks for stage in stages if stage)
-        return done * self._chunks // self._tasks
+        return self.here + done * (self._chunks - self.here) // self.tasks
 
     def _show(self, done: int) -> None:
         for need in self._needs:

@@ -123,9 +123,10 @@ class _Unread(UnreadRows):
             self._pieces = read_chunk(self._session.enter(), self._chunk, self._lsn)
         return _narrow(next(self._pieces), self._assignment)
 
-    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
+    def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
         called = dict(zip(self.schema.names, self._chunk.schema.names, strict=True))
-        return RawChunk(self._session.enter(), self._chunk, [called[name] for name in names], binary=binary)
+        own = [called[name] for name in names]
+        return RawChunk(self._session.enter(), self._chunk, own, binary=binary, framed=framed)
 
 
 def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:

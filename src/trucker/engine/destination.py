@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 
 from trucker.engine.plan import SinkSpec
@@ -94,6 +95,11 @@ class Destination:
                     reason = SinkError(f"committing to {self.name} failed: {type(error).__name__}", code="TRK499")
                     return {**failures, **dict.fromkeys(trucks, reason)}
         return failures
+
+    def discard(self, batch: Batch) -> None:
+        """Have what was staged for the batch taken away: it is not going to be committed."""
+        with suppress(TruckerError), self._lock:
+            self.sink.discard(batch)
 
     def letters(self, truck: str) -> int:
         """How many dead letters a truck has, as far as the sink has seen."""

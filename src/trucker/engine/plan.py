@@ -5,7 +5,7 @@ Everything here pickles: the driver plans, executors work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -259,6 +259,12 @@ class Outcome:
     failures: Sequence[Failure] = ()
     waiting: Sequence[Waiting] = ()
     slow: Sequence[Told] = ()
+
+
+def tell_slow(outcomes: Iterable[Outcome]) -> None:
+    """Into the log that people read, with what took long."""
+    for told in (told for outcome in outcomes for told in outcome.slow):
+        told.log()
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> list[StreamPart]:

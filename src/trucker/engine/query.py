@@ -19,30 +19,32 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.place import LogPlace
-from trucker.changelog.reader import BlockRef, LogReader
+from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
+from trucker.engine.ahead import Ahead
 from trucker.engine.arriving import Arriving, ArrivingReceipts
-from trucker.engine.cluster import cores, let_go
+from trucker.engine.cluster import let_go
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, trucks_of, without
-from trucker.engine.job import run_job, start_job
-from trucker.engine.plan import Assignment, Outcome, StreamBatch, consecutive, room
+from trucker.engine.plan import Assignment, Outcome, tell_slow
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, stale
+from trucker.engine.stager import Stager, Staging
 from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
-from trucker.engine.work import do_nothing, run_part, stream_part
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
+from trucker.postgres.pgoutput import parse_relation
 from trucker.postgres.shape import Look
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 
@@ -53,8 +55,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.query")
 
 QUIET_COMMIT_SECONDS = 10.0
-# So that the first parts are applied while the last are made.
-PARTS_PER_CORE = 2
+# A range is staged ahead of its turn if it has this share of the largest batch: small ones are quick, and what a batch
+# costs whatever its size is shared by more rows when it is given the time to grow.
+WORTH_SHARE = 4
 PATIENCE_SECONDS = 2.0
 
 Failures = Mapping[str, TruckerError]
@@ -92,8 +95,6 @@ class SourceQuery:
         self.max_bytes = max_bytes
         self._patience = patience
         self._part_bytes = part_bytes
-        self._small_bytes = small_bytes
-        self._workers_up = small_bytes == 0
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
         self._spark = spark
@@ -101,13 +102,19 @@ class SourceQuery:
         self._destinations = destinations
         self._schemas = schemas
         self._recipes = recipes
-        self._reads = reads
         self._leave = leave
         self._copy_again = copy_again
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._starts = 0
         self._once = False
+        self._until: Lsn | None = None
+        self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
+        self._recent: dict[tuple[str, TableId], Assignment] = {}
+        self._stager = Stager(
+            spark, log_place, destinations, recipes, reads=reads, part_bytes=part_bytes, small_bytes=small_bytes
+        )
+        self._ahead = Ahead(self._stager.start, self._discard)
         self._readers = threading.local()
 
     @property
@@ -128,6 +135,7 @@ class SourceQuery:
         shutil.rmtree(checkpoint, ignore_errors=True)
         self._starts += 1
         self._once = once
+        self._until = self.reader.durable().commit_lsn if once else None
         self._checkpoint = checkpoint / str(self._starts)
         source = log_source(self._log, self.name)
         self._spark.dataSource.register(source)
@@ -148,6 +156,7 @@ class SourceQuery:
         `turn` must not be held meanwhile: Spark waits for such a batch to return before it stops.
         """
         self.stopping.set()
+        self._ahead.close()
         while not self.turn.acquire(timeout=PATIENCE_SECONDS):
             let_go(self._spark)
         query = self._query
@@ -184,7 +193,7 @@ class SourceQuery:
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
             if not self._once:
-                self._bring_up_workers()
+                self._stager.bring_up_workers()
 
     def _alive(self) -> list[TruckRun]:
         """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""
@@ -291,21 +300,31 @@ class SourceQuery:
         """
         failures: dict[str, TruckerError] = {}
         try:
-            bounds = [*self.reader.shape_bounds(start, end), end] if runs else []
+            bounds = self._bounds(start, end, lane) if runs else []
         except TruckerError as error:
             return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
-        for bound in bounds:
+        for bound, then in pairwise([*bounds, None]):
             left = [run for run in runs if run.name not in failures]
             if not left or (lane is not None and (failures or lane.over)):
                 break
-            failures |= self._apply_piece(left, start, bound, lane)
+            assert bound is not None
+            failures |= self._apply_piece(left, start, bound, lane, then)
             start = bound
         return failures
 
-    def _apply_piece(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
+    def _bounds(self, start: Lsn, end: Lsn, lane: Lane | None) -> list[Lsn]:
+        """Where the pieces of a range end; what has been made ahead is one."""
+        made = self._ahead.end if lane is None else None
+        if made is None or not start < made < end:
+            return [*self.reader.shape_bounds(start, end), end]
+        return [*self.reader.shape_bounds(start, made), made, *self.reader.shape_bounds(made, end), end]
+
+    def _apply_piece(
+        self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
+    ) -> Failures:
         """As `apply`, for a piece; what may be due to a change that the stream does not tell is tried once more."""
         phases = {run.name: run.phase for run in runs}
-        failures = dict(self._apply_guarded(runs, start, end, lane))
+        failures = dict(self._apply_guarded(runs, start, end, lane, then))
         again = [run for run in runs if run.name in failures and failures[run.name].code in UNTOLD]
         for run in again:
             self._schemas.forget(run.name)
@@ -313,12 +332,14 @@ class SourceQuery:
             run.phase, run.error = phases[run.name], None
             del failures[run.name]
         if again:
-            failures |= self._apply_guarded(again, start, end, lane)
+            failures |= self._apply_guarded(again, start, end, lane, then)
         return failures
 
-    def _apply_guarded(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
+    def _apply_guarded(
+        self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
+    ) -> Failures:
         try:
-            return self._apply(runs, start, end, lane)
+            return self._apply(runs, start, end, lane, then)
         except TruckerError as error:
             reason = error
         except Exception as error:
@@ -331,7 +352,7 @@ class SourceQuery:
             )
         return self._settle(runs, dict.fromkeys((run.name for run in runs), reason), {}, end, lane)
 
-    def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None) -> Failures:
+    def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None) -> Failures:
         blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
         failures: dict[str, TruckerError] = {}
         shares = divide(
@@ -345,14 +366,22 @@ class SourceQuery:
             name: self._batch(name, runs, assignments, start, end, lane, again)
             for name in {r.truck.destination for r in runs}
         }
-        arriving = self._run(blocks, assignments, batches) if assignments else Arriving.done(())
+        staging = self._stager.plan(blocks, assignments, batches, end) if assignments else None
+        made = self._ahead.take(staging) if lane is None else None
+        arriving = made or (self._stager.run(staging) if staging else Arriving.done(()))
+        if lane is None and staging and not failures and not again and not any(share.news for share in shares):
+            self._look_ahead(staging, arriving, then)
         commits = [
             Share(self._destinations[name], *self._to_commit(name, batch, arriving, failures))
             for name, batch in batches.items()
         ]
         failures |= commit_all(commits, self._patience)
-        receipts, failed = _collect(list(arriving))
+        outcomes = list(arriving)
+        tell_slow(outcomes)
+        receipts, failed = _collect(outcomes)
         failures |= failed
+        if lane is None:
+            self._ahead.passed(end) if not failures else self._recent.clear()
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
@@ -481,41 +510,36 @@ class SourceQuery:
         now = time.monotonic()
         return any(now - self._destinations[run.truck.destination].committed_at > QUIET_COMMIT_SECONDS for run in runs)
 
-    def _run(
-        self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch]
-    ) -> Arriving:
-        total = sum(block.bytes for block in blocks)
-        parts = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
-        sinks = {name: self._destinations[name].spec for name in batches}
-        batch = StreamBatch(
-            self._log,
-            batches,
-            sinks,
-            assignments,
-            room(len(parts), len(assignments)),
-            self._reads if any(assignment.recipe for assignment in assignments) else None,
-            self._recipes.folder,
-        )
-        work = partial(stream_part, batch)
-        if total <= self._small_bytes:
-            return Arriving.done(self._recipes.finish([run_part(work, part) for part in parts], batch))
-        self._workers_up = True
-        if len(parts) == 1 or any(assignment.recipe for assignment in assignments):
-            return Arriving.done(self._recipes.finish(run_job(self._spark, work, parts), batch))
-        return start_job(self._spark, work, parts)
+    # -- ahead of its turn ----------------------------------------------------------------------------------------
 
-    def _bring_up_workers(self) -> None:
-        """Have Spark start its Python workers while nothing waits for them: small batches do without."""
-        if self._workers_up:
-            return
-        self._workers_up = True
+    def _look_ahead(self, staging: Staging, arriving: Arriving, then: Lsn | None) -> None:
+        """Have the next range staged when this one is, as far as it can be guessed: `then` is where it ends, if that is
+        known."""
+        for assignment in staging.batch.assignments:
+            self._recent[assignment.target.truck, assignment.target.source.table] = assignment
+        self._ahead.begin(arriving, partial(self._guess, staging, then))
 
-        def touch() -> None:
-            # Spark may be stopped meanwhile, or its workers killed: a batch that needs them will find out.
-            with suppress(Exception):
-                run_job(self._spark, do_nothing, range(cores(self._spark)))
+    def _guess(self, before: Staging, then: Lsn | None) -> Staging | None:
+        """What comes after: the same targets, as far as the range has changes of their tables."""
+        reader, start = self.reader, before.end
+        end = then or reader.next_end(start, self.max_bytes, self._until)
+        if self.stopping.is_set() or reader.size(start, end) < self._worth:
+            return None
+        end = next(iter(reader.shape_bounds(start, end)), end)
+        blocks = reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
+        tables = {parse_relation(message).table for message in reader.relations(blocks)}
+        assignments = [
+            replace(each, after=max(each.after, start))
+            for (_, table), each in self._recent.items()
+            if table in tables and each.after < end
+        ]
+        batches = {name: replace(batch, start=start, end=end) for name, batch in before.batch.batches.items()}
+        staging = self._stager.plan(blocks, assignments, batches, end)
+        return staging if assignments and not staging.with_spark_sql else None
 
-        threading.Thread(target=touch, name="workers", daemon=True).start()
+    def _discard(self, batches: Mapping[str, Batch]) -> None:
+        for name, batch in batches.items():
+            self._destinations[name].discard(batch)
 
 
 def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

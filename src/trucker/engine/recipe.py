@@ -96,9 +96,7 @@ class Recipes:
         return self._spark[whole_name(truck)].give(plan, rows)
 
     def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
-        """The outcomes, with what waited for Spark SQL done, several parts at once; what was slow is told."""
-        for told in (told for outcome in outcomes for told in outcome.slow):
-            told.log()
+        """The outcomes, with what waited for Spark SQL done, several parts at once."""
         failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
         waiting = [each for outcome in outcomes for each in outcome.waiting]
         if not waiting:

@@ -45,6 +45,7 @@ from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.workers import bring_up_workers
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, SourceError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
@@ -282,6 +283,8 @@ class SourceRun:
     def start_stream(self, spark: SparkSession, states: Mapping[str, TruckState]) -> None:
         """Start the copies that are due, the lanes of trucks that lag and the streaming query."""
         assert self._capture is not None
+        if any(run.truck.tables.keys() - self._copied(run, states).keys() for run in self.runs.values()):
+            bring_up_workers(spark)  # a copy will need them
         if self._once:
             self._capture.wait_seen(self.source_lsn, self._stop)
         if self._stop.is_set():
@@ -403,6 +406,7 @@ class SourceRun:
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
             durable=lambda: LogReader(self.log).durable().commit_lsn,
+            here=self._config.batch.small_bytes > 0,
         )
         self._copiers.append(copier)
         self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))

@@ -27,11 +27,14 @@ from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.catalog import SourceTable
 from trucker.postgres.connect import connect, query_error, translated
+from trucker.postgres.copy_out import CopyOut
 
 Connection = psycopg.Connection[Any]
 
 PIECE_BYTES = 4 * 1024 * 1024
 RAW_BYTES = 256 * 1024
+# What is read past libpq costs a connection: less is not worth one.
+FRAMED_BYTES = 4 * 1024 * 1024
 
 # pg_class is read as of the snapshot, pg_relation_filenode() as of now.
 _SIZES = """
@@ -163,17 +166,23 @@ class RawChunk(RawCopy):
     """A chunk's rows as COPY writes them, of some of its columns; `connection` must be inside the snapshot.
 
     Binary values of text are in UTF-8 as well: that is what every connection of trucker's has as its encoding.
-    One that is not taken to its end must be closed, and the connection is closed with it.
+    One that is not taken to its end must be closed, and the connection is closed with it. A large chunk may come
+    `framed`, and the connection is closed then, too.
     """
 
-    def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], *, binary: bool) -> None:
+    def __init__(
+        self, connection: Connection, chunk: Chunk, names: Sequence[str], *, binary: bool, framed: bool = False
+    ) -> None:
         options = "format binary" if binary else "format text, encoding 'UTF8'"
         self._copying = _Copying(connection, chunk, names, options)
-        self._blocks = self._copying.blocks(RAW_BYTES)
+        self._blocks: Generator[bytes | memoryview]
+        frames = self._copying.frames() if framed and chunk.bytes >= FRAMED_BYTES else None
+        self.framed = frames is not None
+        self._blocks = frames or (data for data, _ in self._copying.blocks(RAW_BYTES))
 
-    def __next__(self) -> bytes:
+    def __next__(self) -> bytes | memoryview:
         try:
-            return next(self._blocks)[0]
+            return next(self._blocks)
         except StopIteration:
             self.rows = self._copying.copied
             raise
@@ -215,6 +224,7 @@ class _Copying:
 
     def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], options: str) -> None:
         self.copied: int | None = None
+        self._sent = False
         self._connection = connection
         self._chunk = chunk
         columns = ", ".join(map(quote_identifier, names))
@@ -224,7 +234,9 @@ class _Copying:
     def blocks(self, size: int) -> Generator[tuple[bytes, int]]:
         """What COPY writes in blocks of about `size` bytes, cut between rows, each with its number of messages."""
         try:
-            lock_chunk(self._connection, self._chunk)
+            if not self._sent:
+                lock_chunk(self._connection, self._chunk)
+                self._connection.pgconn.send_query(self._statement)
             yield from self._read(self._connection.pgconn, size)
         except GeneratorExit:
             self._connection.close()
@@ -235,14 +247,32 @@ class _Copying:
                 _drain(self._connection.pgconn)
             raise _read_error(self._chunk, error) from None
 
+    def frames(self) -> Generator[memoryview] | None:
+        """What COPY writes, as messages; None where these are libpq's to read (`blocks`)."""
+        try:
+            lock_chunk(self._connection, self._chunk)
+            out = CopyOut.begin(self._connection.pgconn, self._statement)
+        except psycopg.Error as error:
+            raise _read_error(self._chunk, error) from None
+        self._sent = True
+        return self._frames(out) if out is not None else None
+
+    def _frames(self, out: CopyOut) -> Generator[memoryview]:
+        try:
+            yield from out.frames()
+            self.copied = out.rows
+        except psycopg.Error as error:
+            raise _read_error(self._chunk, error) from None
+        finally:
+            self._connection.close()
+
     def _read(self, connection: pq.abc.PGconn, size: int) -> Iterator[tuple[bytes, int]]:
-        """Run COPY and cut its output between messages.
+        """Cut COPY's output between messages.
 
         Every message is one whole row (in binary a header and an end, too), so rows are counted and cut by message,
         whatever the values hold. This loop runs once per row: it does nothing that it need not, and is the reason for
         using libpq's functions directly.
         """
-        connection.send_query(self._statement)
         _expect(_result(connection), pq.ExecStatus.COPY_OUT)
         buffer, rows = io.BytesIO(), 0
         get, write, filled = connection.get_copy_data, buffer.write, 0

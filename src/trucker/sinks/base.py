@@ -1,17 +1,19 @@
 """The contract every sink keeps.
 
-The framework owns batching, retries, reconnection, order and metrics. A sink has at most five methods:
+The framework owns batching, retries, reconnection, order and metrics. A sink has at most six methods:
 
     open()                      driver    connect, reconcile what a crash left, return what is stored there
     prepare(target)             driver    create or widen the destination table; may be repeated
     write(work, changes)        executor  stage one part of a batch; may be repeated, for the same work or in vain
     commit(batch, receipts)     driver    make the batch visible and move the positions, as one; idempotent
+    discard(batch)              driver    remove what was staged for a batch that will not be committed; optional
     close()                     both      give back what is held; may be called on a sink never opened
 
 Order and repetition. `open` comes first; it is called again on the same sink when the outcome of a commit is not
 known, and then reports what is stored now. `write` runs in other processes, on other machines perhaps, on a sink built
 from the same connection that was never opened. Of all the receipts of one `(batch, target, part)` exactly one reaches
-`commit`, so what a repeated `write` staged twice must not show. One thread at a time uses a sink.
+`commit`, so what a repeated `write` staged twice must not show. Of the next range `write` may stage parts while this
+one is committed: a commit leaves them alone. One thread at a time uses a sink.
 After `commit` returns, the data is durable and every later `open`, in any process, reports the new positions (I3).
 A `commit` of a batch whose positions are stored already changes nothing (I4); `sinks.ledger` decides that for all.
 
@@ -286,6 +288,9 @@ class Sink(ABC):
     @abstractmethod
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Apply the receipts in `part` order, table by table, and store positions and states, all or nothing."""
+
+    def discard(self, batch: Batch) -> None:  # noqa: B027  (optional)
+        """Remove what was staged for a batch that will not be committed, where later commits would not."""
 
     def close(self) -> None:  # noqa: B027  (optional)
         """Give back connections and files."""

@@ -91,14 +91,7 @@ def _shape_lines(changes: Changes, shape: _Shape, target: Target, snapshot: bool
     line = _Template()
     line.constant(f'{{"operation":"{OPERATIONS[shape.op]}","schema":{_quoted(table.schema)}')
     line.constant(f',"table":{_quoted(table.name)},"commit_lsn":"')
-    line.cells(_lsn_text(part.commit_lsn))
-    if snapshot:
-        line.constant('","commit_time":null,"xid":null,"snapshot":true')
-    else:
-        line.constant('","commit_time":"')
-        line.cells(_time_text(part.commit_time))
-        line.constant('","xid":')
-        line.cells(pa.array(part.xid).cast(pa.large_string()))
+    line.cells(_transactions(part, snapshot))
     has_new = shape.op not in (DELETE, TRUNCATE)
     has_old = shape.old_kind != NO_OLD and shape.op != TRUNCATE
     sent = [column for column in schema.columns if column.name not in shape.unchanged]
@@ -276,6 +269,24 @@ def _escaped(text: pa.Array) -> pa.Array:
     for code in sorted(set(present[_ESCAPED[present]].tolist()), key=lambda code: code != ord("\\")):
         rows = pc.replace_substring(rows, chr(code), json.dumps(chr(code))[1:-1])
     return pc.replace_with_mask(text, touched, rows)
+
+
+def _transactions(changes: Changes, snapshot: bool) -> pa.Array:
+    """What a line says of its transaction, from the LSN on; made once for all lines of one that follow each other."""
+    lsn, time, xid = changes.commit_lsn, changes.commit_time, changes.xid
+    new = np.ones(len(changes), np.bool_)
+    new[1:] = (lsn[1:] != lsn[:-1]) | (time[1:] != time[:-1]) | (xid[1:] != xid[:-1])
+    line = _Template()
+    line.cells(_lsn_text(lsn[new]))
+    if snapshot:
+        line.constant('","commit_time":null,"xid":null,"snapshot":true')
+    else:
+        line.constant('","commit_time":"')
+        line.cells(_time_text(time[new]))
+        line.constant('","xid":')
+        line.cells(pa.array(xid[new]).cast(pa.large_string()))
+    made = line.join(int(np.count_nonzero(new)))
+    return made if len(made) == len(changes) else made.take(pa.array(np.cumsum(new) - 1))
 
 
 def _lsn_text(lsn: npt.NDArray[np.uint64]) -> pa.Array:

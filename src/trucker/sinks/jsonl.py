@@ -60,7 +60,7 @@ class JsonLinesSink(Sink):
         self._connection = connection
         self._project = workspace.project
         self._folder = connection.path
-        self._spool = Spool(workspace.folder)
+        self._spool = Spool(workspace.folder, near=workspace.near)
         self._ledger: Ledger | None = None
         self._ends: dict[str, End] = {}
 

@@ -1,7 +1,7 @@
 """How an executor hands what it staged to the driver, where a destination has but one writer.
 
 What is small travels inside the receipt. The rest becomes a file of the folder that driver and executors share:
-an Arrow IPC stream, compressed with lz4, written under a temporary name and renamed when whole. The name says
+an Arrow IPC stream, written under a temporary name and renamed when whole. The name says
 what is in it (truck, table, batch, part) and ends in a token of the attempt, so that a repeated part never writes
 to a file that another attempt's receipt names. A spool holds nothing that could not be made again: nothing in it is
 fsynced, and whatever no receipt names is removed, at the first `open` and at every commit.
@@ -24,8 +24,9 @@ from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
 
 SUFFIX: Final = ".arrows"
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
-# Four such parts, a number, a token and suffixes stay below the 255 bytes a file's name may have.
+_PLAIN: Final = pa.ipc.IpcWriteOptions()
+_SMALLER: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+# Four such parts, two numbers, a token and suffixes stay below the 255 bytes a file's name may have.
 _LONGEST_PART: Final = 45
 
 
@@ -49,13 +50,17 @@ Staged = Inline | Spooled
 class Spool:
     """A folder of staged parts. Cheap to make, holds nothing open."""
 
-    def __init__(self, folder: Path, *, inline_bytes: int = CARRIED) -> None:
+    def __init__(self, folder: Path, *, inline_bytes: int = CARRIED, near: bool = False) -> None:
+        """What travels is made smaller first; where all is `near` that costs more than it saves."""
         self._folder = folder
         self._inline_bytes = inline_bytes
+        self._near = near
 
     def stage(self, work: Work, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         """Take all of `batches`, one at a time; None where there are none. They share one schema."""
-        writer = _PartWriter(self._folder, _stem(work), min(self._inline_bytes, work.room))
+        writer = _PartWriter(
+            self._folder, _stem(work), min(self._inline_bytes, work.room), _PLAIN if self._near else _SMALLER
+        )
         try:
             for batch in batches:
                 writer.write(batch)
@@ -87,12 +92,15 @@ class Spool:
     def keep_only(self, batch: Batch, staged: Iterable[Staged | None]) -> None:
         """Remove what other attempts staged for the batch's targets: `staged` is what the receipts in hand name.
 
-        A table of a truck has one batch under way at a time, so whatever else is there was given up.
+        A table of a truck has one batch under way at a time, and perhaps the next one is staged already: whatever else
+        is there was given up.
         """
         named = {part.file for part in staged if isinstance(part, Spooled)}
         for target in batch.targets:
-            for file in self._folder.glob(f"{_prefix(target)}.*"):
-                if file.name not in named:
+            prefix = _prefix(target)
+            for file in self._folder.glob(f"{prefix}.*"):
+                begins = int(file.name[len(prefix) + 1 :].partition(".")[0], 16)
+                if file.name not in named and (batch.snapshot or begins < batch.end):
                     file.unlink(missing_ok=True)
 
     def discard(self, batch: Batch) -> None:
@@ -108,8 +116,9 @@ class Spool:
 class _PartWriter:
     """One part on its way: in memory at first, in a file once it is too large for a receipt."""
 
-    def __init__(self, folder: Path, stem: str, inline_bytes: int) -> None:
+    def __init__(self, folder: Path, stem: str, inline_bytes: int, options: pa.ipc.IpcWriteOptions) -> None:
         self._folder = folder
+        self._options = options
         self._stem = stem
         self._inline_bytes = inline_bytes
         self._memory = pa.BufferOutputStream()
@@ -119,7 +128,7 @@ class _PartWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._stream is None:
-            self._stream = pa.ipc.new_stream(self._memory, batch.schema, options=_OPTIONS)
+            self._stream = pa.ipc.new_stream(self._memory, batch.schema, options=self._options)
         self._stream.write_batch(batch)
         if self._file is None and self._memory.tell() > self._inline_bytes:
             self._spill(batch.schema)
@@ -152,7 +161,7 @@ class _PartWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._temporary = self._folder / f"{self._stem}.{secrets.token_hex(6)}{SUFFIX}.part"
         self._file = self._temporary.open("xb")
-        self._stream = pa.ipc.new_stream(self._file, schema, options=_OPTIONS)
+        self._stream = pa.ipc.new_stream(self._file, schema, options=self._options)
         with pa.ipc.open_stream(self._memory.getvalue()) as reader:
             for batch in reader:
                 self._stream.write_batch(batch)
@@ -176,7 +185,8 @@ def not_staged(file: str, folder: Path, error: OSError) -> SinkUnavailable:
 
 
 def _stem(work: Work) -> str:
-    return f"{_prefix(work.target)}.{_safe(work.batch.name)}.{work.part:05d}"
+    batch = work.batch
+    return f"{_prefix(work.target)}.{int(batch.start):016x}.{_safe(batch.name)}.{work.part:05d}"
 
 
 def _prefix(target: Target) -> str:

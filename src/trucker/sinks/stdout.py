@@ -32,7 +32,7 @@ class StdoutSink(Sink):
     def __init__(self, connection: StdoutConnection, workspace: Workspace) -> None:
         self._connection = connection
         self._workspace = workspace
-        self._spool = Spool(workspace.folder)
+        self._spool = Spool(workspace.folder, near=workspace.near)
         self._ledger: Ledger | None = None
 
     @property

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+
+import pytest
 
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.errors import SinkError
@@ -171,8 +173,9 @@ class SinkMeans:
 class SinkSuite(SinkMeans):
     """What both kinds of sink are asked."""
 
-    def content(self, target: Target) -> object:
-        """All that can be read of the target, in a form that compares equal when nothing has changed."""
+    def content(self, target: Target) -> Sized:
+        """All that can be read of the target, row by row or change by change, in a form that compares equal when
+        nothing has changed."""
         raise NotImplementedError
 
     # -- positions and states (I3, I4) ---------------------------------------------------------------------------
@@ -238,6 +241,36 @@ class SinkSuite(SinkMeans):
         self.change(sink, items, insert({"id": "3"}), step=1)
         assert self.content(items) == before
         assert self.make_sink().open()["main"].lsn == last.end
+
+    @pytest.mark.parametrize("note", ["x", _LARGE], ids=["carried", "large"])
+    def test_the_next_batch_may_be_staged_before_this_one_is_committed(self, note: str) -> None:
+        """I3: it counts for nothing before its own commit, and nothing of it is gone by then."""
+        items = target_of(ITEMS)
+        sink = self.started(items)
+        steps = (1, 2)
+        batches = [self.batch([items], step) for step in steps]
+        staged = [
+            self.write(batch, {items: [[self.values(ITEMS, insert({"id": str(step), "note": note}), step=step)]]})
+            for step, batch in zip(steps, batches, strict=True)
+        ]
+        for step, batch, receipts in zip(steps, batches, staged, strict=True):
+            sink.commit(batch, receipts)
+            assert len(self.content(items)) == step
+            assert self.make_sink().open()["main"].lsn == batch.end
+
+    @pytest.mark.parametrize("note", ["x", _LARGE], ids=["carried", "large"])
+    def test_what_was_staged_in_vain_goes(self, note: str) -> None:
+        """A batch that is not committed, then another of the same range: the one that is committed counts."""
+        items = target_of(ITEMS)
+        sink = self.started(items)
+        batch = self.batch([items], 2)
+        self.change(sink, items, insert({"id": "1"}), step=1)
+        before = self.content(items)
+        self.write(batch, {items: [[self.values(ITEMS, insert({"id": "2", "note": note}), step=2)]]})
+        sink.discard(batch)
+        assert self.content(items) == before
+        self.change(sink, items, insert({"id": "3", "note": note}), step=2)
+        assert len(self.content(items)) == 2
 
     def test_a_table_catches_up_by_a_position_of_its_own(self) -> None:
         items, bag = target_of(ITEMS), target_of(BAG)
@@ -324,7 +357,7 @@ class ChangeSinkSuite(SinkSuite):
         """The changes of one table that a reader finds at the destination, in order."""
         raise NotImplementedError
 
-    def content(self, target: Target) -> object:
+    def content(self, target: Target) -> Sized:
         return self.written(target.table)
 
     def test_every_change_in_order(self) -> None:

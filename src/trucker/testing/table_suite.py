@@ -6,7 +6,7 @@ Size: the suite is one class, so that a sink inherits all of it or none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import replace
 
 import pytest
@@ -43,7 +43,7 @@ class TableSinkSuite(SinkSuite):
         """Put a row with `id` 77 into an existing table by other means than trucker."""
         raise NotImplementedError
 
-    def content(self, target: Target) -> object:
+    def content(self, target: Target) -> Sized:
         return ordered(self.rows(target.table))
 
     def holds(self, target: Target, *rows: Row) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.small_engine import SmallEngine, small_engines
+from fixtures.waiting import wait_until
 from trucker.change import TableId
+from trucker.engine.ahead import Ahead
+from trucker.engine.arriving import Arriving
+from trucker.engine.destination import Destination
 from trucker.engine.plan import Failure, Outcome
 from trucker.engine.query import SourceQuery, _collect
-from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable
+from trucker.engine.stager import Staging
+from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import Receipt
+from trucker.sinks.base import Batch, Receipt
 
 Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
 
@@ -38,7 +43,7 @@ def test_a_job_that_fails_is_tried_again_by_everybody(engine: SmallEngine, monke
 
     engine.commit("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.query.run_job", killed)
+        patched.setattr("trucker.engine.stager.run_job", killed)
         engine.run.batch(5000)
     assert [run.phase for run in engine.run.runs.values()] == [TruckPhase.RETRYING] * 2
     engine.settle()
@@ -53,7 +58,7 @@ def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monke
 
     engine.commit("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.query.SourceQuery._run", bug)
+        patched.setattr("trucker.engine.stager.Stager.run", bug)
         engine.run.batch(5000)
     for run in engine.run.runs.values():
         assert run.phase is TruckPhase.FAILED
@@ -61,6 +66,65 @@ def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monke
         assert run.error.code == "TRK599"
         assert "4711" not in str(run.error)
     engine.start()
+    engine.settle()
+    engine.check()
+
+
+@pytest.fixture
+def taken(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether what was made ahead was what its turn asked for, turn by turn. No commit ends before the next range has
+    been made, if there is one."""
+    found: list[bool] = []
+    begun = threading.Event()
+    begin, take, commit = Ahead.begin, Ahead.take, Destination.commit
+
+    def beginning(self: Ahead, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+        begin(self, before, guess)
+        begun.set()
+
+    def noting(self: Ahead, staging: Staging | None) -> Arriving | None:
+        begun.clear()
+        made = self.end is not None
+        arriving = take(self, staging)
+        found.extend([arriving is not None] if made else [])
+        return arriving
+
+    def waiting(self: Destination, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:
+        query = engine.run.query
+        if begun.is_set() and batch.start == query.main and query.reader.durable().commit_lsn > batch.end:
+            wait_until(lambda: query._ahead.end)
+        return commit(self, batch, receipts)
+
+    monkeypatch.setattr(Ahead, "begin", beginning)
+    monkeypatch.setattr(Ahead, "take", noting)
+    monkeypatch.setattr(Destination, "commit", waiting)
+    return found
+
+
+def test_a_range_is_staged_while_the_one_before_it_is_committed(engine: SmallEngine, taken: list[bool]) -> None:
+    for _ in range(30):
+        engine.commit("a", "b")
+    while engine.run.batch(600):
+        pass
+    assert len(taken) > 3
+    assert all(taken)
+    engine.settle()
+    engine.check()
+
+
+def test_what_was_staged_ahead_is_staged_anew_when_a_truck_is_left_behind(
+    engine: SmallEngine, taken: list[bool]
+) -> None:
+    """I3, I8: the range was made for both trucks; one of them cannot go on, and comes to it later by itself."""
+    for _ in range(30):
+        engine.commit("a", "b")
+    engine.run.batch(600)
+    engine.sinks["x"].next = "before"
+    engine.run.batch(600)
+    assert [run.phase for run in engine.run.runs.values()] == [TruckPhase.RETRYING, TruckPhase.STREAMING]
+    taken.clear()
+    engine.run.batch(600)
+    assert taken[:1] == [False]
     engine.settle()
     engine.check()
 
@@ -94,6 +158,7 @@ def test_stopping_does_not_wait_for_a_batch_that_waits_for_its_turn() -> None:
     """Spark's stop returns when the batch in hand does; one that is about to begin must not need the turn for that."""
     query = SourceQuery.__new__(SourceQuery)
     query.turn, query.stopping = threading.Lock(), threading.Event()
+    query._ahead = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
     called, in_batch = threading.Event(), threading.Event()
 
     def spark_stops() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +47,32 @@ def test_large_parts_become_files(tmp_path: Path) -> None:
     assert first.file != second.file
     assert files(tmp_path) == sorted([first.file, second.file])
     assert list(spool.read(first)) == batches(3)
+
+
+def test_what_is_staged_for_the_next_batch_stays(tmp_path: Path) -> None:
+    """I3: a commit takes away what was given up for its targets, in its own range and before it."""
+    spool = Spool(tmp_path, inline_bytes=0)
+    own, given_up = spool.stage(work(), batches(1)), spool.stage(work(part=1), batches(1))
+    then = Work(Batch(Lsn(2), Lsn(9)), work().target, 0)
+    later = spool.stage(then, batches(2))
+    assert isinstance(own, Spooled)
+    assert isinstance(given_up, Spooled)
+    assert isinstance(later, Spooled)
+    spool.keep_only(work().batch, [own])
+    assert files(tmp_path) == sorted([own.file, later.file])
+    spool.discard(work().batch)
+    assert files(tmp_path) == [later.file]
+    assert list(spool.read(later)) == batches(2)
+    spool.discard(replace(then.batch, targets=(then.target,)))
+    assert files(tmp_path) == []
+
+
+def test_a_copy_leaves_nothing_else_of_its_table(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, inline_bytes=0)
+    spool.stage(work(end=90), batches(1))
+    copy = Batch(Lsn(1), Lsn(1), targets=(work().target,), snapshot="copy")
+    spool.discard(copy)
+    assert files(tmp_path) == []
 
 
 def test_nothing_to_stage(tmp_path: Path) -> None:

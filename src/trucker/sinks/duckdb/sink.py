@@ -43,7 +43,7 @@ class DuckDBSink(Sink):
     def __init__(self, connection: DuckDBConnection, workspace: Workspace) -> None:
         self._connection = connection
         self._path = connection.path
-        self._spool = Spool(workspace.folder)
+        self._spool = Spool(workspace.folder, near=workspace.near)
         self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
         self._letters = LetterTable(workspace.project)

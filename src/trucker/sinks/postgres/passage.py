@@ -14,6 +14,7 @@ from typing import Final
 from trucker.change import TableId, UnreadRows, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.base import Target
+from trucker.sinks.postgres.clear import send_frames
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 
@@ -65,10 +66,13 @@ class Passage:
         """
         columns = ", ".join(map(quote_identifier, self.names))
         options = " (format binary)" if self.binary else ""
-        raw = self.rows.raw(self.names, binary=self.binary)
+        raw = self.rows.raw(self.names, binary=self.binary, framed=session.clear)
         try:
             with session.connection.cursor() as cursor:
                 with cursor.copy(f"copy {into} ({columns}) from stdin{options}".encode()) as copy:
+                    if raw.framed:
+                        copy.write(b"")  # else psycopg would take it that there are no rows
+                        send_frames(session.connection, raw)
                     for block in raw:
                         copy.write(block)
                 taken = cursor.rowcount

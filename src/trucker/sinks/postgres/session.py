@@ -21,6 +21,7 @@ from psycopg.pq import TransactionStatus
 from trucker.config.models import PostgresConnection
 from trucker.listening import Listening
 from trucker.sinks.postgres import pooler
+from trucker.sinks.postgres.clear import is_clear
 from trucker.sinks.postgres.failure import cannot_connect
 
 # Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level
@@ -58,10 +59,18 @@ class Session:
     connection: Listening
     settings: Mapping[str, object] = field(default_factory=dict)
     staging: set[str] = field(default_factory=set)
+    _clear: bool | None = None
 
     def run(self, statement: str, *parameters: object) -> psycopg.Cursor[Any]:
         """One statement; prepared when first seen, unless it is one that cannot be."""
         return self.connection.execute(statement.encode(), parameters or None)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the socket carries the protocol itself; asked once, of a connection at rest."""
+        if self._clear is None:
+            self._clear = is_clear(self.connection)
+        return self._clear
 
     @property
     def usable(self) -> bool:

@@ -146,6 +146,14 @@ class PostgresSink(Sink):
                 if count
             }
 
+    def discard(self, batch: Batch) -> None:
+        prefix = stage_prefix(self._project, batch)
+        if self._files is not None:
+            self._files.remove(prefix)
+            return
+        with self._session("removing what was staged") as lent:
+            drop_stages(lent, left_stages(lent, prefix))
+
     def close(self) -> None:
         # Sinks of one destination share the process's connections; one that had none has none to give back.
         if self._used:

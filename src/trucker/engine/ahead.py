@@ -1,0 +1,100 @@
+"""The next range of a log, staged while the one before it is committed.
+
+What tasks make of a range depends on the range and on its targets, and on nothing that a commit changes. So while a
+destination is at work on a batch, the executors can be at work on the next one. What the next one will be is a guess:
+the same targets as before. When its turn comes it is planned as ever, and what was made ahead counts only where the
+plan is what was guessed; otherwise it is made anew, and what is left of the guess goes.
+
+Who calls: the main lane, one range at a time. What may fail: a task, as ever, and then the range's commit finds it so;
+the guess itself, and then there is none. After a crash nothing of this is left but staged rows, which go at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trucker.change import Lsn
+from trucker.engine.arriving import Arriving
+from trucker.engine.stager import Staging
+from trucker.sinks.base import Batch
+
+log = logging.getLogger("trucker.ahead")
+
+
+@dataclass(slots=True)
+class _Made:
+    staging: Staging
+    arriving: Arriving
+
+
+class Ahead:
+    """At most one range, made ahead of its turn."""
+
+    def __init__(self, stage: Callable[[Staging], Arriving], drop: Callable[[Mapping[str, Batch]], None]) -> None:
+        """`stage` starts the tasks; `drop` takes away what they staged of batches that will not be committed."""
+        self._stage = stage
+        self._drop = drop
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._closed = False
+        self._made: _Made | None = None
+        self._left: list[_Made] = []
+        # One thread for all: what it knows of the log it keeps.
+        self._thread = ThreadPoolExecutor(1, "ahead")
+
+    @property
+    def end(self) -> Lsn | None:
+        """Where the range ends that has been made, or is being made."""
+        with self._lock:
+            return self._made.staging.end if self._made else None
+
+    def begin(self, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+        """Make what `guess` gives as soon as all outcomes of `before` are there, unless its turn comes earlier."""
+        with self._lock:
+            turn = self._turn = self._turn + 1
+            if not self._closed:
+                self._thread.submit(self._make, turn, before, guess)
+
+    def _make(self, turn: int, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+        try:
+            if not before.complete():
+                return
+            with self._lock:
+                if turn != self._turn:
+                    return
+                staging = guess()
+                if staging is not None:
+                    self._made = _Made(staging, self._stage(staging))
+        except Exception as error:  # whatever it is will be met, and told, when the range has its turn
+            log.debug("nothing is made ahead", extra={"reason": type(error).__name__})
+
+    def take(self, staging: Staging | None) -> Arriving | None:
+        """The outcomes of what was made, if that is it; None if it is not, or nothing was. Nothing is made ahead then,
+        before it is begun anew."""
+        with self._lock:
+            self._turn += 1
+            made, self._made = self._made, None
+        if made is None:
+            return None
+        if staging is not None and made.staging.same(staging):
+            return made.arriving
+        self._left.append(made)
+        return None
+
+    def passed(self, end: Lsn) -> None:
+        """All up to `end` is committed: what was made in vain before it can go."""
+        gone = [made for made in self._left if made.staging.end <= end and made.arriving.over]
+        self._left = [made for made in self._left if made not in gone]
+        for made in gone:
+            self._drop(made.staging.batch.batches)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.take(None)
+        with self._lock:
+            self._closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)

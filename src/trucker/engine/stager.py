@@ -1,0 +1,120 @@
+"""Has the parts of a batch of streamed changes staged: by Spark's executors, or by the driver where they are small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from trucker.change import Lsn
+from trucker.changelog.place import LogPlace
+from trucker.changelog.reference import BlockRef
+from trucker.config.models import PostgresConnection
+from trucker.engine.arriving import Arriving
+from trucker.engine.cluster import cores
+from trucker.engine.destination import Destination
+from trucker.engine.job import run_job, start_job
+from trucker.engine.plan import Assignment, StreamBatch, StreamPart, consecutive, room, tell_slow
+from trucker.engine.recipe import Recipes
+from trucker.engine.work import run_part, stream_part
+from trucker.engine.workers import bring_up_workers
+from trucker.sinks.base import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# So that the first parts are applied while the last are made.
+PARTS_PER_CORE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What is to be staged of a range of the log, which ends at `end` and has so many `bytes`, and how it is cut."""
+
+    batch: StreamBatch
+    parts: Sequence[StreamPart]
+    bytes: int
+    end: Lsn
+
+    def same(self, other: Staging) -> bool:
+        """Whether the tasks would do the same."""
+        mine, others = self.batch, other.batch
+        return (
+            self.parts == other.parts
+            and mine.batches == others.batches
+            and mine.sinks == others.sinks
+            and mine.room == others.room
+            and _by_target(mine.assignments) == _by_target(others.assignments)
+        )
+
+    @property
+    def with_spark_sql(self) -> bool:
+        """Whether some rows wait for Spark SQL when the tasks are done."""
+        return any(each.recipe is not None and each.recipe.spark is not None for each in self.batch.assignments)
+
+
+def _by_target(assignments: Sequence[Assignment]) -> Mapping[tuple[str, str, str], Assignment]:
+    return {(a.destination, a.target.truck, str(a.target.source.table)): a for a in assignments}
+
+
+class Stager:
+    """For one source. May be called from several threads."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: LogPlace,
+        destinations: Mapping[str, Destination],
+        recipes: Recipes,
+        *,
+        reads: PostgresConnection,
+        part_bytes: int,
+        small_bytes: int,
+    ) -> None:
+        self._spark = spark
+        self._log = log
+        self._destinations = destinations
+        self._recipes = recipes
+        self._reads = reads
+        self._part_bytes = part_bytes
+        self.small_bytes = small_bytes
+
+    def plan(
+        self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch], end: Lsn
+    ) -> Staging:
+        """How the blocks are to be staged for the assignments."""
+        parts = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
+        batch = StreamBatch(
+            self._log,
+            {name: batch.for_parts() for name, batch in batches.items()},
+            {name: self._destinations[name].spec for name in batches},
+            assignments,
+            room(len(parts), len(assignments)),
+            self._reads if any(assignment.recipe for assignment in assignments) else None,
+            self._recipes.folder,
+        )
+        return Staging(batch, parts, sum(block.bytes for block in blocks), end)
+
+    def run(self, staging: Staging) -> Arriving:
+        """Do it, or have it begun; Spark SQL is done with as well when this returns."""
+        work = partial(stream_part, staging.batch)
+        if staging.bytes <= self.small_bytes:
+            outcomes = [run_part(work, part) for part in staging.parts]
+        elif staging.with_spark_sql or len(staging.parts) == 1:
+            outcomes = run_job(self._spark, work, staging.parts)
+        else:
+            return self.start(staging)
+        tell_slow(outcomes)
+        told = [replace(outcome, slow=()) for outcome in self._recipes.finish(outcomes, staging.batch)]
+        return Arriving.done(told)
+
+    def start(self, staging: Staging) -> Arriving:
+        """Have it begun by Spark."""
+        assert not staging.with_spark_sql
+        return start_job(self._spark, partial(stream_part, staging.batch), staging.parts)
+
+    def bring_up_workers(self) -> None:
+        """Have Spark start its Python workers, if they have not been needed yet: small batches do without."""
+        if self.small_bytes:
+            bring_up_workers(self._spark)

@@ -1,0 +1,37 @@
+"""Spark's Python workers: brought up while nothing waits for them, which takes a second or two."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trucker.engine.cluster import cores
+from trucker.engine.job import run_job
+from trucker.engine.work import do_nothing
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_up: weakref.WeakKeyDictionary[SparkContext, threading.Event] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def bring_up_workers(spark: SparkSession) -> threading.Event:
+    """Have Spark start its workers, unless it has been told to; set when they are there, or cannot be."""
+    with _lock:
+        known = _up.get(spark.sparkContext)
+        if known is not None:
+            return known
+        up = _up[spark.sparkContext] = threading.Event()
+
+    def touch() -> None:
+        # Spark may be stopped meanwhile, or its workers killed: whoever needs them will find out.
+        with suppress(Exception):
+            run_job(spark, do_nothing, range(cores(spark)))
+        up.set()
+
+    threading.Thread(target=touch, name="workers", daemon=True).start()
+    return up

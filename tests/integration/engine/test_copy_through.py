@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from trucker.postgres.slot import create_slot
 from trucker.postgres.snapshot import enter_snapshot, plan_chunks
 from trucker.sinks.base import Batch, Phase, TableState, Target, Workspace
 from trucker.sinks.postgres import PostgresSink, passage
+from trucker.sinks.postgres.clear import send_frames
 from trucker.sinks.postgres.session import close_idle
 
 ROWS = TableId("public", "rows")
@@ -102,6 +103,81 @@ def _no_sinks_left(destination: Database) -> Iterator[None]:
         sink.close()
     work._sinks.by_name.clear()
     close_idle(destination.connection)
+
+
+@pytest.fixture(autouse=True, params=["framed", "through libpq"])
+def framed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rows go from socket to socket, as those of large chunks do, or libpq hands them out."""
+    least = 0 if request.param == "framed" else 1 << 60
+    monkeypatch.setattr("trucker.postgres.snapshot.FRAMED_BYTES", least)
+    return request.param == "framed"
+
+
+def test_rows_pass_in_their_messages_or_without(
+    database: Database, destination: Database, framed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of all sizes, and one larger than a buffer; several chunks, each with a connection that works."""
+    sent: list[int] = []
+
+    def noting(connection: Any, frames: Iterable[bytes | memoryview]) -> None:
+        def each() -> Iterator[bytes | memoryview]:
+            for some in frames:
+                sent.append(len(some))
+                yield some
+
+        send_frames(connection, each())
+
+    monkeypatch.setattr(passage, "send_frames", noting)
+    database.execute(
+        "create table rows (id int primary key, note text)",
+        "insert into rows select i, repeat(md5(i::text), i % 40) from generate_series(1, 5000) i",
+        "insert into rows values (0, null), (-1, repeat('x', 3000000)), (-2, ''), (-3, E'd\\n\\\\.\\n')",
+    )
+    with copying(database, destination) as attempt:
+        attempt.begin()
+        attempt.end(attempt.copy())
+    assert by_id(destination, ROWS) == by_id(database, ROWS)
+    assert bool(sent) is framed
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_connection_that_is_cut_in_the_middle(
+    database: Database, destination: Database, framed: bool, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """I2, I4: what was on its way does not count, and the next attempt is whole."""
+    cut: list[int] = []
+    victim = database if side == "source" else destination
+    like = "trucker copy" if side == "source" else "trucker"
+
+    def cutting(connection: Any, frames: Iterable[bytes | memoryview]) -> None:
+        def each() -> Iterator[bytes | memoryview]:
+            for some in frames:
+                yield some
+                if not cut:
+                    cut.extend(
+                        pid
+                        for (pid,) in victim.query(
+                            f"select pid from pg_stat_activity where application_name = '{like}' and datname ="
+                            " current_database() and query like 'copy%' and pg_terminate_backend(pid, 5000)"
+                        )
+                    )
+
+        send_frames(connection, each())
+
+    database.execute(
+        "create table rows (id int primary key, note text)",
+        "insert into rows select i, repeat('x', 900) from generate_series(1, 30000) i",
+    )
+    with monkeypatch.context() as patched, copying(database, destination) as attempt:
+        patched.setattr(passage, "send_frames", cutting)
+        attempt.begin()
+        outcome = attempt.copy(1 << 30)
+    assert bool(cut) is framed
+    assert [failure.error.transient for failure in outcome.failures] == [True] * framed
+    with copying(database, destination, name="two") as attempt:
+        attempt.begin()
+        attempt.end(attempt.copy())
+    assert by_id(destination, ROWS) == by_id(database, ROWS)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from trucker.change import Lsn
 from trucker.engine.arriving import Arriving
@@ -24,8 +24,10 @@ from trucker.sinks.base import Batch
 
 log = logging.getLogger("trucker.ahead")
 
+Guess = Callable[[], Staging | None]
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Made:
     staging: Staging
     arriving: Arriving
@@ -40,11 +42,11 @@ class Ahead:
         self._drop = drop
         self._lock = threading.Lock()
         self._turn = 0
-        self._closed = False
         self._made: _Made | None = None
         self._left: list[_Made] = []
-        # One thread for all: what it knows of the log it keeps.
-        self._thread = ThreadPoolExecutor(1, "ahead")
+        self._asked: SimpleQueue[tuple[int, Arriving, Guess] | None] = SimpleQueue()
+        # One for all, which keeps what it knows of the log; a daemon, since a process that ends waits for no guess.
+        threading.Thread(target=self._run, name="ahead", daemon=True).start()
 
     @property
     def end(self) -> Lsn | None:
@@ -52,14 +54,17 @@ class Ahead:
         with self._lock:
             return self._made.staging.end if self._made else None
 
-    def begin(self, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+    def begin(self, before: Arriving, guess: Guess) -> None:
         """Make what `guess` gives as soon as all outcomes of `before` are there, unless its turn comes earlier."""
         with self._lock:
-            turn = self._turn = self._turn + 1
-            if not self._closed:
-                self._thread.submit(self._make, turn, before, guess)
+            self._turn += 1
+            self._asked.put((self._turn, before, guess))
 
-    def _make(self, turn: int, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+    def _run(self) -> None:
+        while asked := self._asked.get():
+            self._make(*asked)
+
+    def _make(self, turn: int, before: Arriving, guess: Guess) -> None:
         try:
             if not before.complete():
                 return
@@ -95,6 +100,4 @@ class Ahead:
     def close(self) -> None:
         """Begin nothing more."""
         self.take(None)
-        with self._lock:
-            self._closed = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._asked.put(None)

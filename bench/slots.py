@@ -141,6 +141,8 @@ def _stream(bench: Bench, source: psycopg.Connection[Any], figures: dict[str, Fi
     source.execute(f"truncate {', '.join(TABLES)}".encode())
     spread = [[*HALVES[0], "marker"], [*HALVES[1], "marker_2"]]
     sides = (SlotsTruck(bench, source, TWO, spread), SlotsTruck(bench, source, ONE, 1))
+    for side in sides:
+        side.ready()
     markers = BothMarkers(source)
     for number in bench.rounds():
         source.execute(f"truncate {', '.join(TABLES)}".encode())

@@ -76,7 +76,11 @@ class CopyOut:
                 if self._filled == before:
                     self._receive()
         finally:
-            self._socket.close()
+            self.close()
+
+    def close(self) -> None:
+        """Leave the rest unread."""
+        self._socket.close()
 
     def _receive(self) -> None:
         """Take what has come, at least something."""

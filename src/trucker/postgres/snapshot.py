@@ -189,6 +189,8 @@ class RawChunk(RawCopy):
 
     def close(self) -> None:
         self._blocks.close()
+        if self.framed:
+            self._copying.abandon()
 
 
 def lock_chunk(connection: Connection, chunk: Chunk) -> None:
@@ -225,6 +227,7 @@ class _Copying:
     def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], options: str) -> None:
         self.copied: int | None = None
         self._sent = False
+        self._out: CopyOut | None = None
         self._connection = connection
         self._chunk = chunk
         columns = ", ".join(map(quote_identifier, names))
@@ -254,8 +257,14 @@ class _Copying:
             out = CopyOut.begin(self._connection.pgconn, self._statement)
         except psycopg.Error as error:
             raise _read_error(self._chunk, error) from None
-        self._sent = True
+        self._sent, self._out = True, out
         return self._frames(out) if out is not None else None
+
+    def abandon(self) -> None:
+        """Give up what nobody has begun to read."""
+        if self._out is not None:
+            self._out.close()
+        self._connection.close()
 
     def _frames(self, out: CopyOut) -> Generator[memoryview]:
         try:

@@ -14,6 +14,7 @@ from fixtures.pg import Database
 from fixtures.postgres_sink import read_rows
 from fixtures.source_rows import schema_of
 from fixtures.type_values import all_kinds, columns_of, create, create_user_types, fill
+from fixtures.waiting import wait_until
 from trucker.change import Lsn, TableId
 from trucker.engine import work
 from trucker.engine.copy_work import copy_share, finish_copy
@@ -178,6 +179,26 @@ def test_a_connection_that_is_cut_in_the_middle(
         attempt.begin()
         attempt.end(attempt.copy())
     assert by_id(destination, ROWS) == by_id(database, ROWS)
+
+
+def test_a_table_that_is_not_there_any_more(database: Database, destination: Database) -> None:
+    """COPY has begun at the source when the destination refuses it: nothing of it is left open."""
+    database.execute("create table rows (id int primary key)", "insert into rows select generate_series(1, 5000)")
+    with copying(database, destination) as attempt:
+        attempt.begin()
+        destination.execute("drop table rows")
+        outcome = attempt.copy()
+        assert outcome.failures
+        assert not outcome.receipts.get("destination")
+    wait_until(
+        lambda: (
+            database.query(
+                "select count(*) from pg_stat_activity where application_name = 'trucker copy'"
+                " and datname = current_database()"
+            )
+            == [(0,)]
+        )
+    )
 
 
 @pytest.fixture

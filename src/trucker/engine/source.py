@@ -12,6 +12,7 @@ tasks are planned by `query` from the offsets and read the log themselves, which
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -60,8 +61,13 @@ class ChangeLogSource(DataSource):
 
 
 def log_source(log: LogPlace, source: str) -> type[ChangeLogSource]:
-    """The data source of one source's log, under a name of its own: several may run in one session."""
-    return type("ChangeLogSource", (ChangeLogSource,), {"log": log, "called": f"{FORMAT}_{source}"})
+    """The data source of one log, under a name of its own.
+
+    Projects may share a session, and call their sources alike: the name must be the log's, not the source's alone, or
+    one project reads what the other has registered a moment ago.
+    """
+    own = hashlib.sha256(str(log).encode()).hexdigest()[:16]
+    return type("ChangeLogSource", (ChangeLogSource,), {"log": log, "called": f"{FORMAT}_{source}_{own}"})
 
 
 class ChangeLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

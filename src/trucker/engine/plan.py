@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,12 @@ LEAST_PART: Final = 4 << 20
 
 RECEIPTS: Final = 32 << 20
 """The most bytes that the receipts of a batch bring to the driver, through Spark's JVM."""
+
+FOLDS: Final = 0.5
+"""Where more of a part's changes are left than this share, it is not worth while to look for more that fold."""
+
+PIECES: Final = 8
+"""The most pieces that one task works off: a large transaction is for several tasks however much it folds."""
 
 CHUNK_WEIGHT: Final = 128 << 10
 """As many bytes could be copied in the time that a chunk takes beside its bytes."""
@@ -201,10 +208,13 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """What one task does of a batch: consecutive blocks, those of part 1 after those of part 0."""
+    """What one task does of a batch: consecutive pieces of consecutive blocks, one piece after the other.
+
+    Pieces are numbered through the batch, in order; `index` is the number of the part's first one.
+    """
 
     index: int
-    blocks: Sequence[BlockRef]
+    pieces: Sequence[Sequence[BlockRef]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +263,17 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow."""
+    """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow.
+
+    `read` and `left` are the changes of which only the net counts, and how many that was.
+    """
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
     waiting: Sequence[Waiting] = ()
     slow: Sequence[Told] = ()
+    read: int = 0
+    left: int = 0
 
 
 def tell_slow(outcomes: Iterable[Outcome]) -> None:
@@ -268,7 +283,7 @@ def tell_slow(outcomes: Iterable[Outcome]) -> None:
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> list[StreamPart]:
-    """The blocks cut into parts of about equal bytes, none larger than `part_bytes` and half a block.
+    """The blocks cut into parts of one piece and about equal bytes, none larger than `part_bytes` and half a block.
 
     That bounds a task's memory (I9), inside a large transaction as well: parts are applied in their order. Where there
     is enough for it, every one of the `cores` has a part.
@@ -282,7 +297,20 @@ def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> 
             done = 0
         done += block.bytes
     bounds = pairwise([*cuts, len(blocks)])
-    return [StreamPart(index, blocks[first:last]) for index, (first, last) in enumerate(bounds)]
+    return [StreamPart(index, (blocks[first:last],)) for index, (first, last) in enumerate(bounds)]
+
+
+def joined(parts: Sequence[StreamPart], left: float) -> list[StreamPart]:
+    """Fewer parts, of more pieces, where of the changes of a part only the share `left` is left when they are folded:
+    changes of the same keys then meet in one part more often, and the destination gets fewer rows.
+
+    Memory stays that of a piece and little more (`net`).
+    """
+    if left > FOLDS or len(parts) < 2:
+        return list(parts)
+    tasks = max(1, ceil(len(parts) * left), ceil(len(parts) / PIECES))
+    groups = [parts[len(parts) * task // tasks : len(parts) * (task + 1) // tasks] for task in range(tasks)]
+    return [StreamPart(own[0].index, tuple(piece for part in own for piece in part.pieces)) for own in groups]
 
 
 def copy_shares(parts: Sequence[CopyPart], tasks: int) -> list[CopyShare]:

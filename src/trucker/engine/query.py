@@ -382,6 +382,7 @@ class SourceQuery:
         failures |= failed
         if lane is None:
             self._ahead.passed(end) if not failures else self._recent.clear()
+            self._stager.learn(staging, outcomes) if staging else None
         rows: dict[str, int] = defaultdict(int)
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
@@ -517,11 +518,12 @@ class SourceQuery:
         known."""
         for assignment in staging.batch.assignments:
             self._recent[assignment.target.truck, assignment.target.source.table] = assignment
-        self._ahead.begin(arriving, partial(self._guess, staging, then))
+        self._ahead.begin(arriving, partial(self._guess, staging, arriving, then))
 
-    def _guess(self, before: Staging, then: Lsn | None) -> Staging | None:
+    def _guess(self, before: Staging, arriving: Arriving, then: Lsn | None) -> Staging | None:
         """What comes after: the same targets, as far as the range has changes of their tables."""
         reader, start = self.reader, before.end
+        self._stager.learn(before, list(arriving))  # as it will be learnt again, before the range has its turn
         end = then or reader.next_end(start, self.max_bytes, self._until)
         if self.stopping.is_set() or reader.size(start, end) < self._worth:
             return None

@@ -15,7 +15,7 @@ from trucker.engine.arriving import Arriving
 from trucker.engine.cluster import cores
 from trucker.engine.destination import Destination
 from trucker.engine.job import run_job, start_job
-from trucker.engine.plan import Assignment, StreamBatch, StreamPart, consecutive, room, tell_slow
+from trucker.engine.plan import Assignment, Outcome, StreamBatch, StreamPart, consecutive, joined, room, tell_slow
 from trucker.engine.recipe import Recipes
 from trucker.engine.work import run_part, stream_part
 from trucker.engine.workers import bring_up_workers
@@ -79,18 +79,21 @@ class Stager:
         self._reads = reads
         self._part_bytes = part_bytes
         self.small_bytes = small_bytes
+        self._left = 1.0
 
     def plan(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch], end: Lsn
     ) -> Staging:
         """How the blocks are to be staged for the assignments."""
-        parts = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
+        pieces = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
+        # A recipe's queries are best asked side by side, whatever else there is to fold.
+        parts = joined(pieces, 1.0 if any(assignment.recipe for assignment in assignments) else self._left)
         batch = StreamBatch(
             self._log,
             {name: batch.for_parts() for name, batch in batches.items()},
             {name: self._destinations[name].spec for name in batches},
             assignments,
-            room(len(parts), len(assignments)),
+            room(len(pieces), len(assignments)),
             self._reads if any(assignment.recipe for assignment in assignments) else None,
             self._recipes.folder,
         )
@@ -113,6 +116,12 @@ class Stager:
         """Have it begun by Spark."""
         assert not staging.with_spark_sql
         return start_job(self._spark, partial(stream_part, staging.batch), staging.parts)
+
+    def learn(self, staging: Staging, outcomes: Sequence[Outcome]) -> None:
+        """See how much was folded, by which the next batches are cut. Small ones do not tell."""
+        read = sum(outcome.read for outcome in outcomes)
+        if staging.bytes > self.small_bytes:
+            self._left = sum(outcome.left for outcome in outcomes) / read if read else 1.0
 
     def bring_up_workers(self) -> None:
         """Have Spark start its Python workers, if they have not been needed yet: small batches do without."""

@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
-from trucker.changelog.reader import LogReader
-from trucker.engine.compact import compact
+from trucker.changelog.reader import BlockRef, LogReader
+from trucker.engine.net import Net
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
@@ -82,29 +82,90 @@ def staged(spec: SinkSpec, work: Work, changes: Iterator[Changes | CopiedRows]) 
 
 def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     """Decode the part's changes and hand each truck its share: the net change, or all of them where they are kept."""
-    kept = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
+    keepers = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
     waiting: list[Waiting] = []
+    nets: list[Net] = []
+    last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
-        try:
-            shares = _Shares(_load(batch, part, assignments))
-        except Exception as error:
-            reason = reason_of(error, "reading the change log")
-            failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
-            continue
-        for own in _by_truck(assignments):
-            _make(batch, part.index, own, shares, receipts, failures, waiting)
-        for assignment in (each for each in assignments if each.recipe is None):
+        kept, folded = list[Assignment](), list[Assignment]()
+        for each in (each for each in assignments if each.recipe is None):
+            (kept if each.destination in keepers or each.own else folded).append(each)
+        own = _nets(folded)
+        nets += own
+        for number, blocks in enumerate(part.pieces, part.index):
             try:
-                changes = shares.of(assignment, compacted=assignment.destination not in kept)
+                shares = _Shares(_load(batch, blocks, assignments))
             except Exception as error:
-                reason = reason_of(error, f"folding changes of {assignment.target.source.table}")
-                failures.append(Failure(assignment.target.truck, reason))
-                continue
-            if changes:
-                write_share(batch, part.index, assignment, changes, receipts, failures)
-    return Outcome(receipts, failures, waiting)
+                reason = reason_of(error, "reading the change log")
+                failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
+                break
+            for truck in _by_truck(_unfailed(assignments, failures)):
+                _make(batch, number, truck, shares, receipts, failures, waiting)
+            for assignment in _unfailed(kept, failures):
+                _keep(batch, number, assignment, shares, receipts, failures)
+            for net in own:
+                _fold(batch, number, net, shares, receipts, failures, last=number == last)
+    read, left = sum(net.read for net in nets), sum(net.left for net in nets)
+    return Outcome(receipts, failures, waiting, read=read, left=left)
+
+
+def _unfailed(assignments: Sequence[Assignment], failures: Sequence[Failure]) -> list[Assignment]:
+    failed = {failure.truck for failure in failures}
+    return [each for each in assignments if each.target.truck not in failed]
+
+
+def _keep(
+    batch: StreamBatch,
+    number: int,
+    assignment: Assignment,
+    shares: _Shares,
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+) -> None:
+    """Have every change of a piece written."""
+    try:
+        changes = shares.of(assignment)
+    except Exception as error:
+        reason = reason_of(error, f"reading changes of {assignment.target.source.table}")
+        failures.append(Failure(assignment.target.truck, reason))
+        return
+    _write_some(batch, number, assignment, changes, receipts, failures)
+
+
+def _nets(assignments: Sequence[Assignment]) -> list[Net]:
+    """Trucks that share a table and a position share the work."""
+    found: dict[tuple[TableSchema, Lsn], list[Assignment]] = defaultdict(list)
+    for assignment in assignments:
+        found[assignment.reads, assignment.after].append(assignment)
+    return [Net(own) for own in found.values()]
+
+
+def _fold(
+    batch: StreamBatch,
+    number: int,
+    net: Net,
+    shares: _Shares,
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+    *,
+    last: bool,
+) -> None:
+    """Add a piece to a net change, and have it written if it is the `last`, or too large to wait for the next one."""
+    own = _unfailed(net.assignments, failures)
+    if not own:
+        return
+    try:
+        net.add(number, shares.of(own[0]))
+    except Exception as error:
+        reason = reason_of(error, f"folding changes of {own[0].target.source.table}")
+        failures += [Failure(each.target.truck, reason) for each in own]
+        return
+    if last or net.due:
+        number, changes = net.take()
+        for each in own:
+            _write_some(batch, number, each, changes, receipts, failures)
 
 
 def _by_truck(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
@@ -128,7 +189,7 @@ def _make(
     """What a truck's recipes make of its tables' changes, written or left for Spark SQL."""
     truck = assignments[0].target.truck
     try:
-        raw = [(each, shares.of(each, compacted=False)) for each in assignments]
+        raw = [(each, shares.of(each)) for each in assignments]
         made = make([share for share in raw if share[1]], batch.source, part)
         for each in made:
             hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
@@ -239,14 +300,14 @@ def _shape_keys(assignment: Assignment) -> ShapeKeys:
     return {columns: schema.key for columns, schema in assignment.own.items() if schema.key != key}
 
 
-def _load(batch: StreamBatch, part: StreamPart, assignments: Sequence[Assignment]) -> Tables:
-    """Every change of the part's blocks that these want, in order."""
+def _load(batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[Assignment]) -> Tables:
+    """Every change of the blocks that these want, in order."""
     reader = LogReader(batch.log)
     keys, after = _wanted(assignments)
     renames = {each.target.source.table: each.renames for each in assignments if each.renames}
     shape_keys = {each.target.source.table: _shape_keys(each) for each in assignments if each.own}
     tables: dict[TableId, list[Changes]] = defaultdict(list)
-    for ref in part.blocks:
+    for ref in blocks:
         for changes in decode(reader.read(ref), keys, after=after, renames=renames, shape_keys=shape_keys):
             tables[changes.schema.table].append(changes)
     return tables
@@ -267,21 +328,18 @@ class _Shares:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._done: dict[tuple[TableId, Lsn, TableSchema, bool], list[Changes]] = {}
+        self._done: dict[tuple[TableSchema, Lsn], list[Changes]] = {}
 
-    def of(self, assignment: Assignment, *, compacted: bool) -> list[Changes]:
-        source = assignment.reads
+    def of(self, assignment: Assignment) -> list[Changes]:
+        """All of them, in order; in the shapes they had, where those are the assignment's own."""
         if assignment.own:
             return [changes for changes in self._own(assignment) if len(changes)]
-        found = (source.table, assignment.after, source, compacted)
+        found = (assignment.reads, assignment.after)
         if found not in self._done:
-            shaped = self._shaped(source, assignment.after)
-            net = compact(shaped) if compacted and shaped else shaped
-            self._done[found] = [changes for changes in net if len(changes)]
+            self._done[found] = self._shaped(*found)
         return self._done[found]
 
     def _own(self, assignment: Assignment) -> Iterator[Changes]:
-        """Every change as it is."""
         for changes in self._tables.get(assignment.target.source.table, ()):
             yield _since(changes, assignment.after).reshaped(assignment.own[changes.schema.columns])
 

@@ -205,7 +205,7 @@ def test_every_core_has_a_part_where_there_is_enough_for_it(cores: int, parts: i
     """64 MiB: four parts by size; as many as there are cores, until a part is not worth a task."""
     cut = consecutive(_blocks(64, MIB), 16 * MIB, cores)
     assert len(cut) == parts
-    assert [block for part in cut for block in part.blocks] == _blocks(64, MIB)
+    assert [block for part in cut for piece in part.pieces for block in piece] == _blocks(64, MIB)
 
 
 def test_little_is_one_part_however_many_cores_there_are() -> None:

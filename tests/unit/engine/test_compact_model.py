@@ -22,7 +22,7 @@ from trucker.change import (
     TableId,
     TableSchema,
 )
-from trucker.engine.compact import compact
+from trucker.engine.compact import compact, has_moves
 from trucker.testing.handmade import Change, changes_of
 from trucker.testing.handmade import delete as deleted
 from trucker.testing.handmade import insert as inserted
@@ -164,6 +164,30 @@ def test_the_net_change_leaves_what_every_change_leaves(source: Source) -> None:
 
 
 @given(histories())
+@settings(max_examples=400, deadline=None)
+def test_what_happens_later_can_be_folded_with_what_is_left_of_before(source: Source) -> None:
+    """Part by part; a net change with moves is applied before the next part is looked at."""
+    state, net = {key: dict(row) for key, row in source.start.items()}, list[Changes]()
+
+    def applied() -> None:
+        nonlocal state
+        names = net[0].schema.names if net else ()
+        state = {key: {name: row.get(name) for name in {*row, *names}} for key, row in state.items()}
+        for number, changes in enumerate(net):
+            state = apply_net(state, changes, leading=number == 0)
+
+    for part in source.parts:
+        if has_moves(net):
+            applied()
+            net = []
+        net = compact([*net, part])
+    applied()
+    names = set(source.parts[-1].schema.names) & set(source.schema.names) if source.parts else set()
+    shown = {key: {name: row.get(name) for name in names} for key, row in state.items()}
+    assert shown == {key: {name: row.get(name) for name in names} for key, row in source.rows.items()}
+
+
+@given(histories())
 @settings(max_examples=200, deadline=None)
 def test_old_is_the_row_before_the_batch(source: Source) -> None:
     for changes in compact(source.parts):
@@ -264,14 +288,20 @@ def as_dict(row: BagRow) -> dict[str, str | None]:
     return {"a": row[0], "b": row[1]}
 
 
-@given(bags())
+@given(bags(), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_without_key_the_net_change_is_the_difference_of_bags(
-    found: tuple[Counter[BagRow], Counter[BagRow], list[Changes]],
+    found: tuple[Counter[BagRow], Counter[BagRow], list[Changes]], by_part: bool
 ) -> None:
     start, end, parts = found
     state, inserts, deletes = Counter(start), Counter[BagRow](), Counter[BagRow]()
-    for changes in compact(parts):
+    net = compact(parts)
+    if by_part:
+        net = list[Changes]()
+        for part in parts:
+            assert not has_moves(net)
+            net = compact([*net, part])
+    for changes in net:
         for i, (new, old) in enumerate(zip(changes.new.to_pylist(), changes.old.to_pylist(), strict=True)):
             if changes.op[i] == TRUNCATE:
                 assert i == 0

@@ -15,8 +15,8 @@ from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.changelog.source import create_log
 from trucker.changelog.writer import LogWriter
-from trucker.engine import copy_work, work
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive, copy_shares
+from trucker.engine import copy_work, net, work
+from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive, copy_shares, joined
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 
@@ -76,7 +76,12 @@ def assignment(truck: str, table: str, after: int = 0, **more: Any) -> Assignmen
 
 
 def stream(
-    log: Path, monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook], *given: Assignment, count: int = 1
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sinks: dict[str, Notebook],
+    *given: Assignment,
+    count: int = 1,
+    left: float = 1.0,
 ) -> Any:
     _lend(monkeypatch, sinks)
     blocks = LogReader(log).blocks(Lsn(50), Lsn(1000), 1 if count > 1 else RUN_BYTES)
@@ -85,7 +90,7 @@ def stream(
     shared = StreamBatch(log, dict.fromkeys(sinks, batch), specs, given)
     parts = consecutive(blocks, -(-sum(block.bytes for block in blocks) // count))
     assert len(parts) == count
-    return [work.stream_part(shared, part) for part in parts]
+    return [work.stream_part(shared, part) for part in joined(parts, left)]
 
 
 def _lend(monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook]) -> None:
@@ -116,6 +121,38 @@ def test_each_part_is_folded_by_itself_and_comes_in_order(log: Path, monkeypatch
     assert _values(cut) == ["a2", "a3", "a5", "a6"], "the last of each key in each part"
 
 
+def test_pieces_of_a_part_are_folded_together_while_little_is_left(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece has three changes: of two keys, which is too much to wait for the next piece, or of one."""
+    two, one = Notebook(), Notebook()
+    (outcome,) = stream(log, monkeypatch, {"x": two}, assignment("x", "a", key=("id",)), count=2, left=0.1)
+    assert [work.part for work, _ in two.given] == [0, 1]
+    assert _values(two) == ["a2", "a3", "a5", "a6"]
+    assert (outcome.read, outcome.left) == (6, 4)
+    monkeypatch.setattr(net, "SMALL", 1.5)
+    (outcome,) = stream(log, monkeypatch, {"x": one}, assignment("x", "a", key=("id",)), count=2, left=0.1)
+    assert [work.part for work, _ in one.given] == [0]
+    assert _values(one) == ["a5", "a6"], "the last of each key"
+    assert (outcome.read, outcome.left) == (6, 2)
+
+
+def test_what_waits_keeps_the_number_of_its_first_piece(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table that comes later has a number of its own: none of its changes is before that piece."""
+    monkeypatch.setattr(net, "SMALL", 1.0)
+    sink = Notebook()
+    given = assignment("x", "a", key=("id",)), assignment("x", "b", 410, key=("id",))
+    stream(log, monkeypatch, {"x": sink}, *given, count=3, left=0.1)
+    assert [(work.target.source.table.name, work.part) for work, _ in sink.given] == [("a", 0), ("b", 2)]
+    assert _values(sink) == ["a5", "a6", "b5", "b6"]
+
+
+def test_a_truck_that_fails_in_one_piece_is_given_no_other(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks = {"x": Notebook(SinkUnavailable("away"), keeps=True), "y": Notebook(keeps=True)}
+    (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "a"), count=3, left=0.1)
+    assert [failure.truck for failure in outcome.failures] == ["x"]
+    assert [work.part for work, _ in sinks["y"].given] == [0, 1, 2]
+    assert _values(sinks["y"]) == ["a1", "a2", "a3", "a4", "a5", "a6"]
+
+
 def test_a_sink_that_keeps_changes_gets_all_of_them_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = Notebook(keeps=True)
     stream(log, monkeypatch, {"x": sink}, assignment("x", "a", key=("id",)), count=3)
@@ -132,14 +169,14 @@ def test_a_sink_that_fails_fails_its_own_truck(log: Path, monkeypatch: pytest.Mo
 
 
 def test_a_bug_in_folding_fails_the_truck_it_hits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = work.compact
+    real = net.compact
 
     def compact(values: list[Changes]) -> Any:
         if values[0].schema.table.name == "a":
             raise IndexError("a row with 4711 in it")
         return real(values)
 
-    monkeypatch.setattr(work, "compact", compact)
+    monkeypatch.setattr(net, "compact", compact)
     sinks = {"x": Notebook(), "y": Notebook()}
     (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "b"))
     assert [(f.truck, f.error.code, f.error.transient) for f in outcome.failures] == [("x", "TRK599", False)]

@@ -26,6 +26,9 @@ Shapes. Where the table changed its columns within the batch, everything comes i
 
 Without key (the whole row identifies) rows may be there many times: what comes out is the difference, inserts and
 deletes with their multiplicity, deletes with the whole row in `old`; NULLs are equal.
+
+What comes out can be folded with what happened later, by giving it to `compact` before that: each of its rows is of a
+key of its own, so that their order makes no difference. Not so moves, which are one step together (`has_moves`).
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trucker.change import TRUNCATE, Changes
+from trucker.change import OLD_KEY, TRUNCATE, UPDATE, Changes
 from trucker.engine.compact.bag import net_of_bag
 from trucker.engine.compact.keyed import net_by_key
 
-__all__ = ["compact"]
+__all__ = ["compact", "has_moves"]
 
 
 def compact(parts: Sequence[Changes]) -> list[Changes]:
@@ -52,6 +55,11 @@ def compact(parts: Sequence[Changes]) -> list[Changes]:
     if truncate is None:
         return net
     return [Changes.concat([truncate, *net[:1]]), *net[1:]]
+
+
+def has_moves(net: Sequence[Changes]) -> bool:
+    """Whether a net change has updates that move rows, so that it must be applied before anything else is."""
+    return any(((changes.op == UPDATE) & (changes.old_kind == OLD_KEY)).any() for changes in net)
 
 
 def _since_truncate(parts: Sequence[Changes]) -> tuple[Changes | None, list[Changes]]:

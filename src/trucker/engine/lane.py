@@ -20,7 +20,7 @@ from trucker.engine.query import SourceQuery
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import Phase, TruckState
+from trucker.sinks.base import Phase, TableState, TruckState
 
 log = logging.getLogger("trucker.lane")
 
@@ -145,12 +145,22 @@ class LaneRunner:
         """Whether a commit whose answer was lost has made the lane's tables follow their truck.
 
         It has moved the truck too, which therefore asks the destination before it commits again and learns of them.
+        Those that follow are no longer the lane's: a start finds tables at one place that were in several lanes before,
+        and the commit that was under way then, one lane's end, may land when the start has looked.
         """
-        tables = self._lane.tables or frozenset()
-        known = [
-            states[run.name].tables.get(table) for run in self._lane.runs if run.name in states for table in tables
-        ]
-        return bool(known) and all(table is not None and table.phase is Phase.STREAMING for table in known)
+        lane = self._lane
+        if not lane.tables:
+            return False
+        states = {run.name: states[run.name] for run in lane.runs if run.name in states}
+        followed = {
+            table
+            for table in lane.tables
+            if states and all(_streams(state.tables.get(table)) for state in states.values())
+        }
+        if followed == lane.tables:
+            return True
+        lane.tables -= followed
+        return False
 
     def _place(self, run: TruckRun, state: TruckState | None) -> Lsn | None:
         """Where the destination says the lane's truck or tables are; None where it knows nothing of them any more."""
@@ -179,6 +189,10 @@ class LaneRunner:
         for run in runs:
             run.error = error
             run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
+
+
+def _streams(table: TableState | None) -> bool:
+    return table is not None and table.phase is Phase.STREAMING
 
 
 def _forgotten(run: TruckRun) -> SinkError:

@@ -151,40 +151,22 @@ def histories(draw: st.DrawFn) -> Source:
 @settings(max_examples=400, deadline=None)
 def test_the_net_change_leaves_what_every_change_leaves(source: Source) -> None:
     net = compact(source.parts)
-    state = {key: dict(row) for key, row in source.start.items()}
-    for number, changes in enumerate(net):
-        assert changes.schema.names == source.parts[-1].schema.names
-        state = apply_net(state, changes, leading=number == 0)
-    if source.parts:  # a shape no change was made in is not in the batch
-        names = set(source.parts[-1].schema.names) & set(source.schema.names)
-        shown = {key: {name: row.get(name) for name in names} for key, row in state.items()}
-        assert shown == {key: {name: row.get(name) for name in names} for key, row in source.rows.items()}
-    else:
-        assert net == []
+    assert all(changes.schema.names == source.parts[-1].schema.names for changes in net)
+    assert bool(net) <= bool(source.parts)
+    assert shown(source, apply_all(source.start, net)) == shown(source, source.rows)
 
 
 @given(histories())
 @settings(max_examples=400, deadline=None)
 def test_what_happens_later_can_be_folded_with_what_is_left_of_before(source: Source) -> None:
-    """Part by part; a net change with moves is applied before the next part is looked at."""
+    """Part by part, all in one shape, as those of a batch; a net change with moves is applied before the next part."""
     state, net = {key: dict(row) for key, row in source.start.items()}, list[Changes]()
-
-    def applied() -> None:
-        nonlocal state
-        names = net[0].schema.names if net else ()
-        state = {key: {name: row.get(name) for name in {*row, *names}} for key, row in state.items()}
-        for number, changes in enumerate(net):
-            state = apply_net(state, changes, leading=number == 0)
-
-    for part in source.parts:
+    parts = [part.reshaped(source.parts[-1].schema) for part in source.parts]
+    for part in parts:
         if has_moves(net):
-            applied()
-            net = []
+            state, net = apply_all(state, net), []
         net = compact([*net, part])
-    applied()
-    names = set(source.parts[-1].schema.names) & set(source.schema.names) if source.parts else set()
-    shown = {key: {name: row.get(name) for name in names} for key, row in state.items()}
-    assert shown == {key: {name: row.get(name) for name in names} for key, row in source.rows.items()}
+    assert shown(source, apply_all(state, net)) == shown(source, source.rows)
 
 
 @given(histories())
@@ -204,6 +186,19 @@ def test_old_is_the_row_before_the_batch(source: Source) -> None:
                 assert all(old[i][name] is None for name in changes.schema.names if name not in changes.schema.key)
             else:
                 assert all(cell is None for cell in old[i].values())
+
+
+def shown(source: Source, state: State) -> State:
+    """Of the columns that the batch tells of: a shape no change was made in is not in it."""
+    names = set(source.parts[-1].schema.names) & set(source.schema.names) if source.parts else set()
+    return {key: {name: row.get(name) for name in names} for key, row in state.items()}
+
+
+def apply_all(state: State, net: list[Changes]) -> State:
+    state = {key: dict(row) for key, row in state.items()}
+    for number, changes in enumerate(net):
+        state = apply_net(state, changes, leading=number == 0)
+    return state
 
 
 def key_of(changes: Changes, row: Row) -> Key:

@@ -89,6 +89,23 @@ def test_a_commit_that_lands_after_it_was_asked_about(make: Make) -> None:
     engine.check()
 
 
+def test_a_commit_that_lands_after_a_start_has_looked(make: Make) -> None:
+    """Two tables were copied in turn; of one the driver's last commit says that it follows. The next start finds both
+    at one place, and then that commit lands."""
+    engine = make({"one": ["a"], "two": ["b"]}, {"one": "x", "two": "y"})
+    for table in ("b", "c"):
+        engine.trucks["one"] = [*engine.trucks["one"], table]
+        engine.start()
+    first = next(n for n, (lane, _) in enumerate(engine.run.runners) if lane.tables)
+    engine.commit("a")
+    engine.run.step(first)
+    engine.sinks["x"].next = "late"
+    engine.run.batch(1)
+    engine.start()
+    engine.settle()
+    engine.check()
+
+
 def test_a_table_does_not_arrive_before_its_truck(make: Make) -> None:
     """The truck lags behind the others, its new table does not: it must not be called streaming and passed by."""
     engine = make({"one": ["a"], "two": ["b"]}, {"one": "x", "two": "y"})

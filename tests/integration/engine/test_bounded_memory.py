@@ -26,6 +26,8 @@ BOUNDS = {
     "driver": 384 * MIB,
 }
 DUCKDB = 256 * MIB
+# What DuckDB keeps beside that of each row that a transaction deletes or replaces.
+NOTE = 20
 
 Start = Callable[..., TruckerProcess]
 
@@ -127,6 +129,6 @@ def test_millions_of_rows_in_one_transaction(
     run.wait_streaming(120)
     found = peaks(database, destination, run, rows, 14_400)
     record_property("peaks", {role: peak // MIB for role, peak in found.items()})
-    bounds = {**BOUNDS, "driver": BOUNDS["driver"] + DUCKDB}
+    bounds = {**BOUNDS, "driver": BOUNDS["driver"] + DUCKDB + NOTE * rows}
     beyond = {role: found[role] // MIB for role, bound in bounds.items() if found[role] > bound}
     assert not beyond, f"MiB: {beyond}"

@@ -107,6 +107,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
                 _keep(batch, number, assignment, shares, receipts, failures)
             for net in own:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
+            del shares  # before the next piece is read: no more than one is in memory
     read, left = sum(net.read for net in nets), sum(net.left for net in nets)
     return Outcome(receipts, failures, waiting, read=read, left=left)
 

@@ -231,7 +231,7 @@ class FirstCopy:
         self._process = process
         self._target = target
         self._tables = tables
-        self.began = 0.0
+        self.began = time.perf_counter()
 
     def begin(self) -> None:
         """Wait until it has begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from types import TracebackType
@@ -80,8 +81,8 @@ class AskedEnd:
 
     def __init__(self, place: ObjectPlace) -> None:
         self._place = place
-        self._asked = 0.0
         self._found: Durable | None = None
+        self._ask_again = -math.inf
 
     def read(self) -> Durable:
         from trucker.changelog.bucket import Bucket
@@ -89,10 +90,10 @@ class AskedEnd:
         from trucker.changelog.source import read_start
 
         now = time.monotonic()
-        if self._found is None or now - self._asked >= _ASK_SECONDS:
+        if self._found is None or now >= self._ask_again:
             bucket = Bucket(self._place)
             self._found = end_of(self._place, bucket, read_start(self._place, bucket)).durable
-            self._asked = now
+            self._ask_again = now + _ASK_SECONDS
         return self._found
 
     def watch(self) -> _Nap:

@@ -81,7 +81,7 @@ class ObjectWriter(Gatherer):
         self._object_bytes = object_bytes
         self._put_every = put_every
         self._object: _Object | None = None
-        self._put_at = 0.0
+        self._put_due = time.monotonic()
         self._stale = False
         self._lock = hold_lock(place.folder / LOCK_FILE, lock_seconds)
         self._file = DurableFile(place.folder, write=True, wide=True)
@@ -134,14 +134,14 @@ class ObjectWriter(Gatherer):
     @property
     def due(self) -> float | None:
         """When `flush` is to be called though nothing comes (monotonic)."""
-        return self._put_at + self._put_every if self.pending and not self._upload.busy else None
+        return self._put_due if self.pending and not self._upload.busy else None
 
     # -- out ------------------------------------------------------------------------------------------------------
 
     def flush(self) -> Durable:
         """Publish what has been stored, and begin to store what has come since, if it is time."""
         self._take_note()
-        if not self._upload.busy and time.monotonic() >= self._put_at + self._put_every:
+        if not self._upload.busy and time.monotonic() >= self._put_due:
             self._write_complete()
             self._send()
         return self.durable
@@ -225,7 +225,7 @@ class ObjectWriter(Gatherer):
             return
         self._land()
         sent, self._object = self._object, None
-        self._put_at = time.monotonic()
+        self._put_due = time.monotonic() + self._put_every
         name, data = object_name(sent.id), b"".join(sent.blocks)
         self._upload.start(len(data), lambda: self._store(name, data), sent.durable)
 

@@ -73,7 +73,7 @@ class LogReader:
         self._relations: OrderedDict[tuple[SegmentId, int], bytes] = OrderedDict()
         self._listed: list[Segment] = []
         self._head: tuple[SegmentId, Lsn] | None = None
-        self._stamp = 0
+        self._stamp: int | None = None
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[LogReader], tuple[LogPlace]]:
@@ -115,7 +115,7 @@ class LogReader:
             try:
                 return self._begins(segments[0])
             except FileNotFoundError:
-                self._stamp = 0
+                self._stamp = None
 
     @_alone
     def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
@@ -158,7 +158,7 @@ class LogReader:
                     if at is not None:
                         return index.commit_time[at] or None
         except FileNotFoundError:
-            self._stamp = 0
+            self._stamp = None
         return None
 
     # -- what -----------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class LogReader:
             try:
                 index = self._index(segment, durable)
             except FileNotFoundError:
-                self._stamp = 0
+                self._stamp = None
                 raise self._pruned(start, self.oldest()) from None
             for at in range(bisect_left(index.last, start), len(index)):
                 if index.first[at] >= end:

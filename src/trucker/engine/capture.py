@@ -227,7 +227,8 @@ class Capture:
             self._in_use_since = None
             return False
         now = time.monotonic()
-        self._in_use_since = self._in_use_since or now
+        if self._in_use_since is None:
+            self._in_use_since = now
         return now - self._in_use_since > SLOT_SECONDS
 
     def _beat_on(self) -> None:

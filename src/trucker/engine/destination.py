@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ class Destination:
         self.spec = spec
         self.name = spec.connection.name
         self.sink = make_sink(spec.connection, spec.workspace)
-        self.committed_at = 0.0
+        self.committed_at = -math.inf
         self._lock = threading.RLock()
         self._prepared: dict[tuple[str, str], tuple[Target, frozenset[str]]] = {}
 

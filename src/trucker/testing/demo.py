@@ -34,6 +34,7 @@ from trucker.testing.shop import TABLES, Customers, open_shop
 
 SECONDS = 30.0
 _START_SECONDS = 120.0
+_LINE_SECONDS = 5.0
 _CATCH_UP_SECONDS = 120.0
 _DUCKDB = {
     "sales": ["public.orders", "public.order_items", "public.payments"],
@@ -207,7 +208,7 @@ class View:
         self._console = Console()
         self._live: Live | None = None
         self._began = time.monotonic()
-        self._shown = 0.0
+        self._show_again = self._began
         self._before: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
 
@@ -223,8 +224,8 @@ class View:
                 self._live = Live(console=self._console, auto_refresh=False, transient=True)
                 self._live.start()
             self._live.update(self._table(status, transactions), refresh=True)
-        elif time.monotonic() - self._shown >= 5:
-            self._shown = time.monotonic()
+        elif time.monotonic() >= self._show_again:
+            self._show_again = time.monotonic() + _LINE_SECONDS
             self.say(f"{transactions} transactions; {self._line(status)}")
 
     def verdict(self, results: Sequence[Result], *, equal: bool) -> None:

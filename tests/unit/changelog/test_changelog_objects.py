@@ -284,7 +284,9 @@ def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectP
     ]
 
 
+@pytest.mark.usefixtures("young_clock")
 def test_objects_are_as_few_as_put_every_says(place: ObjectPlace) -> None:
+    """Also on a machine that has just booted: the first object is stored at once, the second one an hour later."""
     with opened(place, put_every=3600) as writer:
         for lsn in range(2000, 3000, 10):
             for text in (begin(lsn), relation(1), insert(1, "x"), commit(lsn, lsn + 8)):

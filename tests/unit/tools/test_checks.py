@@ -100,3 +100,46 @@ def test_a_long_module_needs_a_reason(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sizes.main(tmp_path) == 1
     (tmp_path / "long.py").write_text('"""Long.\n\nSize: one table, and a table is read in one place.\n"""\n' + body)
     assert sizes.main(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "class A:\n    def f(self):\n        self._at = 0.0\n    def g(self):\n        self._at = monotonic()",
+            3,
+        ),
+        ("class A:\n    _at: float = 0\n    def f(self):\n        self._at = monotonic() + 5", 2),
+        ("def f():\n    last, n = -1.0, 2\n    while now := clock.perf_counter():\n        last = now", 2),
+        ("def f(self, now):\n    self._since = self._since or now", 2),
+    ],
+)
+def test_the_zero_of_a_clock_is_found(package: Path, capsys: pytest.CaptureFixture[str], text: str, line: int) -> None:
+    put(package, "slot.py", text)
+    assert tool("check_clocks").main(package.parent, ["src"]) == 1
+    assert capsys.readouterr().out.startswith(f"src/trucker/slot.py:{line}: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class A:\n    def f(self):\n        self._at = -math.inf\n    def g(self):\n        self._at = monotonic()",
+        "def f():\n    took = 0.0\n    began = time.monotonic()\n    took = time.monotonic() - began",
+        "def f():\n    last = 0\ndef g():\n    last = time.monotonic()",
+    ],
+)
+def test_other_zeros_pass(package: Path, text: str) -> None:
+    put(package, "slot.py", text)
+    assert tool("check_clocks").main(package.parent, ["src"]) == 0
+
+
+def test_an_instant_of_another_module_is_followed_unless_it_is_private(package: Path) -> None:
+    put(package, "slot.py", "def f(a):\n    a.read_at, a._at = 0.0, 0.0")
+    put(package, "lane.py", "def f(a):\n    a._at = time.monotonic()")
+    assert tool("check_clocks").main(package.parent, ["src"]) == 0
+    put(package, "stream.py", "def f(a):\n    a.read_at = time.monotonic()")
+    assert tool("check_clocks").main(package.parent, ["src"]) == 1
+
+
+def test_no_clock_of_the_repository_begins_at_zero() -> None:
+    assert tool("check_clocks").main() == 0

@@ -48,7 +48,7 @@ class Session:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.tables: dict[TableId, Any] = {}
         self._timer: threading.Timer | None = None
-        self._used = 0.0
+        self._used = time.monotonic()
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Session, (self._path, self._memory))

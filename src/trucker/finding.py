@@ -18,13 +18,18 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `subject` is where (a connection, a table), `remedy` the exact next step."""
+    """One thing looked at. `subject` is where (a connection, a table), `remedy` the exact next step.
+
+    An error stops a start, unless it `waits`: then a run starts all the same, and only the trucks concerned wait until
+    the cause is gone (`run --strict` refuses those, too).
+    """
 
     level: Level
     subject: str
     message: str
     remedy: str = ""
     code: str = ""
+    waits: bool = False
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,11 @@ from trucker.config.models import Connection, PostgresConnection, ProjectConfig,
 from trucker.config.slots import part_name, whole_name
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
-from trucker.finding import Checkable, Finding, Level, TellsUnique
+from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
-    from trucker.change import TableId
     from trucker.changelog.place import LogPlace
-    from trucker.engine.plan import Truck
-    from trucker.engine.resolve import ResolvedSource
     from trucker.engine.session import SparkSession
     from trucker.engine.trial import Shown
     from trucker.sinks.base import Sink
@@ -57,44 +54,20 @@ class Project:
 
         Spark is started where a truck has SQL files for it.
         """
-        findings, sources = self._examine()
-        if any(finding.level is Level.ERROR for finding in findings) or not self._has_spark_sql():
-            return findings
-        from trucker.engine.run import checked_on_spark
+        from trucker.engine.conditions.listed import has_errors, walk
+        from trucker.engine.conditions.situation import Situation
+        from trucker.engine.lock import ProjectLock
 
-        return [
-            *findings,
-            *checked_on_spark(self.config, sources, {c.name: self._sink(c) for c in self._destinations()}),
-        ]
+        with Situation(self.config, ProjectLock(self.config.state_folder).instance()) as situation:
+            findings = walk(situation)
+            if has_errors(findings) or not self._has_spark_sql():
+                return findings
+            from trucker.engine.run import checked_on_spark
+
+            return [*findings, *checked_on_spark(self.config, situation.sources, situation.sinks)]
 
     def _has_spark_sql(self) -> bool:
         return any(truck.file(name) for truck in self.config.trucks for name in ON_SPARK)
-
-    def _examine(self) -> tuple[list[Finding], dict[str, ResolvedSource]]:
-        findings = [
-            Finding(Level.OK, str(self.config.folder), f"the project is well-formed, trucks: {len(self.config.trucks)}")
-        ]
-        sources: dict[str, ResolvedSource] = {}
-        databases: dict[str, tuple[str, str]] = {}
-        for connection in self._sources():
-            found, resolved = _examine_source(self.config, connection, databases)
-            findings += found
-            findings += _examine_log(self.config, connection.name)
-            if resolved is not None:
-                sources[connection.name] = resolved
-        shared = set()
-        sinks = {}
-        for place in self._destinations():
-            sink = sinks[place.name] = self._sink(place)
-            findings += _examine_destination(place, sink, databases)
-            findings += _examine_letters(sink)
-            if sink.capabilities.keeps_changes:
-                shared.add(place.name)
-        findings += _examine_outputs([t for source in sources.values() for t in source.trucks], databases, shared)
-        findings += _examine_rules(self.config, sources.values(), sinks)
-        if not any(finding.level is Level.ERROR for finding in findings):
-            findings += _examine_recipes(self.config, sources.values(), sinks, shared)
-        return findings, sources
 
     def _sources(self) -> list[PostgresConnection]:
         used = {truck.input.connection for truck in self.config.trucks}
@@ -138,13 +111,14 @@ class Project:
         starting = None
         try:
             starting = None if spark or session_there() else StartingSession(self.config)
-            from trucker.engine.run import ProjectRun  # it takes a third of a second: not before Spark is on its way
-            from trucker.engine.streams import split
+            # These take a third of a second: not before Spark is on its way.
+            from trucker.engine.conditions.listed import walk
+            from trucker.engine.conditions.situation import Situation
+            from trucker.engine.run import ProjectRun
 
-            findings, sources = self._examine()
-            refuse(findings)
-            streams = [stream for source in sources.values() for stream in split(self.config, source)]
-            run = ProjectRun(self.config, streams, once=once, observer=on_status, stop=stop)
+            with Situation(self.config) as situation:
+                refuse(walk(situation))
+            run = ProjectRun(self.config, situation.streams, once=once, observer=on_status, stop=stop)
             return run.run(spark, starting=starting)
         finally:
             if starting is not None:
@@ -204,15 +178,18 @@ class Project:
         Nothing is written, and no position moves. Spark is started only where the truck has SQL for it.
         """
         from trucker.changelog.source import log_exists
+        from trucker.engine.conditions.listed import DESCRIBED, walk
+        from trucker.engine.conditions.situation import Situation
         from trucker.engine.given_changes import given_changes
+        from trucker.engine.lock import ProjectLock
         from trucker.engine.run import spark_for
         from trucker.engine.trial import Trial, recent
         from trucker.errors import ChangeLogError
 
         (config,) = self._trucks(truck)
-        findings, sources = self._examine()
-        refuse(findings)
-        source = sources[config.input.connection]
+        with Situation(self.config, ProjectLock(self.config.state_folder).instance()) as situation:
+            refuse(walk(situation, DESCRIBED))
+        source = situation.sources[config.input.connection]
         resolved = next(each for each in source.trucks if each.name == truck)
         tables = {
             name: table.target(truck, source.tables[name].schema).source for name, table in resolved.tables.items()
@@ -311,9 +288,12 @@ class Project:
             lock.release()
 
 
-def refuse(findings: Sequence[Finding]) -> None:
-    """Raise the first error among the findings, and say how many more there are."""
-    errors = [finding for finding in findings if finding.level is Level.ERROR]
+def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
+    """Raise the first error among the findings, and say how many more there are.
+
+    Those that a run can wait for are none, unless it is `strict`.
+    """
+    errors = [finding for finding in findings if finding.level is Level.ERROR and (strict or not finding.waits)]
     if not errors:
         return
     from trucker.errors import CheckFailed
@@ -321,100 +301,6 @@ def refuse(findings: Sequence[Finding]) -> None:
     first = errors[0]
     more = f" (and {len(errors) - 1} more: trucker check shows all)" if len(errors) > 1 else ""
     raise CheckFailed(f"{first.subject}: {first.message}{more}", remedy=first.remedy, code=first.code or None)
-
-
-def _examine_source(
-    config: ProjectConfig, connection: PostgresConnection, databases: dict[str, tuple[str, str]]
-) -> tuple[list[Finding], ResolvedSource | None]:
-    from trucker.engine.resolve import resolve_source
-    from trucker.engine.streams import split, spread_findings
-    from trucker.postgres.connect import connect
-    from trucker.postgres.preflight import Needed, check_source
-    from trucker.postgres.slot import identify
-
-    try:
-        with connect(connection, application="trucker check") as database:
-            system = identify(database)
-            databases[connection.name] = (system.system_identifier, system.database)
-            resolved = resolve_source(config, connection, database)
-            streams = split(config, resolved)
-    except TruckerError as error:
-        return [_finding(connection.name, error)], None
-    findings = check_source(connection, [Needed(each.publication, each.slot, each.published) for each in streams])
-    findings += spread_findings(resolved, streams)
-    return [*findings, *_examine_sql(config, resolved)], resolved
-
-
-def _examine_sql(config: ProjectConfig, resolved: ResolvedSource) -> list[Finding]:
-    """What the source says of the SQL of the trucks that read from it."""
-    from trucker.engine.rules import compile_rules
-    from trucker.postgres.source_query import check_input, check_old_values
-
-    findings: list[Finding] = []
-    by_name = {truck.name: truck for truck in config.trucks}
-    for truck in resolved.trucks:
-        configured, taken = by_name[truck.name], []
-        for name, table in truck.tables.items():
-            source = resolved.tables[name]
-            try:
-                rules = compile_rules(configured.rules, table.target(truck.name, source.schema).source)
-            except TruckerError:  # told with the other rules
-                continue
-            taken.append(rules.schema)
-            findings += check_old_values(configured, [source], rules.origin)
-        findings += check_input(resolved.reads, configured, taken)
-    return findings
-
-
-def _examine_log(config: ProjectConfig, source: str) -> list[Finding]:
-    """Whether the storage of a log of objects can be asked; whether it takes what it is given shows at the start."""
-    from trucker.changelog.place import ObjectPlace, place_of
-    from trucker.changelog.source import log_exists
-
-    place = place_of(config, source)
-    if not isinstance(place, ObjectPlace):
-        return []
-    try:
-        log_exists(place)
-    except TruckerError as error:
-        return [Finding(Level.ERROR, str(place), error.message, error.remedy, error.code)]
-    return [Finding(Level.OK, str(place), "the change log's storage answers")]
-
-
-def _examine_destination(connection: Connection, sink: Sink, databases: dict[str, tuple[str, str]]) -> list[Finding]:
-    from trucker.postgres.connect import connect
-    from trucker.postgres.slot import identify
-
-    if isinstance(connection, PostgresConnection) and connection.name not in databases:
-        try:
-            with connect(connection, application="trucker check") as database:
-                system = identify(database)
-                databases[connection.name] = (system.system_identifier, system.database)
-        except TruckerError as error:
-            return [_finding(connection.name, error)]
-    return sink.check() if isinstance(sink, Checkable) else []
-
-
-def _examine_letters(sink: Sink) -> list[Finding]:
-    from trucker.sinks.letters import KeepsLetters
-
-    if not isinstance(sink, KeepsLetters):
-        return []
-    try:
-        counts = sink.count_letters()
-    except TruckerError:  # what is wrong with the destination has been found
-        return []
-    remedy = "look at trucker.dead_letters there, mend what its reasons say, then run `trucker redrive`"
-    return [
-        Finding(
-            Level.WARNING,
-            f"truck {truck}",
-            f"{count} dead letters: rows that its destination refuses",
-            remedy,
-            "TRK473",
-        )
-        for truck, count in sorted(counts.items())
-    ]
 
 
 def _patiently(work: Callable[[], list[Redriven]]) -> list[Redriven]:
@@ -427,65 +313,3 @@ def _patiently(work: Callable[[], list[Redriven]]) -> list[Redriven]:
             if not error.transient or time.monotonic() > deadline:
                 raise
         time.sleep(0.2)
-
-
-def _examine_outputs(
-    trucks: Sequence[Truck], databases: Mapping[str, tuple[str, str]], shared: set[str]
-) -> list[Finding]:
-    from trucker.engine.resolve import check_outputs
-
-    try:
-        check_outputs(trucks, databases, shared)
-    except TruckerError as error:
-        return [_finding("trucks", error)]
-    return []
-
-
-def _examine_recipes(
-    config: ProjectConfig, sources: Iterable[ResolvedSource], sinks: Mapping[str, Sink], shared: set[str]
-) -> list[Finding]:
-    from trucker.engine.recipe import Recipes
-    from trucker.engine.sql_check import check_sql
-
-    kept = {name: name in shared for name in sinks}
-    return [
-        finding
-        for source in sources
-        for finding in check_sql(
-            source, sinks, Recipes(source.reads, kept, config.slow_query_threshold_ms), spark=False
-        )
-    ]
-
-
-def _examine_rules(
-    config: ProjectConfig, sources: Iterable[ResolvedSource], sinks: Mapping[str, Sink]
-) -> list[Finding]:
-    from trucker.engine.rules.check import check_rules
-
-    configured = {truck.name: truck for truck in config.trucks if truck.rules}
-    findings: list[Finding] = []
-    for source in sources:
-        for truck in source.trucks:
-            if truck.name not in configured:
-                continue
-            tables = [
-                (
-                    source.tables[name],
-                    table.target(truck.name, source.tables[name].schema).source,
-                    _unique(sinks[truck.destination], table.output),
-                )
-                for name, table in truck.tables.items()
-            ]
-            findings += check_rules(configured[truck.name], tables)
-    return findings
-
-
-def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
-    try:
-        return sink.unique_columns(table) if isinstance(sink, TellsUnique) else []
-    except TruckerError:  # what is wrong with the destination has been found
-        return []
-
-
-def _finding(subject: str, error: TruckerError) -> Finding:
-    return Finding(Level.ERROR, subject, error.message, error.remedy, error.code)

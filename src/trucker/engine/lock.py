@@ -7,13 +7,29 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trucker.errors import LockedError
+from trucker.errors import ConfigError, LockedError
 
 TRIES = 10
 TRY_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A running instance of a project. `pid` is 0 for the moment in which it has the lock and has not signed yet."""
+
+    pid: int
+    host: str
+    since: float
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process that is just starting"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid} on {self.host}, since {since}"
 
 
 class ProjectLock:
@@ -25,13 +41,14 @@ class ProjectLock:
 
     def acquire(self, *, wait: bool) -> None:
         """Take the lock; LockedError names the holder, or with `wait` its end is awaited."""
+        refuse_unwritable(self._path.parent)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+", encoding="utf-8")
         try:
             if not _take(file, wait=wait):
                 file.seek(0)
                 raise LockedError(
-                    f"the project is running already: {_describe(file.read())}",
+                    f"the project is running already: {_instance(file.read())}",
                     remedy="stop that one, or use --wait to take over when it ends",
                 )
         except BaseException:
@@ -49,15 +66,40 @@ class ProjectLock:
             self._file = None
 
     def held(self) -> bool:
-        """Whether somebody, in this process or another, runs the project."""
-        if not self._path.exists():
-            return False
-        with self._path.open("r", encoding="utf-8") as file:
+        """Whether the project runs, in this process or another."""
+        return self.instance() is not None
+
+    def instance(self) -> Instance | None:
+        """Who runs the project; None where nobody does. Takes the lock for an instant, shared, and waits for nobody."""
+        try:
+            file = self._path.open("r", encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return True
-        return False
+                return _instance(file.read())
+        return None
+
+
+def refuse_unwritable(state: Path) -> None:
+    """Raise for a state folder that can be neither written nor made. Creates nothing."""
+    place = next(path for path in (state, *state.absolute().parents) if path.exists() or path.is_symlink())
+    if not place.is_dir():
+        raise ConfigError(
+            f"the state folder {state} cannot be used: {place} is not a folder",
+            remedy=f"move {place} away, or name another folder as `state` in trucker.yml",
+            code="TRK603",
+        )
+    files = [place, *(path for path in (state / "lock", state / "status.json") if path.exists())]
+    for path in files:
+        if not os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK):
+            raise ConfigError(
+                f"the state folder {state} cannot be used: {path} is not writable for this user",
+                remedy=f"chmod u+rwX {path}  (as its owner), or name another folder as `state` in trucker.yml",
+                code="TRK603",
+            )
 
 
 def _take(file: IO[str], *, wait: bool) -> bool:
@@ -73,10 +115,9 @@ def _take(file: IO[str], *, wait: bool) -> bool:
     return wait
 
 
-def _describe(text: str) -> str:
+def _instance(text: str) -> Instance:
     try:
         holder = json.loads(text)
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
-        return f"process {holder['pid']} on {holder['host']}, since {since}"
+        return Instance(int(holder["pid"]), str(holder["host"]), float(holder["since"]))
     except (ValueError, KeyError, TypeError):
-        return "by a process that is just starting"
+        return Instance(0, "", 0.0)

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trucker.change import Column, Lsn, TableId
@@ -20,18 +21,12 @@ from trucker.changelog.durable import Durable
 from trucker.changelog.place import place_of, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
-from trucker.changelog.source import (
-    SourceIdentity,
-    check_against_server,
-    check_against_slot,
-    check_source,
-    create_log,
-    log_exists,
-)
+from trucker.changelog.source import SourceIdentity, check_against_server, check_source, create_log, log_exists
 from trucker.changelog.storage import open_storage
 from trucker.config.models import ProjectConfig
 from trucker.engine.backoff import Backoff
 from trucker.engine.capture import SLOT_SECONDS
+from trucker.engine.continuity import History, copied_tables, needed_from, refuse_gap, refuse_pruned
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables, shapes_file
@@ -46,7 +41,7 @@ from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.workers import bring_up_workers
-from trucker.errors import ChangeLogError, ChangeLogUnavailable, SourceError, TruckerError
+from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
@@ -54,7 +49,7 @@ from trucker.postgres.catalog import Connection, source_types
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import ensure_publication
 from trucker.postgres.shape import look
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, who_holds
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, in_use
 from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
 if TYPE_CHECKING:
@@ -139,7 +134,8 @@ class SourceRun:
             if self._begins_anew(slot, identity):
                 states = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
-            begin = self._check_slot(slot, identity, list(self._needed(states).values()))
+            there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
+            begin = refuse_gap(there, self._needed(states))
             self._forget_unpublished(database, states)
             reach("setup.publication.before")
             ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
@@ -196,16 +192,12 @@ class SourceRun:
                 reads = opened.enter_context(connect(self.resolved.reads, application="trucker setup"))
             began, said = time.monotonic(), False
             while (slot := find_slot(reads, self.resolved.slot)) is not None and slot.active_pid is not None:
-                holder, waited = who_holds(reads, slot.name), time.monotonic() - began
+                waited = time.monotonic() - began
                 if waited > 1 and not said:
                     said = True
-                    log.warning("waiting for the slot", extra={"slot": slot.name, "holder": holder})
+                    log.warning("waiting for the slot", extra={"reason": in_use(reads, slot.name, self.name).message})
                 if waited > SLOT_SECONDS:
-                    raise SourceError(
-                        f"replication slot {slot.name} of {self.name} is in use by {holder}",
-                        remedy="stop that one; if it is another project, give this one another unique_id",
-                        code="TRK231",
-                    )
+                    raise in_use(reads, slot.name, self.name)
                 if self._stop.wait(SLOT_LOOK_SECONDS):
                     raise Stopped
             return slot
@@ -232,51 +224,13 @@ class SourceRun:
                 raise error
 
     def _needed(self, states: Mapping[str, TruckState]) -> Mapping[str, Lsn]:
-        """From where on each truck needs the log; one of which nothing has been copied yet needs none of it."""
-        needed = {}
-        for name, run in self.runs.items():
-            copied = self._copied(run, states)
-            behind = [table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP]
-            if copied:
-                needed[name] = min([states[name].lsn, *behind])
-        return needed
+        """From where on each truck needs the log."""
+        trucks = [run.truck for run in self.runs.values()]
+        return needed_from(trucks, states, self._unpublished)
 
     def _copied(self, run: TruckRun, states: Mapping[str, TruckState]) -> Mapping[TableId, TableState]:
         """The truck's tables that need not be copied (again)."""
-        state = states.get(run.name)
-        return {
-            name: table
-            for name, table in (state.tables.items() if state else ())
-            if name in run.truck.tables and table.phase is not Phase.COPYING and name not in self._unpublished
-        }
-
-    def _check_slot(self, slot: SlotInfo | None, identity: SourceIdentity, positions: Sequence[Lsn]) -> Lsn:
-        """Whether slot, log and destinations fit together; where a new log would begin."""
-        has_log = log_exists(self.log)
-        if has_log:
-            check_source(self.log, identity)
-        if slot is None:
-            if has_log or positions:
-                raise SourceError(
-                    f"slot {self.resolved.slot} of {self.name} is gone: changes since then cannot be had",
-                    remedy="trucker reset, then run: the tables are copied again",
-                    code="TRK230",
-                )
-            return Lsn(0)
-        confirmed = slot.confirmed_flush_lsn or Lsn(0)
-        if has_log:
-            durable = LogReader(truth_of(self.log)).durable()
-            check_against_slot(durable, confirmed)
-            check_against_server(durable, self.source_lsn)
-        behind = [lsn for lsn in positions if lsn < confirmed]
-        if behind and not has_log:
-            raise ChangeLogError(
-                f"the change log {self.log} is missing, and slot {self.resolved.slot} is at"
-                f" {confirmed}, past a truck at {min(behind)}",
-                remedy="put it back, or trucker reset: the tables are copied again",
-                code="TRK301",
-            )
-        return confirmed
+        return copied_tables(run.truck, states.get(run.name), self._unpublished)
 
     # -- with Spark ---------------------------------------------------------------------------------------------
 
@@ -306,7 +260,7 @@ class SourceRun:
             leave=self._spawn,
             copy_again=self._copy_again,
         )
-        self._check_log(states)
+        refuse_pruned(query.reader, self._needed(states))
         needs, lanes = self._divide(states)
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
@@ -353,18 +307,6 @@ class SourceRun:
                     watch.judge()
                 return
             others[0].join(0.1)
-
-    def _check_log(self, states: Mapping[str, TruckState]) -> None:
-        """Every position must still be in the log, or lie ahead of all that was pruned."""
-        assert self._query is not None
-        oldest = self._query.reader.oldest()
-        for name, lsn in self._needed(states).items():
-            if lsn < oldest:
-                raise ChangeLogError(
-                    f"truck {name} is at {lsn}, but the change log {self.log} begins at {oldest}",
-                    remedy=f"trucker reset --truck {name}, then run: its tables are copied again",
-                    code="TRK302",
-                )
 
     def _divide(self, states: Mapping[str, TruckState]) -> tuple[list[Need], list[Lane]]:
         """What must be copied, and who goes on from where. The destinations decide."""

@@ -27,7 +27,7 @@ from trucker.postgres.publication import (
     unmanageable,
     unserved,
 )
-from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, who_holds
+from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, in_use
 from trucker.postgres.standby_check import check_slots, check_standby, prevention, standby_name
 
 Connection = psycopg.Connection[Any]
@@ -81,7 +81,8 @@ class Needed:
 class _Look:
     """What all checks look at: the server that writes, and `reads`, where slot and copies are (the same, mostly).
 
-    `slots` are all that are to be there; publication, slot and tables those of the one that is looked at.
+    `slots` are all that are to be there; publication, slot and tables those of the one that is looked at. `instance` is
+    the project's own running instance, where there is one.
     """
 
     config: PostgresConnection
@@ -94,6 +95,7 @@ class _Look:
     settings: dict[str, str]
     reads: _Look | None = None
     standby: bool = False
+    instance: str = ""
 
     @property
     def managed(self) -> bool:
@@ -130,11 +132,14 @@ class _Look:
         return self.error(error.message, error.remedy, error.code, subject)
 
 
-def check_source(config: PostgresConnection, needed: Sequence[Needed]) -> list[Finding]:
-    """All findings, good and bad; `needed` has one entry for every slot."""
+def check_source(config: PostgresConnection, needed: Sequence[Needed], *, instance: str = "") -> list[Finding]:
+    """All findings, good and bad; `needed` has one entry for every slot.
+
+    `instance` describes the project's own running instance: it is the one that reads from the slots then.
+    """
     with ExitStack() as stack:
         try:
-            look = _look(stack, config, needed)
+            look = replace(_look(stack, config, needed), instance=instance)
         except SourceError as error:
             return [Finding(Level.ERROR, config.name, error.message, error.remedy, error.code)]
         findings = [look.ok(f"connected to PostgreSQL {look.version} as {config.user}")]
@@ -144,7 +149,7 @@ def check_source(config: PostgresConnection, needed: Sequence[Needed]) -> list[F
                 reads = _look(stack, config.replica, needed)
             except SourceError as error:
                 return [*findings, look.failure(error, standby_name(config.replica))]
-            look = replace(look, reads=replace(reads, standby=True))
+            look = replace(look, reads=replace(reads, standby=True, instance=instance))
             findings += _run(look, _reads_from_standby)
         for check in (_role, _keeping):
             findings += _run(look.reader, check)
@@ -279,12 +284,11 @@ def _slot(look: _Look) -> Iterator[Finding]:
     problem = _slot_problem(look, found)
     if problem is not None:
         yield problem
+    elif found.active_pid is not None and look.instance:
+        yield look.ok(f"replication slot {look.slot} is in use by this project's running instance ({look.instance})")
     elif found.active_pid is not None:
-        yield look.warning(
-            f"replication slot {look.slot} is in use by {who_holds(look.connection, look.slot)}",
-            "if that is this project running, all is well; otherwise stop it: only one can read a slot",
-            "TRK231",
-        )
+        # A run waits for a while: the connection of an instance that was killed may outlive it.
+        yield replace(look.failure(in_use(look.connection, look.slot, look.config.name)), waits=True)
     else:
         yield look.ok(f"replication slot {look.slot} is at {found.confirmed_flush_lsn}")
 

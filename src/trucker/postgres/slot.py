@@ -366,6 +366,15 @@ def who_holds(connection: Connection, slot: str) -> str:
     return ", ".join(parts)
 
 
+def in_use(connection: Connection, slot: str, source: str) -> SourceError:
+    """The refusal of a slot that something else reads from; it names who that is."""
+    return SourceError(
+        f"replication slot {slot} of {source} is in use by {who_holds(connection, slot)}",
+        remedy="stop that one; if it is another project, give this one another unique_id",
+        code="TRK231",
+    )
+
+
 @translated("identifying the server")
 def identify(connection: Connection) -> SystemIdentity:
     """Which server and database a connection leads to, be it an ordinary or a replication one."""

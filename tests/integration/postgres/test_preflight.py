@@ -140,8 +140,16 @@ def test_a_slot_in_use_names_its_reader(database: Database) -> None:
     name = f"trucker_{database.name}"
     with create_slot(database.connection, name, temporary=True):
         finding = one(check(database.connection, slot=name), "in use by pid")
-        assert finding.level is Level.WARNING
+        assert (finding.level, finding.code, finding.waits) == (Level.ERROR, "TRK231", True)
         assert "trucker slot" in finding.message
+
+
+def test_a_slot_in_use_by_the_projects_own_instance_is_fine(database: Database) -> None:
+    name = f"trucker_{database.name}"
+    with create_slot(database.connection, name, temporary=True):
+        findings = check_source(database.connection, [Needed("trucker_check", name, ())], instance="process 7 on here")
+        assert one(findings, "running instance (process 7 on here)").level is Level.OK
+        assert bad(findings) == []
 
 
 def test_a_slot_and_publication_named_beforehand_must_be_there(database: Database) -> None:

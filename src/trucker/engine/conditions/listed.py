@@ -1,0 +1,47 @@
+"""The list of conditions, in the order in which they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from trucker.engine.conditions import destination, history, source, state, trucks
+from trucker.engine.conditions.condition import Condition
+from trucker.engine.conditions.situation import Situation
+from trucker.finding import Finding, Level
+
+DESCRIBED: Final = (
+    Condition("the project's files are well-formed", trucks.well_formed),
+    Condition("the source can be read and published", source.usable),
+    Condition("the change log's storage answers", history.storage),
+    Condition("the destination can be reached and written", destination.usable),
+    Condition("no dead letters wait", destination.letters),
+    Condition("no two trucks write one table, and none writes an input", trucks.outputs),
+    Condition("rules fit their tables", trucks.rules),
+    Condition("rules and SQL files fit the databases", trucks.sql, sound=True),
+)
+"""What the project says, held against the databases. `trucker try` asks for no more."""
+
+CONDITIONS: Final = (
+    Condition("the state folder can be written", state.writable),
+    *DESCRIBED,
+    Condition("the destination's stored states can be read", destination.states),
+    Condition("slot, change log and stored positions continue each other", history.continuous),
+    Condition("the change log is whole", history.whole),
+    Condition("the destination's tables can take the rows", destination.tables),
+)
+"""Everything that a start needs."""
+
+
+def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> list[Finding]:
+    """All that is found, each once."""
+    findings: list[Finding] = []
+    for condition in conditions:
+        if condition.sound and has_errors(findings):
+            continue
+        findings += condition.look(situation)
+    return list(dict.fromkeys(findings))
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.level is Level.ERROR for finding in findings)

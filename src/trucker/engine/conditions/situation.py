@@ -1,0 +1,96 @@
+"""What the conditions look at: the project, its sources and destinations as they are now. Nothing of it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from trucker.config.models import Connection, PostgresConnection, ProjectConfig
+from trucker.config.slots import whole_name
+from trucker.engine.lock import Instance
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.streams import split
+from trucker.errors import TruckerError
+from trucker.postgres.connect import connect
+from trucker.sinks.base import Sink, TruckState, Workspace
+from trucker.sinks.registry import make_sink
+
+if TYPE_CHECKING:
+    from trucker.postgres.catalog import Connection as Database
+
+
+class Situation:
+    """Filled by the walk: a condition finds what those before it in the list have learnt.
+
+    `instance` is the project's running instance, None where it does not run or it is the caller. `databases` tells
+    what a PostgreSQL connection really is, its server's identifier and database. `sources` has the sources that could
+    be read. `stored` has, of the destinations that answered, what they store of each truck; `away` has why the others
+    did not.
+    """
+
+    def __init__(self, config: ProjectConfig, instance: Instance | None = None) -> None:
+        self.config = config
+        self.instance = instance
+        self.databases: dict[str, tuple[str, str]] = {}
+        self.sources: dict[str, ResolvedSource] = {}
+        self.stored: dict[str, Mapping[str, TruckState]] = {}
+        self.away: dict[str, TruckerError] = {}
+        self._opened = ExitStack()
+        self._connections: dict[str, Database] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @cached_property
+    def source_connections(self) -> list[PostgresConnection]:
+        used = {truck.input.connection for truck in self.config.trucks}
+        return [c for c in self.config.connections if c.name in used and isinstance(c, PostgresConnection)]
+
+    @cached_property
+    def destination_connections(self) -> list[Connection]:
+        used = {truck.output.connection for truck in self.config.trucks}
+        return [connection for connection in self.config.connections if connection.name in used]
+
+    @cached_property
+    def sinks(self) -> Mapping[str, Sink]:
+        """The destinations' sinks, none of them opened."""
+        made = {}
+        for connection in self.destination_connections:
+            folder = self.config.state_folder / "spool" / connection.name
+            sink = made[connection.name] = make_sink(connection, Workspace(self.config.unique_id, folder))
+            self._opened.callback(sink.close)
+        return made
+
+    @property
+    def streams(self) -> list[ResolvedSource]:
+        """The sources, one for each slot."""
+        return [stream for source in self.sources.values() for stream in split(self.config, source)]
+
+    def database(self, connection: PostgresConnection) -> Database:
+        """A connection to a source, kept until the walk is over."""
+        if connection.place not in self._connections:
+            opened = self._opened.enter_context(connect(connection, application="trucker check"))
+            self._connections[connection.place] = opened
+        return self._connections[connection.place]
+
+    def states(self, source: ResolvedSource) -> dict[str, TruckState]:
+        """What the destinations that answered store of the source's trucks."""
+        found = {}
+        for truck in source.trucks:
+            state = self.stored.get(truck.destination, {}).get(truck.name)
+            if state is not None:
+                found[truck.name] = state
+        return found
+
+    def is_new(self, truck: str, destination: str) -> bool:
+        """Whether its destination, which answered, stores nothing of the truck nor of any part of it."""
+        stored = self.stored.get(destination)
+        return stored is not None and not any(whole_name(name) == whole_name(truck) for name in stored)

@@ -1,0 +1,57 @@
+"""Conditions on a source: server, privileges, tables, publication, slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trucker.config.models import PostgresConnection
+from trucker.engine.conditions.condition import failure
+from trucker.engine.conditions.situation import Situation
+from trucker.engine.resolve import ResolvedSource, resolve_source
+from trucker.engine.rules import compile_rules
+from trucker.engine.streams import split, spread_findings
+from trucker.errors import TruckerError
+from trucker.finding import Finding
+from trucker.postgres.preflight import Needed, check_source
+from trucker.postgres.slot import identify
+from trucker.postgres.source_query import check_input, check_old_values
+
+
+def usable(situation: Situation) -> Iterator[Finding]:
+    """Every source can be connected to, and has what trucks take from it."""
+    for connection in situation.source_connections:
+        yield from _source(situation, connection)
+
+
+def _source(situation: Situation, connection: PostgresConnection) -> Iterator[Finding]:
+    config = situation.config
+    try:
+        database = situation.database(connection)
+        system = identify(database)
+        situation.databases[connection.name] = (system.system_identifier, system.database)
+        resolved = resolve_source(config, connection, database)
+        streams = split(config, resolved)
+    except TruckerError as error:
+        yield failure(connection.name, error)
+        return
+    situation.sources[connection.name] = resolved
+    needed = [Needed(each.publication, each.slot, each.published) for each in streams]
+    yield from check_source(connection, needed, instance=str(situation.instance or ""))
+    yield from spread_findings(resolved, streams)
+    yield from _sql(situation, resolved)
+
+
+def _sql(situation: Situation, resolved: ResolvedSource) -> Iterator[Finding]:
+    """What the source says of the SQL of the trucks that read from it."""
+    by_name = {truck.name: truck for truck in situation.config.trucks}
+    for truck in resolved.trucks:
+        configured, taken = by_name[truck.name], []
+        for name, table in truck.tables.items():
+            source = resolved.tables[name]
+            try:
+                rules = compile_rules(configured.rules, table.target(truck.name, source.schema).source)
+            except TruckerError:  # told with the other rules
+                continue
+            taken.append(rules.schema)
+            yield from check_old_values(configured, [source], rules.origin)
+        yield from check_input(resolved.reads, configured, taken)

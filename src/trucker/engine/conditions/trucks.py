@@ -1,0 +1,65 @@
+"""Conditions on trucks: their tables, rules and SQL files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trucker.change import TableId
+from trucker.engine.conditions.condition import failure, fine
+from trucker.engine.conditions.situation import Situation
+from trucker.engine.recipe import Recipes
+from trucker.engine.resolve import check_outputs
+from trucker.engine.rules.check import check_rules
+from trucker.engine.sql_check import check_sql
+from trucker.errors import TruckerError
+from trucker.finding import Finding, TellsUnique
+from trucker.sinks.base import Sink
+
+
+def well_formed(situation: Situation) -> Iterator[Finding]:
+    """Loading the project has told."""
+    config = situation.config
+    yield fine(str(config.folder), f"the project is well-formed, trucks: {len(config.trucks)}")
+
+
+def outputs(situation: Situation) -> Iterator[Finding]:
+    """No two trucks write one table, and none writes what another reads."""
+    shared = {name for name, sink in situation.sinks.items() if sink.capabilities.keeps_changes}
+    trucks = [truck for source in situation.sources.values() for truck in source.trucks]
+    try:
+        check_outputs(trucks, situation.databases, shared)
+    except TruckerError as error:
+        yield failure("trucks", error)
+
+
+def rules(situation: Situation) -> Iterator[Finding]:
+    """Rules fit the columns of their tables, on both sides."""
+    configured = {truck.name: truck for truck in situation.config.trucks if truck.rules}
+    for source in situation.sources.values():
+        for truck in source.trucks:
+            if truck.name not in configured:
+                continue
+            tables = [
+                (
+                    source.tables[name],
+                    table.target(truck.name, source.tables[name].schema).source,
+                    _unique(situation.sinks[truck.destination], table.output),
+                )
+                for name, table in truck.tables.items()
+            ]
+            yield from check_rules(configured[truck.name], tables)
+
+
+def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
+    try:
+        return sink.unique_columns(table) if isinstance(sink, TellsUnique) else []
+    except TruckerError:  # what is wrong with the destination has been found
+        return []
+
+
+def sql(situation: Situation) -> Iterator[Finding]:
+    """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session."""
+    kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
+    for source in situation.sources.values():
+        recipes = Recipes(source.reads, kept, situation.config.slow_query_threshold_ms)
+        yield from check_sql(source, situation.sinks, recipes, spark=False)

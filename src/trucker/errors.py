@@ -14,7 +14,8 @@
     │   └── JobFailed                … for now: the work is tried again
     ├── CheckFailed          TRK600  what was found before a run stands in its way
     ├── TruckFailed          TRK402  one truck of a batch cannot be committed
-    └── LockedError          TRK601  another instance holds the project
+    ├── LockedError          TRK601  another instance holds the project
+    └── FileError            TRK604  a file or a folder cannot be used
 
 Spark hands the driver an executor's exception as text only, so the code is part of the message. Whether
 a failure is tried again is decided here, from the class, in one place: only `transient` errors are.
@@ -170,6 +171,12 @@ class LockedError(TruckerError):
     """Another instance holds the project."""
 
     code = "TRK601"
+
+
+class FileError(TruckerError):
+    """A file or a folder cannot be used; `trucker.file_errors` says why and what to do."""
+
+    code = "TRK604"
 
 
 class TruckFailed(TruckerError):

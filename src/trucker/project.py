@@ -105,7 +105,9 @@ class Project:
         """
         from trucker.engine.lock import ProjectLock
         from trucker.engine.starting import StartingSession, session_there
+        from trucker.engine.state import secure_state
 
+        secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=wait)
         starting = None
@@ -279,7 +281,9 @@ class Project:
         """
         from trucker.engine.lock import ProjectLock
         from trucker.engine.reset import reset
+        from trucker.engine.state import secure_state
 
+        secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=False)
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from trucker import private
 from trucker.changelog.place import LogPlace, ObjectPlace
 
 
@@ -37,9 +38,9 @@ class FileDocument:
             return None
 
     def write(self, content: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.path.parent)
         temporary = self.path.with_suffix(".new")
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private.open_file) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from trucker import private
 from trucker.changelog.segment import NOWHERE, SegmentId
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
@@ -65,7 +66,7 @@ class DurableFile:
     def __init__(self, folder: Path, *, write: bool = False, wide: bool = False) -> None:
         """`wide`: as a log of objects has it."""
         self._record = _WIDE_RECORD if wide else _RECORD
-        self._fd = os.open(folder / FILE, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, 0o644)
+        self._fd = private.open_file(folder / FILE, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
         self._sequence = 0
 
     def read(self) -> Durable | None:

@@ -33,6 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from trucker import private
 from trucker.changelog.bucket import Bucket, Entry
 from trucker.changelog.place import ObjectPlace
 from trucker.changelog.segment import Content, Segment, SegmentFile, SegmentId
@@ -258,13 +259,13 @@ class Copies:
         self._room = room
         self._held = 0
         self._kept: deque[tuple[Path, int]] = deque()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self._folder)
         for path in self._folder.iterdir():
             path.unlink(missing_ok=True)
 
     def draft(self, name: str, data: bytes) -> None:
         try:
-            (self._folder / f"{name}.new").write_bytes(data)
+            private.write_bytes(self._folder / f"{name}.new", data)
         except OSError:  # no room: then there is no copy
             (self._folder / f"{name}.new").unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from trucker import private
 from trucker.errors import ChangeLogError
 from trucker.failpoint import reach
 
@@ -153,9 +154,7 @@ class Folder:
 
     def create(self, key: SegmentId) -> int:
         """A new segment, open for appending. It is durable by name once the folder is synced."""
-        return os.open(
-            self.path / Segment(key).name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        return private.open_file(self.path / Segment(key).name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def size(self, segment: Segment) -> int:
         return (self.path / segment.name).stat().st_size

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from trucker import private
 from trucker.changelog.durable import Durable, DurableFile, missing
 from trucker.changelog.place import LogPlace, ObjectPlace
 from trucker.changelog.segment import Folder
@@ -52,12 +53,12 @@ def create_log(place: LogPlace, source: SourceIdentity, start: Lsn) -> None:
             code="TRK302",
             remedy=f"put {FILE} back, or move the folder away if it belongs to nothing any more",
         )
-    place.mkdir(parents=True, exist_ok=True)
+    private.make_folder(place)
     with DurableFile(place, write=True) as file:
         file.write(Durable(start, start), sync=True)
     # Last, by rename: a folder with this file is a whole log.
     draft = place / f"{FILE}.new"
-    with draft.open("w") as text:
+    with open(draft, "w", encoding="utf-8", opener=private.open_file) as text:
         json.dump(asdict(source), text, indent=2)
         text.flush()
         os.fsync(text.fileno())
@@ -81,7 +82,7 @@ def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> N
     if place.folder is not None:
         # What this machine was told of a log before, by a run that is over, may be of another log, and is forgotten.
         shutil.rmtree(place.folder, ignore_errors=True)
-        place.folder.mkdir(parents=True)
+        private.make_folder(place.folder)
         with DurableFile(place.folder, write=True, wide=True) as file:
             file.write(end_of(place, bucket, read_start(place, bucket)).durable, sync=False)
 

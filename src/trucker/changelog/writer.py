@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from trucker import private
 from trucker.changelog.durable import Durable, DurableFile
 from trucker.changelog.gather import BLOCK_BYTES as BLOCK_BYTES
 from trucker.changelog.gather import Described, Gatherer
@@ -266,7 +267,7 @@ class LogWriter(Gatherer):
 
 def hold_lock(path: Path, seconds: float) -> int:
     """Hold the writer's lock; the file says who does."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = private.open_file(path, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + seconds
     while True:
         try:

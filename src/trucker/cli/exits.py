@@ -5,7 +5,16 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from trucker.errors import ChangeLogError, CheckFailed, ConfigError, LockedError, SinkError, SourceError, TruckerError
+from trucker.errors import (
+    ChangeLogError,
+    CheckFailed,
+    ConfigError,
+    FileError,
+    LockedError,
+    SinkError,
+    SourceError,
+    TruckerError,
+)
 
 
 class ExitCode(IntEnum):
@@ -21,7 +30,7 @@ MEANINGS: Final = {
     ExitCode.FINE: "all is well; also when a run was stopped by SIGINT or SIGTERM",
     ExitCode.FAILED: "a truck failed, `check` found errors, the answer was no, or something unexpected happened",
     ExitCode.WRONG: "wrong usage, or a mistake in the project's files",
-    ExitCode.UNUSABLE: "the source, a destination or the change log cannot be used",
+    ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used",
     ExitCode.LOCKED: "another instance holds the project",
     ExitCode.INTERRUPTED: "interrupted by SIGINT in a command other than `run` and `peek`",
 }
@@ -31,6 +40,6 @@ def exit_code(error: TruckerError) -> ExitCode:
     """The exit code an error ends the command with."""
     if isinstance(error, ConfigError):
         return ExitCode.WRONG
-    if isinstance(error, SourceError | SinkError | ChangeLogError | CheckFailed):
+    if isinstance(error, SourceError | SinkError | ChangeLogError | CheckFailed | FileError):
         return ExitCode.UNUSABLE
     return ExitCode.LOCKED if isinstance(error, LockedError) else ExitCode.FAILED

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trucker import failpoint
+from trucker import failpoint, private
 from trucker.engine import task
 from trucker.engine.interpreter import WORKERS
 from trucker.engine.java import cache_folder
@@ -66,8 +66,8 @@ def settings(state: Path, cache: Path, asked: Mapping[str, str], shared: Sequenc
     package = shipped(cache)
     marks = [folder.resolve() / _MARK for folder in shared]
     for mark in marks:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        private.make_folder(mark.parent)
+        private.write_text(mark, "")
     return {
         MARKS: os.pathsep.join(map(str, marks)),
         **_executor_environment(package, asked),
@@ -97,7 +97,7 @@ def _logging(state: Path) -> list[str]:
     driver = Path(__file__).with_name("log4j2.properties").read_text(encoding="utf-8")
     layout = [line.replace("appender.file.", "appender.console.") for line in driver.splitlines() if ".layout." in line]
     file = state / "executor.log4j2.properties"
-    file.write_text(_LOGGING.format(layout="\n".join(layout)), encoding="utf-8")
+    private.write_text(file, _LOGGING.format(layout="\n".join(layout)))
     return [f"-Dlog4j2.configurationFile={file.as_uri()}"]
 
 

@@ -65,4 +65,4 @@ def away(python: str, folder: Path, settings: Mapping[str, str]) -> Seats:
 
 
 def _stand_in(program: Path) -> None:
-    put(program, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', executable=True)
+    put(program, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', mode=0o700)

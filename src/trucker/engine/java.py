@@ -24,6 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
+from trucker import private
 from trucker.errors import EngineError
 
 log = logging.getLogger("trucker.java")
@@ -152,14 +153,14 @@ def _wrapped(java: Java, cache: Path) -> Java:
     binary = home / "bin" / "java"
     text = _WRAPPER.format(module=_VECTOR, java=shlex.quote(str(java.runtime / "bin" / "java")))
     if not binary.exists() or binary.read_text(encoding="utf-8") != text:
-        put(binary, text, executable=True)
+        put(binary, text, mode=0o755)
     return Java(home, java.runtime, java.version)
 
 
-def put(path: Path, text: str, *, executable: bool = False) -> None:
+def put(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file as a whole: whoever opens it finds all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    partial.write_text(text, encoding="utf-8")
-    partial.chmod(0o755 if executable else 0o644)
+    private.write_text(partial, text)
+    partial.chmod(mode)
     partial.replace(path)

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from trucker.engine.java import Java, put
 from trucker.errors import EngineError
+from trucker.private import UMASK
 
 log = logging.getLogger("trucker.java")
 
@@ -43,6 +44,7 @@ _STALE_SECONDS = 3600.0
 _SUBMIT = f"""\
 #!/bin/sh
 # Written by trucker: starts the driver without a JVM to find out how.
+umask {UMASK:03o}
 exec >"$TRUCKER_JVM_OUTPUT" 2>&1
 [ -z "$TRUCKER_JVM_FOLDER" ] || cd "$TRUCKER_JVM_FOLDER" || exit 1
 if [ -z "$TRUCKER_JVM_RECORDING" ]; then
@@ -50,7 +52,8 @@ if [ -z "$TRUCKER_JVM_RECORDING" ]; then
 fi
 "$JAVA_HOME/bin/java" "@$TRUCKER_JVM_ARGUMENTS" {_MAIN} "$@"
 code=$?
-[ "$code" -eq 0 ] && mv -f "$TRUCKER_JVM_RECORDING" "$TRUCKER_JVM_ARCHIVE"
+# The archive has classes only, and may be shared by accounts.
+[ "$code" -eq 0 ] && chmod a+r "$TRUCKER_JVM_RECORDING" && mv -f "$TRUCKER_JVM_RECORDING" "$TRUCKER_JVM_ARCHIVE"
 rm -f "$TRUCKER_JVM_RECORDING" "$TRUCKER_JVM_RECORDING.config"
 exit "$code"
 """
@@ -99,7 +102,7 @@ def prepare_launch(
         *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
     ]
     listing = state / "java.arguments"
-    put(listing, "".join(f"{_quoted(argument)}\n" for argument in arguments))
+    put(listing, "".join(f"{_quoted(argument)}\n" for argument in arguments), mode=0o600)
     if archive is not None:
         _tidy(archive)
     return Launch(
@@ -138,7 +141,7 @@ def spark_home(cache: Path, java: Java) -> Path:
         for entry in (package / "bin").iterdir():
             if entry.name != "spark-submit":
                 (partial / "bin" / entry.name).symlink_to(entry)
-        put(partial / "bin" / "spark-submit", _SUBMIT, executable=True)
+        put(partial / "bin" / "spark-submit", _SUBMIT, mode=0o755)
         put(partial / "options", "".join(f"{option}\n" for option in _module_options(package, java)))
         _rename_or_drop(partial, overlay)
     return overlay

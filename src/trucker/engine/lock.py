@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trucker.errors import ConfigError, LockedError
+from trucker import private
+from trucker.errors import LockedError, TruckerError
+from trucker.file_errors import file_error
 
 TRIES = 10
 TRY_SECONDS = 0.02
@@ -42,8 +45,8 @@ class ProjectLock:
     def acquire(self, *, wait: bool) -> None:
         """Take the lock; LockedError names the holder, or with `wait` its end is awaited."""
         refuse_unwritable(self._path.parent)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._path.open("a+", encoding="utf-8")
+        private.make_folder(self._path.parent)
+        file = open(self._path, "a+", encoding="utf-8", opener=private.open_file)  # noqa: SIM115
         try:
             if not _take(file, wait=wait):
                 file.seek(0)
@@ -87,19 +90,15 @@ def refuse_unwritable(state: Path) -> None:
     """Raise for a state folder that can be neither written nor made. Creates nothing."""
     place = next(path for path in (state, *state.absolute().parents) if path.exists() or path.is_symlink())
     if not place.is_dir():
-        raise ConfigError(
-            f"the state folder {state} cannot be used: {place} is not a folder",
-            remedy=f"move {place} away, or name another folder as `state` in trucker.yml",
-            code="TRK603",
-        )
+        raise _unusable(NotADirectoryError(errno.ENOTDIR, "", str(place)), state)
     files = [place, *(path for path in (state / "lock", state / "status.json") if path.exists())]
     for path in files:
         if not os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK):
-            raise ConfigError(
-                f"the state folder {state} cannot be used: {path} is not writable for this user",
-                remedy=f"chmod u+rwX {path}  (as its owner), or name another folder as `state` in trucker.yml",
-                code="TRK603",
-            )
+            raise _unusable(PermissionError(errno.EACCES, "", str(path)), state)
+
+
+def _unusable(error: OSError, state: Path) -> TruckerError:
+    return file_error(error, "using the state folder", state, code="TRK603", setting="state")
 
 
 def _take(file: IO[str], *, wait: bool) -> bool:

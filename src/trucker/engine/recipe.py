@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trucker import private
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
@@ -82,7 +83,7 @@ class Recipes:
         assert self.folder is not None
         self._session = spark
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        private.make_folder(self.folder)
         self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
 
     def close(self) -> None:

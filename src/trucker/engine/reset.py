@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from trucker import private
 from trucker.change import Lsn
 from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
@@ -60,7 +61,7 @@ def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[st
     done = plan(config, trucks)
     for destination, own in _chosen(config, trucks).items():
         sink = sinks[destination]
-        (config.state_folder / "spool" / destination).mkdir(parents=True, exist_ok=True)
+        private.make_folder(config.state_folder / "spool" / destination)
         try:
             known = tuple(sorted(name for name in sink.open() if name in own or whole_name(name) in own))
             if known:

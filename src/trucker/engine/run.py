@@ -15,6 +15,7 @@ from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from trucker import private
 from trucker.change import Lsn
 from trucker.config.models import Connection, ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
@@ -142,7 +143,7 @@ class ProjectRun:
             for run in source.runs.values():
                 trucks[source.destinations[run.truck.destination]].add(whole_name(run.name))
         for destination, names in trucks.items():
-            destination.spec.workspace.folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(destination.spec.workspace.folder)
             # A truck that went to another destination before has a state there still: it says nothing of this one.
             states |= {part: state for part, state in destination.open().items() if whole_name(part) in names}
         return states

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trucker import private
 from trucker.engine import cluster
 from trucker.engine.interpreter import away, python_environment
 from trucker.engine.java import cache_folder, find_java
@@ -55,6 +56,8 @@ _SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Hadoop has a umask of its own, for checkpoints.
+    "spark.hadoop.fs.permissions.umask-mode": f"{private.UMASK:03o}",
     # Workers are forked with trucker imported.
     "spark.python.daemon.module": "trucker.engine.daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -249,13 +252,13 @@ def _scratch(state: Path) -> Path:
 
     Unix sockets live in it, and their paths are limited to about a hundred bytes.
     """
-    state.mkdir(parents=True, exist_ok=True)
+    private.make_folder(state)
     folder = state.resolve() / "spark" / "tmp"
     if len(str(folder)) > _SOCKET_PATH_ROOM:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
         folder = _short_temporary() / f"trucker-{os.getuid()}-{name}"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
+    private.make_folder(folder)
     return folder
 
 
@@ -269,7 +272,7 @@ def _own_home(overlay: Path, folder: Path) -> Path:
     """The same SPARK_HOME at a place of the project's own: `local-cluster` has its executors' files below it."""
     home = folder / "home"
     shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    private.make_folder(home)
     for entry in overlay.iterdir():
         (home / entry.name).symlink_to(entry)
     return home

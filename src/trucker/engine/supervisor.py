@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Final
 
+from trucker import private
 from trucker.changelog.durable import Durable
 from trucker.changelog.ends import Waiting
 from trucker.changelog.object_writer import PUT_EVERY
@@ -192,6 +193,7 @@ class CaptureSupervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            umask=private.UMASK,
         )
         assert process.stdin is not None
         assert process.stderr is not None

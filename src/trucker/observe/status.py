@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from trucker import private
+
 
 class TruckPhase(StrEnum):
     """What a truck is doing."""
@@ -96,7 +98,7 @@ def _truck(raw: dict[str, Any]) -> TruckStatus:
 def write_status(path: Path, status: ProjectStatus) -> None:
     """Replace the file as a whole, so that a reader never sees half of it."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(status.to_json(), encoding="utf-8")
+    private.write_text(temporary, status.to_json())
     temporary.replace(path)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,12 +49,14 @@ def load(path: Path, project: str) -> dict[str, Any] | None:
     return content
 
 
-def save(path: Path, project: str, ledger: Ledger, **more: Any) -> None:
-    """Replace the file; durable when this returns."""
+def save(
+    path: Path, project: str, ledger: Ledger, *, opener: Callable[[str, int], int] | None = None, **more: Any
+) -> None:
+    """Replace the file; durable when this returns. `opener` is that of `open`, where the umask does not decide."""
     content = {"format": FORMAT, "project": project, **ledger_to_json(ledger), **more}
     temporary = path.with_name(f"{path.name}.new")
     reach("sink.position.before")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=opener) as file:
         file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
         file.flush()
         os.fsync(file.fileno())

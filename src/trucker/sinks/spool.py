@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from trucker import private
 from trucker.change import TableId
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
@@ -158,9 +159,9 @@ class _PartWriter:
         """Move to a file what memory holds, and go on there."""
         assert self._stream is not None
         self._stream.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self._folder)
         self._temporary = self._folder / f"{self._stem}.{secrets.token_hex(6)}{SUFFIX}.part"
-        self._file = self._temporary.open("xb")
+        self._file = open(self._temporary, "xb", opener=private.open_file)  # noqa: SIM115
         self._stream = pa.ipc.new_stream(self._file, schema, options=self._options)
         with pa.ipc.open_stream(self._memory.getvalue()) as reader:
             for batch in reader:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from trucker import private
 from trucker.change import Changes, CopiedRows
 from trucker.config.models import StdoutConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
@@ -89,8 +90,8 @@ class StdoutSink(Sink):
 
     def _save(self, ledger: Ledger) -> None:
         try:
-            self._workspace.folder.mkdir(parents=True, exist_ok=True)
-            ledger_file.save(self._positions, self._workspace.project, ledger)
+            private.make_folder(self._workspace.folder)
+            ledger_file.save(self._positions, self._workspace.project, ledger, opener=private.open_file)
         except OSError as error:
             raise SinkUnavailable(
                 f"noting the position in {self._positions} failed: {error.strerror or error}",

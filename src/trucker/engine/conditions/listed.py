@@ -24,6 +24,7 @@ DESCRIBED: Final = (
 
 CONDITIONS: Final = (
     Condition("the state folder can be written", state.writable),
+    Condition("other accounts cannot read the state folder", state.private),
     *DESCRIBED,
     Condition("the destination's stored states can be read", destination.states),
     Condition("slot, change log and stored positions continue each other", history.continuous),

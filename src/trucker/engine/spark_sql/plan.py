@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trucker import private
 from trucker.change import OPERATIONS, Column, TableId
 from trucker.engine.spark_sql.cells import typed
 from trucker.engine.spark_sql.types import Form, form_of
@@ -229,7 +230,8 @@ def spill(folder: Path, write: Callable[[pa.NativeFile], None]) -> str:
     """A new file that `write` fills, whole or not at all."""
     path = folder / f"{secrets.token_hex(8)}.rows"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder)
+        private.create(path)
         with pa.OSFile(str(path), "wb") as file:
             write(file)
     except OSError as error:

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from trucker import private
 from trucker.engine.spark_sql.plan import Reading
 from trucker.engine.spark_sql.result import Texts
 from trucker.errors import EngineError
@@ -95,6 +96,7 @@ class _Writer(DataSourceArrowWriter):
         path = Path(writing.folder) / f"{writing.stem}.{secrets.token_hex(6)}.rows"
         rows = 0
         try:
+            private.create(path)
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, writing.texts.schema) as stream:
                 for batch in iterator:
                     rows += batch.num_rows
@@ -109,7 +111,7 @@ class _Writer(DataSourceArrowWriter):
         writing: Writing = pickle.loads(b64decode(self._told))
         written = [message for message in messages if isinstance(message, _Written)]
         content = json.dumps([[message.file, message.rows] for message in written])
-        writing.summary.write_text(content, encoding="utf-8")
+        private.write_text(writing.summary, content)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         for message in messages:

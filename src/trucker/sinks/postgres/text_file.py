@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from trucker import private
 from trucker.change import TableId
 from trucker.sinks.spool import cannot_stage, not_staged
 
@@ -31,8 +32,8 @@ class TextFiles:
     def append(self, name: str, table: TableId, text: Iterable[pa.Buffer]) -> None:
         """Write more of a text; the first time makes the file."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with self._path(name).open("ab", buffering=0) as file:
+            private.make_folder(self._folder)
+            with open(self._path(name), "ab", buffering=0, opener=private.open_file) as file:
                 for piece in text:
                     view = memoryview(piece)
                     while len(view):

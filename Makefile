@@ -3,13 +3,14 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+POOLER := $(VENV)/.pooler
 FOUND := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 PYTHON ?= $(FOUND)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick soak docs clean
+.PHONY: help demo test check bench bench-quick pgbouncer soak docs clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -17,7 +18,7 @@ help: ## list the verbs
 demo: $(READY) ## a shop under load, replicated twice, killed once, compared at the end
 	$(PY) -m trucker.testing.demo $(ARGS)
 
-test: $(READY) ## every test but the soak
+test: $(READY) $(POOLER) ## every test but the soak
 	$(PY) -m trucker.engine.warm
 	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
@@ -38,7 +39,10 @@ bench-quick: $(READY) ## the same table in a small form, under three minutes
 	$(PY) -m trucker.engine.warm
 	$(PY) bench/run.py --quick $(ARGS)
 
-soak: $(READY) ## the long campaign
+pgbouncer: $(READY) ## get a pgbouncer for the tests of the pooler, without root
+	$(PY) tools/get_pgbouncer.py
+
+soak: $(READY) $(POOLER) ## the long campaign
 	$(PY) -m trucker.engine.warm
 	TRUCKER_SEED=$${TRUCKER_SEED:-new} $(PY) -m pytest -m soak --timeout=0 $(ARGS)
 
@@ -54,4 +58,9 @@ $(READY): pyproject.toml constraints.txt
 		"(Debian and Ubuntu: the package python3-venv); if you have one, name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Once for each environment; where it is not to be had, this says so, and the tests that need it are skipped.
+$(POOLER): $(READY) tools/get_pgbouncer.py
+	$(PY) tools/get_pgbouncer.py
 	@touch $@

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 
 from fixtures.pg import Database
+from fixtures.pooler import find_pgbouncer
 from fixtures.postgres_sink import PostgresDestination
 from fixtures.waiting import wait_until
 from trucker.config.models import PostgresConnection
@@ -29,8 +29,11 @@ from trucker.testing.installation import account, reachable_temporary
 from trucker.testing.sink_suite import ITEMS, target_of
 from trucker.testing.table_suite import item
 
-PGBOUNCER = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
-pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+PGBOUNCER = find_pgbouncer()
+pytestmark = pytest.mark.skipif(
+    PGBOUNCER is None,
+    reason="pgbouncer is missing; get it by `make pgbouncer`, or `apt-get install pgbouncer` as root",
+)
 
 Through = Callable[..., PostgresConnection]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -44,6 +45,11 @@ class Known:
             return None
         return self.names.get(number, seen.column.name)
 
+    @property
+    def left_out_names(self) -> tuple[str, ...]:
+        """The columns that the destination has no place for, by their names at the source."""
+        return tuple(sorted(self.look.by_number[number].column.name for number in self.left_out))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "look": self.look.to_json(),
@@ -78,6 +84,11 @@ class KnownTables:
         self._file = file
         self._lock = threading.Lock()
         self._tables = _load(file)
+        self._changes: Counter[TableId] = Counter()
+
+    def changes(self, table: TableId) -> int:
+        """How often what is stored of the table, for any truck, has changed since the start."""
+        return self._changes[table]
 
     def get(self, truck: str, table: TableId) -> Known | None:
         return self._tables.get((truck, table))
@@ -85,9 +96,10 @@ class KnownTables:
     def put(self, tables: Mapping[tuple[str, TableId], Known]) -> None:
         """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:
-            if all(_says_the_same(self._tables.get(slot), known) for slot, known in tables.items()):
+            if all(says_the_same(self._tables.get(slot), known) for slot, known in tables.items()):
                 return
             self._tables = {**self._tables, **tables}
+            self._changes.update(table for _, table in tables)
             self._save()
 
     def _save(self) -> None:
@@ -101,7 +113,8 @@ class KnownTables:
         self._file.write(json.dumps(content, ensure_ascii=False).encode())
 
 
-def _says_the_same(stored: Known | None, known: Known) -> bool:
+def says_the_same(stored: Known | None, known: Known) -> bool:
+    """Whether both are the same but for the time of the look."""
     return stored is not None and replace(stored, look=replace(stored.look, lsn=known.look.lsn)) == known
 
 

@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trucker.change import Lsn, SchemaChanges, TableId
+from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
@@ -37,15 +37,15 @@ from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, trucks_of, without
 from trucker.engine.plan import Assignment, Outcome, tell_slow
 from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas, stale
+from trucker.engine.schemas import Reading, Schemas
 from trucker.engine.stager import Stager, Staging
-from trucker.engine.table_share import TableShare, assigned, divide, to_copy_again
+from trucker.engine.table_share import TableShare, assigned, divide, follow, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun, letters_of
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.pgoutput import parse_relation
-from trucker.postgres.shape import Look
+from trucker.postgres.shape import Sighting
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 
 if TYPE_CHECKING:
@@ -255,11 +255,12 @@ class SourceQuery:
 
     # -- what the stream does not tell ---------------------------------------------------------------------------
 
-    def examine(self, table: TableId, now: Look | None, lsn: Lsn, runs: Collection[TruckRun]) -> bool:
-        """Hold a look at a table, not older than `lsn`, against what its trucks know; False while one lags.
+    def examine(self, sighting: Sighting, runs: Collection[TruckRun]) -> bool:
+        """Have what a look at a table shows followed by its trucks; False while one lags.
 
         One that copies the table, or catches up apart from the others, lags whatever its position.
         """
+        table, lsn = sighting.table, sighting.lsn
         durable = self.reader.durable()
         with self.turn:
             members, settled = {run.name for run in self._alive()}, True
@@ -268,28 +269,42 @@ class SourceQuery:
                     continue
                 there = run.name in members and table in run.floors
                 caught_up = durable.seen_lsn >= lsn and run.position >= min(lsn, durable.commit_lsn)
-                settled = there and caught_up and self._examine(run, table, now) and settled
+                settled = there and caught_up and self._examine(run, sighting) and settled
             return settled
 
-    def _examine(self, run: TruckRun, table: TableId, now: Look | None) -> bool:
-        destination = self._destinations[run.truck.destination]
+    def _examine(self, run: TruckRun, sighting: Sighting) -> bool:
+        """Whether the truck has settled what was seen: followed it, begun to copy the table again, or failed."""
+        table, destination = sighting.table, self._destinations[run.truck.destination]
+        why = ""
         try:
-            why = self._schemas.examine(run.name, run.truck.tables[table], now)
-            if not why or destination.keeps_changes:
+            reading = self._schemas.examine(run.name, run.truck.tables[table], sighting.look, sighting.sent)
+            if reading is None or destination.keeps_changes:
                 return True
-            if run.truck.tables[table].schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
-                raise stale(run.name, table, why)
-            batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY})
-            failures = destination.commit(batch, ())
+            reading = follow(run, reading, self._schemas, destination, self._recipes)
+            why = reading.again
+            failures: Failures = {}
+            if why:
+                batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY})
+                failures = destination.commit(batch, ())
+            else:
+                self._schemas.follow(reading)
+                self._tell_followed(run, reading)
         except TruckerError as error:
             failures = {run.name: error}
         trouble = failures.get(run.name)
-        if trouble is None:
+        if trouble is None and why:
             self.copy_again(run, {table: why}, None)
-        elif not trouble.transient:
+        elif trouble is not None and not trouble.transient:
             run.phase, run.error = TruckPhase.FAILED, trouble
             log.warning("truck failed", extra={"truck": run.name, "code": trouble.code, "reason": trouble.message})
         return trouble is None or not trouble.transient
+
+    def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
+        table, left = reading.target.source.table, reading.known.left_out_names
+        log.info("shape of table is followed", extra={"truck": run.name, "table": str(table)})
+        if left:
+            log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
+        run.left_out[table] = left
 
     # -- one range, for whoever is at its start -----------------------------------------------------------------
 
@@ -399,10 +414,10 @@ class SourceQuery:
         for share in shares:
             run, reading = share.run, share.reading
             table = reading.target.source.table
-            left = sorted(reading.known.look.by_number[n].column.name for n in reading.known.left_out)
+            left = reading.known.left_out_names
             if share.news and left:
                 log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
-            run.left_out[table] = tuple(left)
+            run.left_out[table] = left
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
         self._schemas.settle(news)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trucker.change import Column, Lsn, TableId, TableSchema
-from trucker.engine.known import Known, KnownTables
+from trucker.engine.known import Known, KnownTables, says_the_same
 from trucker.engine.plan import OwnShapes, Renames, Table
-from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten, shape_of
+from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.pgoutput import Relation, parse_relation
@@ -140,29 +140,37 @@ class Schemas:
                 own = {columns: schema for columns, schema in reading.own.items() if columns == last}
                 self._read[slot] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
-    def examine(self, truck: str, table: Table, now: Look | None) -> str:
-        """Why the table must be copied again, by a look at it when all before has been applied; "" where it need not.
+    def examine(self, truck: str, table: Table, now: Look | None, sent: frozenset[str]) -> Reading | None:
+        """The table as a look shows it, when all that was committed before the look has been applied.
 
+        `sent` are the columns that the stream carries. None where nothing is new to the truck. The destination must
+        follow the reading (`fit`) before it is stored (`follow`).
         Raises `SourceError` where it is not the table any more that was copied.
         """
         with self._lock:
             known = self._known.get(truck, table.source)
             if known is None:
-                return ""
-            before = known.look
-            if now is None or now.oid != before.oid:
+                return None
+            if now is None or now.oid != known.look.oid:
                 _lost(truck, table, now)
-                return ""
-            names = [before.by_number[number].column.name for number in known.taken if number in before.by_number]
-            other = replaced(before, now, names)
-            if other:
-                return f"column {other} is another one than the destination has rows of"
-            anew = rewritten(before, now, [before.numbers[name] for name in names])
-            shapes = [shape_of([seen.column for seen in each.columns]) for each in (before, now)]
-            if anew is None and shapes[0] == shapes[1]:
-                # What was done in between (VACUUM FULL, say) changed no value: it must not count later on.
-                self._known.put({(truck, table.source): replace(known, look=now)})
-            return anew.why if anew else ""
+                return None
+            types = {
+                (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
+                for column in (seen.column for seen in now.columns)
+            }
+            reading = _Judge(truck, table, known, Described(now, types), lambda: None).seen(sent)
+            same = says_the_same(replace(known, left_out=frozenset(), names={}), reading.known)
+            return None if same and not reading.again else reading
+
+    def follow(self, reading: Reading) -> None:
+        """The destination's table has the shape of an examined reading now.
+
+        What the stream said last is judged again when it says it again: it may mean less than what was seen since.
+        """
+        slot = reading.target.truck, reading.target.source.table
+        with self._lock:
+            self._known.put({slot: reading.known})
+            self._read.pop(slot, None)
 
     def forget(self, truck: str) -> None:
         """Ask the catalogue again, though the stream says nothing new."""
@@ -263,6 +271,19 @@ class _Judge:
         reading = self._reading(relations[-1], numbers[-1], shapes, "")
         again = self._why_again(reading, numbers)
         return replace(reading, again=again, own=self._own(relations, numbers) if own else {})
+
+    def seen(self, sent: frozenset[str]) -> Reading:
+        """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
+        assert self._now is not None
+        seen = [each for each in self._now.columns if each.number in self._before.taken or each.column.name in sent]
+        columns, numbers = tuple(each.column for each in seen), tuple(each.number for each in seen)
+        relation = Relation(self._now.oid, self._table.source, "", columns, ())
+        reading = self._reading(relation, numbers, ((columns, numbers),), "")
+        try:
+            self._check_names(columns, numbers)
+        except Doubt as doubt:
+            return replace(reading, shapes=(), again=str(doubt))
+        return replace(reading, again=self._why_again(reading, [numbers]))
 
     def _own(self, relations: Sequence[Relation], numbers: Sequence[Numbers]) -> OwnShapes:
         """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""

@@ -1,8 +1,9 @@
-"""Changes of tables that the stream never tells: noticed by looking at the catalogue now and then.
+"""Changes of tables that the stream does not tell, or not yet: noticed by looking at the catalogue now and then.
 
+The stream describes a new shape with the first row in it, so a table without further changes keeps its old shape there.
 A rewrite under the same type (`TYPE integer USING …`), a column dropped and added again under its name, a table dropped
-or made again leave no trace in the stream. A look counts for a truck when all that was committed before it has been
-applied, so that whatever the stream does tell has been followed already.
+or made again leave no trace in the stream at all. A look counts for a truck when all that was committed before it has
+been applied, and nothing else has changed what is known of the table since: what the stream tells comes first.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 
 from trucker.change import Lsn, TableId
+from trucker.engine.known import KnownTables
 from trucker.engine.query import SourceQuery
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection
-from trucker.postgres.shape import Look, digests, look, position
+from trucker.postgres.shape import Sighting, digests, sightings
 
 log = logging.getLogger("trucker.shapes")
 
@@ -27,15 +29,19 @@ Connect = Callable[[], Connection]
 
 
 class ShapeWatch:
-    """Watches the tables of one source."""
+    """Watches the tables of one source, as `publication` sends them."""
 
-    def __init__(self, connect: Connect, runs: Collection[TruckRun], query: SourceQuery) -> None:
+    def __init__(
+        self, connect: Connect, publication: str, runs: Collection[TruckRun], query: SourceQuery, known: KnownTables
+    ) -> None:
         self._connect = connect
+        self._publication = publication
         self._runs = runs
         self._tables = frozenset(table for run in runs for table in run.truck.tables)
         self._query = query
-        self._seen: dict[TableId, tuple[int, str] | None] = {}
-        self._waiting: dict[TableId, tuple[Look | None, Lsn]] = {}
+        self._known = known
+        self._digests: dict[TableId, tuple[int, str] | None] = {}
+        self._waiting: dict[TableId, tuple[Sighting, int]] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look until told to stop. What keeps it from looking keeps capture from the source, too, which says so."""
@@ -47,19 +53,24 @@ class ShapeWatch:
                 log.debug("the catalogue could not be read", extra={"reason": error.message})
 
     def look(self) -> Lsn:
-        """Look at what has changed since the last time; up to where trucks must be for that to count."""
+        """Look at the tables that have changed since the last time; where trucks must be for that to count."""
         with closing(self._connect()) as database:
             found = digests(database, self._tables)
-            for table in self._tables:
-                if table not in self._seen or self._seen[table] != found.get(table):
-                    self._waiting[table] = (look(database, table), position(database))
-                    self._seen[table] = found.get(table)
-        return max((lsn for _, lsn in self._waiting.values()), default=Lsn(0))
+            missing = (None, "never looked at")
+            changed = [t for t in self._tables if self._digests.get(t, missing) != found.get(t)]
+            if changed:
+                # Counted before the look: what changes meanwhile makes it void.
+                counts = {table: self._known.changes(table) for table in changed}
+                for seen in sightings(database, self._publication, changed):
+                    self._waiting[seen.table] = seen, counts[seen.table]
+                    self._digests[seen.table] = found.get(seen.table)
+        return max((seen.lsn for seen, _ in self._waiting.values()), default=Lsn(0))
 
-    def judge(self) -> None:
-        """Judge what all trucks have caught up with; the rest waits."""
-        self._waiting = {
-            table: (seen, lsn)
-            for table, (seen, lsn) in self._waiting.items()
-            if not self._query.examine(table, seen, lsn, self._runs)
-        }
+    def judge(self) -> bool:
+        """Judge what all trucks have caught up with; whether nothing is left to be judged, or looked at again."""
+        for table, (seen, count) in list(self._waiting.items()):
+            if self._known.changes(table) != count:
+                del self._waiting[table], self._digests[table]
+            elif self._query.examine(seen, self._runs):
+                del self._waiting[table]
+        return self._digests.keys() == self._tables and not self._waiting

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trucker.source")
 
 ONCE_TRIES = 6
+ONCE_LOOKS = 3
 STOP_SECONDS = 60.0
 SLOT_LOOK_SECONDS = 0.1
 
@@ -286,7 +287,8 @@ class SourceRun:
 
     def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
         runs = list(self.runs.values())
-        return ShapeWatch(lambda: connect(self.resolved.reads, application="trucker catalog"), runs, query)
+        reads, publication = self.resolved.reads, self.resolved.publication
+        return ShapeWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
@@ -297,16 +299,24 @@ class SourceRun:
             others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
             if not others:
                 watch = self._shape_watch(self._query)
-                self._capture.wait_seen(watch.look(), self._stop)
-                # A query takes seconds to start: not for nothing.
-                if self._query.reader.durable().commit_lsn > self._query.main:
-                    self._query.start(self._checkpoint, once=True)
-                while self._query.active and not self._stop.wait(SLOT_LOOK_SECONDS):
-                    pass
-                if not self._stop.is_set():
-                    watch.judge()
+                for _ in range(ONCE_LOOKS):
+                    if self._look_once(watch, self._query, self._capture):
+                        return
                 return
             others[0].join(0.1)
+
+    def _look_once(self, watch: ShapeWatch, query: SourceQuery, capture: CaptureSupervisor) -> bool:
+        """Look, take what is there by now, and judge what was seen; whether nothing is left of it.
+
+        A shape that the stream has told meanwhile has to be looked at once more.
+        """
+        capture.wait_seen(watch.look(), self._stop)
+        # A query takes seconds to start: not for nothing.
+        if query.reader.durable().commit_lsn > query.main:
+            query.start(self._checkpoint, once=True)
+        while query.active and not self._stop.wait(SLOT_LOOK_SECONDS):
+            pass
+        return self._stop.is_set() or watch.judge()
 
     def _divide(self, states: Mapping[str, TruckState]) -> tuple[list[Need], list[Lane]]:
         """What must be copied, and who goes on from where. The destinations decide."""

@@ -131,11 +131,8 @@ def _share(
         after = _after(run, table, lane)
         assignment = Assignment(destination.name, target, after, reading.renames, recipe=recipe)
         return TableShare(run, messages[-1], reading, news, assignment)
-    if news and not reading.doubtful and run.truck.config is None:
-        reading = replace(reading, target=replace(reading.target, stale=bool(reading.again)))
-        reading = fit(reading, destination.prepare)
-        if not reading.again and not kept:
-            reading = replace(reading, again=_found_place(reading, schemas))
+    if news and run.truck.config is None:
+        reading = _fitted(reading, schemas, destination)
     if kept:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), own=reading.own)
         return TableShare(run, messages[-1], reading, news, assignment)
@@ -145,6 +142,32 @@ def _share(
     if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
         raise stale(run.name, table, reading.again)
     return TableShare(run, messages[-1], reading, news)
+
+
+def _fitted(reading: Reading, schemas: Schemas, destination: Destination) -> Reading:
+    """The destination prepared for a new shape; the reading as far as it has a place there."""
+    if reading.doubtful:
+        return reading
+    reading = replace(reading, target=replace(reading.target, stale=bool(reading.again)))
+    reading = fit(reading, destination.prepare)
+    if not reading.again and not destination.keeps_changes:
+        reading = replace(reading, again=_found_place(reading, schemas))
+    return reading
+
+
+def follow(run: TruckRun, reading: Reading, schemas: Schemas, destination: Destination, recipes: Recipes) -> Reading:
+    """Prepare the destination for a shape that was seen in the catalogue; the reading as `_share` would have it.
+
+    Raises what stops the truck, by its policy or because it may not copy the table again.
+    """
+    made = None if reading.again else recipes.of(run.truck, reading.target)
+    if made is not None:
+        destination.prepare(made[0])
+    elif run.truck.config is None:
+        reading = _fitted(reading, schemas, destination)
+    if reading.again and (reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable):
+        raise stale(run.name, reading.target.source.table, reading.again)
+    return reading
 
 
 def _found_place(reading: Reading, schemas: Schemas) -> str:

@@ -35,26 +35,46 @@ _TABLE = """
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')"""
 
-# The text of attmissingval, an array of one, is read back as text[] to take the element as its type wrote it.
-_COLUMNS = """
+_TREE = """
+    with recursive tree as (
+        select %s::oid as oid
+        union all
+        select i.inhrelid from tree t join pg_inherits i on i.inhparent = t.oid
+          join pg_class c on c.oid = i.inhrelid and c.relispartition)"""
+
+# The text of attmissingval, an array of one, is read back as text[] to take the element as its type wrote it. Only
+# tables that hold rows have it: of a partitioned table the partitions.
+_COLUMNS = f"""{_TREE},
+    missing as (
+        select m.attname, min((m.attmissingval::text::text[])[1]) as value,
+               count(distinct (m.attmissingval::text::text[])[1]) <= 1 as same
+          from tree t join pg_attribute m on m.attrelid = t.oid
+         where m.atthasmissing and m.attnum > 0 and not m.attisdropped
+         group by m.attname)
     select a.attnum::int, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnotnull and not exists (
              select from pg_constraint k
               where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey = array[a.attnum]),
-           case when a.atthasmissing then (a.attmissingval::text::text[])[1] end, a.atthasmissing, a.xmin::text::bigint,
+           case when m.same then m.value end, coalesce(m.same, false), a.xmin::text::bigint,
            array(select e.enumlabel::text from pg_type t
                    join pg_enum e on e.enumtypid = case when t.typtype = 'e' then t.oid else t.typelem end
                   where t.oid = a.atttypid order by e.enumsortorder)
-      from pg_attribute a
+      from pg_attribute a left join missing m on m.attname = a.attname
      where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
      order by a.attnum"""
 
-_FILES = """
-    with recursive leaves as (
-        select %s::oid as oid
-        union all
-        select i.inhrelid from leaves l join pg_inherits i on i.inhparent = l.oid
-          join pg_class c on c.oid = i.inhrelid and c.relispartition)
-    select c.oid::bigint, c.relfilenode::bigint from leaves l join pg_class c on c.oid = l.oid where c.relkind <> 'p'"""
+_FILES = f"""{_TREE}
+    select c.oid::bigint, c.relfilenode::bigint from tree t join pg_class c on c.oid = t.oid where c.relkind <> 'p'"""
+
+# Generated columns are in pg_publication_tables where they are sent; attnames came with 15.
+_SENT = """
+    select t.schemaname, t.tablename, array_agg(a.attname::text)
+      from pg_publication_tables t
+      join pg_namespace n on n.nspname = t.schemaname
+      join pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+      join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+     where t.pubname = %s and coalesce(to_jsonb(t) -> 'attnames' ? a.attname::text, a.attgenerated = '')
+       and (t.schemaname, t.tablename) in (select * from unnest(%s::name[], %s::name[]))
+     group by 1, 2"""
 
 # One row for each table, in one round trip: whether to look closer.
 _DIGESTS = """
@@ -139,7 +159,7 @@ def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look
     if row is None:
         return None
     oid, width, key = row
-    rows = connection.execute(_COLUMNS, [oid]).fetchall()
+    rows = connection.execute(_COLUMNS.encode(), [oid, oid]).fetchall()
     types = source_types(connection, ((found[2], found[3]) for found in rows))
     columns = tuple(
         SeenColumn(
@@ -151,8 +171,37 @@ def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look
         for number, name, type_oid, typmod, not_null, missing, filled, altered, labels in rows
         for kind in [types.get((type_oid, typmod), SourceType())]
     )
-    files: dict[int, int] = dict(connection.execute(_FILES, [oid]).fetchall())
+    files: dict[int, int] = dict(connection.execute(_FILES.encode(), [oid]).fetchall())
     return Look(table, oid, lsn or position(connection), tuple(key), width, columns, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A table in the catalogue at one moment; None where there is none of the name.
+
+    `sent` are the columns whose values the publication sends. All that was seen was committed before `lsn`.
+    """
+
+    table: TableId
+    look: Look | None
+    sent: frozenset[str]
+    lsn: Lsn
+
+
+@translated("reading the catalogue")
+def sightings(connection: Connection, publication: str, tables: Iterable[TableId]) -> list[Sighting]:
+    """These tables as they are now, each at one moment. `connection` must be in autocommit mode."""
+    wanted = sorted(tables)
+    connection.execute("begin isolation level repeatable read read only")
+    try:
+        looks = {table: look(connection, table) for table in wanted}
+    finally:
+        connection.execute("rollback")
+    names = [[table.schema for table in wanted], [table.name for table in wanted]]
+    rows = connection.execute(_SENT, [publication, *names])
+    sent = {TableId(schema, name): frozenset(columns) for schema, name, columns in rows}
+    lsn = position(connection)
+    return [Sighting(table, seen, sent.get(table, frozenset()), lsn) for table, seen in looks.items()]
 
 
 @translated("reading the catalogue")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,45 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While it is not set no batch is planned, so that changes wait in the log."""
+    opened = threading.Event()
+    opened.set()
+    real = stager.Stager.plan
+
+    def plan(self: stager.Stager, *arguments: Any) -> stager.Staging:
+        assert opened.wait(240)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(stager.Stager, "plan", plan)
+    yield opened
+    opened.set()
+
+
+@contextmanager
+def waiting_in_the_log(gate: threading.Event, database: Database) -> Iterator[None]:
+    """All that is committed in the block is in the change log, before any of it is taken."""
+    gate.clear()
+    try:
+        yield
+        (now,) = database.query("select pg_current_wal_flush_lsn()::text")[0]
+        durable = f"select confirmed_flush_lsn >= '{now}' from pg_replication_slots where database = '{database.name}'"
+        wait_until(lambda: all(row[0] for row in database.query(durable)), 120)
+    finally:
+        gate.set()
+
+
 def test_what_is_folded_over_pieces_is_what_every_change_gives(
-    project: ProjectFolder, database: Database, destination: Database, tmp_path: Path, spark: Any, joins: list[int]
+    project: ProjectFolder,
+    database: Database,
+    destination: Database,
+    tmp_path: Path,
+    spark: Any,
+    joins: list[int],
+    gate: threading.Event,
 ) -> None:
+    """The changes wait in the log, enough for several batches: what the first ones fold has the next ones joined."""
     database.execute(
         "create table counter (id int primary key, n int, last text)",
         "insert into counter select i, 0 from generate_series(1, 20) i",
@@ -89,16 +127,17 @@ def test_what_is_folded_over_pieces_is_what_every_change_gives(
         "alter table bag replica identity full",
     )
     lake = tmp_path / "lake.duckdb"
-    project.config["batch"] = {"part_bytes": 65_536, "small_bytes": 0}
+    project.config["batch"] = {"part_bytes": 65_536, "max_bytes": 1_000_000, "small_bytes": 0}
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     for name in ("replica", "lake"):
         project.truck(name, ["public.*"], {"connection": name})
     with InThread(project, spark) as run:
         run.wait_streaming()
-        for seed in (0.1, 0.7):
-            database.execute(CHANGES.format(seed=seed, turns=6_000))
-        wait_until(lambda: same(database, destination, *TABLES), 60)
+        with waiting_in_the_log(gate, database):
+            for seed in (0.1, 0.7):
+                database.execute(CHANGES.format(seed=seed, turns=6_000))
+        wait_until(lambda: same(database, destination, *TABLES), 120)
     InThread(project, spark, once=True).join()
     assert differences(database, destination, TABLES) == ""
     assert duckdb_differences(database, lake, TABLES) == ""
-    assert max(joins, default=0) > 2, "the load was too light for it"
+    assert max(joins, default=0) > 2

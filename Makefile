@@ -20,7 +20,7 @@ demo: $(READY) ## a shop under load, replicated twice, killed once, compared at 
 
 test: $(READY) $(POOLER) ## every test but the soak
 	$(PY) -m trucker.engine.warm
-	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, import arrows, sizes, clocks, generated documentation
 	$(PY) -m ruff check .

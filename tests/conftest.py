@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
+    "fixtures.balance",
     "fixtures.clock",
     "fixtures.pg",
     "fixtures.project",

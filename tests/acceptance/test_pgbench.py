@@ -31,9 +31,9 @@ def database(busy: Server) -> Iterator[Database]:
 
 
 @pytest.fixture
-def loaded(database: Database, project: ProjectFolder, destination: Database) -> ProjectFolder:
-    """Scale 10, the history with FULL identity, and a truck for all four tables."""
-    _pgbench(database, "-i", "-s", "10", "-q").wait(120)
+def loaded(database: Database, project: ProjectFolder, destination: Database, seconds: int) -> ProjectFolder:
+    """The history with FULL identity, and a truck for all four tables."""
+    _pgbench(database, "-i", "-s", "2" if seconds < 60 else "10", "-q").wait(120)
     database.execute("alter table pgbench_history replica identity full")
     project.connect(postgres("replica", destination))
     return project.truck("bench", ["public.pgbench_*"], {"connection": "replica"})

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from fixtures.project import TruckerProcess
 from fixtures.strikes import Strikes
 from fixtures.tally import Tally
 from fixtures.waiting import wait_until
-from trucker.failpoint import POINTS
+from trucker.failpoint import POINTS, VARIABLE
 from trucker.testing.object_storage import ObjectStorage
 
 # Of a first copy that is large, which this load is not: `test_copy_kills` has them.
@@ -39,6 +40,18 @@ PLACES = {"sink.": 3, "capture.publish.": 2, "log.prune.": 2}
 
 # With every fact that the lines have.
 LOG = ("--log-format", "json")
+
+
+# A start dies at these before it needs Spark: one of them shows that Spark goes too, the others do without.
+BEFORE_SPARK = "setup."
+WITHOUT_SPARK = "import sys; from trucker.project import Project; Project.load(sys.argv[1]).run(spark=object())"
+
+
+def _die_before_spark(campaign: Campaign, point: str, failpoints: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_SPARK, str(campaign.project.folder)]
+    environment = {**os.environ, VARIABLE: failpoints}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == -9, f"{point}: ended with {ended.returncode}\n{ended.stdout}{ended.stderr}"
 
 
 def _die(trucker: TruckerProcess, point: str) -> None:
@@ -63,8 +76,11 @@ def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]
     dice = random.Random(campaign.seed)
     strikes = Strikes(tmp_path / "strikes", dice)
     survived, fatal = dice.sample(survived, len(survived)), dice.sample(fatal, len(fatal))
-    for point in first:
-        _die(campaign.start(failpoints=strikes.arm([point], 1)), point)
+    for number, point in enumerate(first):
+        if number and point.startswith(BEFORE_SPARK):
+            _die_before_spark(campaign, point, strikes.arm([point], 1))
+        else:
+            _die(campaign.start(failpoints=strikes.arm([point], 1)), point)
     for point, others in zip(fatal, _dealt(survived, len(fatal)), strict=True):
         faults = f"{strikes.arm([point], 3)}; {strikes.arm(others, 4)}"
         _die(campaign.start(failpoints=faults), point)

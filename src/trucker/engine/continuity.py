@@ -41,17 +41,20 @@ class History:
     flushed: Callable[[], Lsn]
 
 
-def copied_tables(truck: Truck, state: TruckState | None, again: AbstractSet[TableId]) -> dict[TableId, TableState]:
-    """The truck's tables that need not be copied; those in `again` must be, whatever their destination says."""
+def copied_tables(
+    truck: Truck, state: TruckState | None, again: AbstractSet[tuple[str, TableId]]
+) -> dict[TableId, TableState]:
+    """The truck's tables that need not be copied; those in `again`, trucks with tables, must be, whatever their
+    destination says."""
     return {
         name: table
         for name, table in (state.tables.items() if state else ())
-        if name in truck.tables and table.phase is not Phase.COPYING and name not in again
+        if name in truck.tables and table.phase is not Phase.COPYING and (truck.name, name) not in again
     }
 
 
 def needed_from(
-    trucks: Iterable[Truck], states: Mapping[str, TruckState], again: AbstractSet[TableId] = frozenset()
+    trucks: Iterable[Truck], states: Mapping[str, TruckState], again: AbstractSet[tuple[str, TableId]] = frozenset()
 ) -> dict[str, Lsn]:
     """From where on each truck needs the log; one of which nothing has been copied yet needs none of it."""
     needed = {}

@@ -275,29 +275,51 @@ class SourceQuery:
     def _examine(self, run: TruckRun, sighting: Sighting) -> bool:
         """Whether the truck has settled what was seen: followed it, begun to copy the table again, or failed."""
         table, destination = sighting.table, self._destinations[run.truck.destination]
-        why = ""
         try:
             reading = self._schemas.examine(run.name, run.truck.tables[table], sighting.look, sighting.sent)
             if reading is None or destination.keeps_changes:
                 return True
             reading = follow(run, reading, self._schemas, destination, self._recipes)
             why = reading.again
-            failures: Failures = {}
-            if why:
-                batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY})
-                failures = destination.commit(batch, ())
-            else:
+            if not why:
                 self._schemas.follow(reading)
                 self._tell_followed(run, reading)
+                return True
         except TruckerError as error:
-            failures = {run.name: error}
-        trouble = failures.get(run.name)
-        if trouble is None and why:
-            self.copy_again(run, {table: why}, None)
-        elif trouble is not None and not trouble.transient:
+            self._fail(run, error)
+            return not error.transient
+        trouble = self._begin_copy(run, {table: why})
+        return trouble is None or not trouble.transient
+
+    def copy_incomplete(self, run: TruckRun, tables: Mapping[TableId, str]) -> bool:
+        """Copy tables again some of whose changes are not in the stream; whether the destination has been told.
+
+        False while the truck, or one of the tables, does not follow the main lane, or has failed: call it again later.
+        """
+        with self.turn:
+            if run.name not in {each.name for each in self._alive()} or not tables.keys() <= run.floors.keys():
+                return False
+            return self._begin_copy(run, tables) is None
+
+    def fail(self, run: TruckRun, error: TruckerError) -> None:
+        """Stop a truck for a reason that was found outside of its batches."""
+        with self.turn:
+            self._fail(run, error)
+
+    def _begin_copy(self, run: TruckRun, tables: Mapping[TableId, str]) -> TruckerError | None:
+        """Tell the destination that tables are copied again, and do so; what was in the way. Call with `turn` held."""
+        batch = Batch(run.position, run.position, tables={(run.name, table): BEFORE_COPY for table in tables})
+        trouble = self._destinations[run.truck.destination].commit(batch, ()).get(run.name)
+        if trouble is None:
+            self.copy_again(run, tables, None)
+        else:
+            self._fail(run, trouble)
+        return trouble
+
+    def _fail(self, run: TruckRun, trouble: TruckerError) -> None:
+        if not trouble.transient:
             run.phase, run.error = TruckPhase.FAILED, trouble
             log.warning("truck failed", extra={"truck": run.name, "code": trouble.code, "reason": trouble.message})
-        return trouble is None or not trouble.transient
 
     def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
         table, left = reading.target.source.table, reading.known.left_out_names

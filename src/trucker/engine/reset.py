@@ -11,6 +11,7 @@ from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
+from trucker.engine.publication_record import PublicationRecord, record_file
 from trucker.engine.resolve import source_names
 from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
@@ -89,7 +90,9 @@ def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers:
             if connection.publication is None:
                 drop_publication(database, publication)
     for number in names:
-        delete_log(place_of(config, part_name(connection.name, number)))
+        name = part_name(connection.name, number)
+        PublicationRecord(record_file(config, name)).clear()
+        delete_log(place_of(config, name))
 
 
 def _sources(config: ProjectConfig) -> list[PostgresConnection]:

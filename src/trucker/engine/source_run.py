@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -32,6 +31,9 @@ from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import Stopped, new_slot
+from trucker.engine.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.publication_start import PublicationStart
+from trucker.engine.publication_watch import PublicationWatch
 from trucker.engine.query import SourceQuery
 from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
@@ -47,10 +49,9 @@ from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import Connection, source_types
 from trucker.postgres.connect import connect
-from trucker.postgres.publication import ensure_publication
 from trucker.postgres.shape import look
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, in_use
-from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.sinks.base import Phase, TableState, TruckState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,13 +96,14 @@ class SourceRun:
         self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
-        # Tables that were not published until this start: their changes since they were copied are not in the log.
-        self._unpublished: frozenset[TableId] = frozenset()
+        # Trucks' tables that were not published as needed until this start: not all their changes are in the log.
+        self._incomplete: frozenset[Slot] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier] = []
         self._spark: SparkSession | None = None
         self.known = KnownTables(shapes_file(config, self.name))
+        self.record = PublicationRecord(record_file(config, self.name))
         self._schemas = Schemas(self._describe, self.known)
         self._recipes = Recipes(
             resolved.reads,
@@ -137,10 +139,8 @@ class SourceRun:
                 slot = None
             there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
             begin = refuse_gap(there, self._needed(states))
-            self._forget_unpublished(database, states)
-            reach("setup.publication.before")
-            ensure_publication(database, resolved.publication, resolved.published, managed=resolved.manages_publication)
-            reach("setup.publication.after")
+            start = PublicationStart(resolved, list(self.runs.values()), self.destinations, self.record)
+            self._incomplete = start.publish(database, states)
             if slot is None:
                 reach("setup.slot.before")
                 failover = Capabilities.of(database).failover_slots
@@ -203,35 +203,14 @@ class SourceRun:
                     raise Stopped
             return slot
 
-    def _forget_unpublished(self, database: Connection, states: Mapping[str, TruckState]) -> None:
-        """Have tables copied again whose changes were not captured as they are wanted now.
-
-        They fell out of the publication (dropped and made again, say), or the truck's columns or condition are other
-        ones. Their destination is told before the publication changes: a crash in between must not hide it.
-        """
-        resolved = self.resolved
-        self._unpublished = ensure_publication(
-            database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=True
-        )
-        stale: dict[str, dict[tuple[str, TableId], TableState]] = defaultdict(dict)
-        for name, run in self.runs.items():
-            destination = run.truck.destination
-            for table in self._unpublished & (states[name].tables.keys() if name in states else frozenset()):
-                stale[destination][name, table] = TableState(Phase.COPYING, Lsn(0))
-        for destination, tables in stale.items():
-            log.warning("tables are copied again: they were not published as they are wanted now")
-            failures = self.destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
-            for error in failures.values():
-                raise error
-
     def _needed(self, states: Mapping[str, TruckState]) -> Mapping[str, Lsn]:
         """From where on each truck needs the log."""
         trucks = [run.truck for run in self.runs.values()]
-        return needed_from(trucks, states, self._unpublished)
+        return needed_from(trucks, states, self._incomplete)
 
     def _copied(self, run: TruckRun, states: Mapping[str, TruckState]) -> Mapping[TableId, TableState]:
         """The truck's tables that need not be copied (again)."""
-        return copied_tables(run.truck, states.get(run.name), self._unpublished)
+        return copied_tables(run.truck, states.get(run.name), self._incomplete)
 
     # -- with Spark ---------------------------------------------------------------------------------------------
 
@@ -284,6 +263,13 @@ class SourceRun:
         """In a thread that nobody waits for: it holds nothing."""
         watch = self._shape_watch(query)
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
+        published = self._publication_watch(query)
+        threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
+
+    def _publication_watch(self, query: SourceQuery) -> PublicationWatch:
+        runs = list(self.runs.values())
+        to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
+        return PublicationWatch(to_primary, self.resolved, runs, query, self.record)
 
     def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
         runs = list(self.runs.values())
@@ -301,7 +287,9 @@ class SourceRun:
                 watch = self._shape_watch(self._query)
                 for _ in range(ONCE_LOOKS):
                     if self._look_once(watch, self._query, self._capture):
-                        return
+                        break
+                if not self._stop.is_set():
+                    self._publication_watch(self._query).look()
                 return
             others[0].join(0.1)
 
@@ -326,6 +314,9 @@ class SourceRun:
         for run in self.runs.values():
             destination = run.truck.destination
             copied = self._copied(run, states)
+            if run.phase is TruckPhase.FAILED:  # its share of the log is kept all the same
+                run.position = run.stored = states[run.name].lsn
+                continue
             if copied:
                 lsn = run.position = run.stored = states[run.name].lsn
                 run.floors = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}

@@ -146,7 +146,7 @@ def _publish(
     try:
         with connection.transaction(force_rollback=dry):
             before = _held(connection, row)
-            for statement in _statements(name, row is None, tables):
+            for statement in _statements(name, row, tables):
                 connection.execute(statement.encode())
             _verify_filters(connection, name, tables, sources)
             after = _held(connection, _find(connection, name))
@@ -187,14 +187,18 @@ def unmanageable(
     return _obstacles(connection, name, row, list(sources.values()))
 
 
-def _statements(name: str, new: bool, tables: Sequence[PublishedTable]) -> list[str]:
-    """ONLY keeps the children of an inheritance parent out; partitions come with their root all the same."""
+def _statements(name: str, row: Mapping[str, Any] | None, tables: Sequence[PublishedTable]) -> list[str]:
+    """ONLY keeps the children of an inheritance parent out; partitions come with their root all the same.
+
+    Options are set only where they are wrong: it writes the publication's row anew, which counts as an alteration
+    (`postgres.membership`).
+    """
     quoted = quote_identifier(name)
     listed = ", ".join(_table_clause(wanted) for wanted in tables)
-    if new:
+    if row is None:
         members = f" for table {listed}" if tables else ""
         return [f"create publication {quoted}{members} with ({_OPTIONS})"]
-    change = [f"alter publication {quoted} set ({_OPTIONS})"]
+    change = [f"alter publication {quoted} set ({_OPTIONS})"] if _unpublished(row) or not row["pubviaroot"] else []
     # A list cannot be set to nothing; a publication without tables is dropped and made again.
     if not tables:
         return [f"drop publication {quoted}", f"create publication {quoted} with ({_OPTIONS})"]

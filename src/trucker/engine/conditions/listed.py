@@ -26,6 +26,7 @@ CONDITIONS: Final = (
     Condition("the state folder can be written", state.writable),
     Condition("other accounts cannot read the state folder", state.private),
     *DESCRIBED,
+    Condition("the publication is as the last run left it", source.unaltered),
     Condition("the destination's stored states can be read", destination.states),
     Condition("slot, change log and stored positions continue each other", history.continuous),
     Condition("the change log is whole", history.whole),

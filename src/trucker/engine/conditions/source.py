@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from trucker.config.models import PostgresConnection
 from trucker.engine.conditions.condition import failure
 from trucker.engine.conditions.situation import Situation
+from trucker.engine.publication_record import PublicationRecord, record_file
+from trucker.engine.publication_start import altered_findings
 from trucker.engine.resolve import ResolvedSource, resolve_source
 from trucker.engine.rules import compile_rules
 from trucker.engine.streams import split, spread_findings
@@ -39,6 +41,13 @@ def _source(situation: Situation, connection: PostgresConnection) -> Iterator[Fi
     yield from check_source(connection, needed, instance=str(situation.instance or ""))
     yield from spread_findings(resolved, streams)
     yield from _sql(situation, resolved)
+
+
+def unaltered(situation: Situation) -> Iterator[Finding]:
+    """The publication is as the last run left it; where it is not, the run copies tables again."""
+    for stream in situation.streams:
+        record = PublicationRecord(record_file(situation.config, stream.name))
+        yield from altered_findings(stream, record, situation.database(stream.connection))
 
 
 def _sql(situation: Situation, resolved: ResolvedSource) -> Iterator[Finding]:

@@ -1,0 +1,168 @@
+"""The publication at the start of a source: made as the trucks need it, and compared with how it was.
+
+The order makes it safe to be killed anywhere. First the destinations are told which tables must be copied again; then
+the publication is altered; then the record says how it is now; copies are taken after that (I6). A start that was cut
+short finds the same differences again, and among them only tables that have not been copied yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from trucker.change import Lsn, SchemaChanges, TableId
+from trucker.engine.destination import Destination
+from trucker.engine.plan import Truck
+from trucker.engine.publication_record import PublicationRecord, Slot
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.schemas import stale
+from trucker.engine.truck_run import TruckRun
+from trucker.failpoint import reach
+from trucker.finding import Finding, Level
+from trucker.observe.status import TruckPhase
+from trucker.postgres.catalog import Connection
+from trucker.postgres.membership import Membership, memberships
+from trucker.postgres.publication import ensure_publication
+from trucker.sinks.base import Batch, Phase, TableState, TruckState
+
+log = logging.getLogger("trucker.publication")
+
+CODE = "TRK241"
+CONFIGURED = "the truck's columns or condition are other ones than before, or the table was not published"
+
+
+class PublicationStart:
+    """Makes the publication of one source and finds the tables whose changes may be missing from the stream."""
+
+    def __init__(
+        self,
+        resolved: ResolvedSource,
+        runs: Collection[TruckRun],
+        destinations: Mapping[str, Destination],
+        record: PublicationRecord,
+    ) -> None:
+        self._resolved = resolved
+        self._runs = runs
+        self._destinations = destinations
+        self._record = record
+
+    def publish(self, database: Connection, states: Mapping[str, TruckState]) -> frozenset[Slot]:
+        """Make the publication, or check the one that was made beforehand; the tables that must be copied again.
+
+        A truck that may not copy a table again fails. Raises where the publication cannot be used, before anything is
+        changed.
+        """
+        found = self._memberships(database)
+        changed = self._ensure(database, dry=True)
+        copied = set(_copied(self._runs, states))
+        first = {slot: found[slot[1]] for slot in copied if self._record.get(*slot) is None}
+        self._record.put(first)
+        again = self._missed(copied, found) | {slot: CONFIGURED for slot in copied if slot[1] in changed}
+        self._fail_those_that_stop(self._missed(copied, found))
+        failed = {run.name for run in self._runs if run.phase is TruckPhase.FAILED}
+        again = {slot: why for slot, why in again.items() if slot[0] not in failed}
+        self._tell_destinations(again)
+        reach("setup.publication.before")
+        self._ensure(database, dry=False)
+        reach("setup.publication.after")
+        now = self._memberships(database)
+        self._record.put(
+            {
+                (run.name, table): now[table]
+                for run in self._runs
+                for table in run.truck.tables
+                if self._is_whole((run.name, table), now[table], copied, again)
+            }
+        )
+        return frozenset(again)
+
+    def _memberships(self, database: Connection) -> dict[TableId, Membership]:
+        return memberships(database, self._resolved.publication, self._resolved.tables)
+
+    def _ensure(self, database: Connection, *, dry: bool) -> frozenset[TableId]:
+        resolved = self._resolved
+        return ensure_publication(
+            database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=dry
+        )
+
+    def _missed(self, copied: Iterable[Slot], found: Mapping[TableId, Membership]) -> dict[Slot, str]:
+        return {slot: why for slot in copied if (why := missed(self._record, slot, found))}
+
+    def _is_whole(self, slot: Slot, now: Membership, copied: Collection[Slot], again: Collection[Slot]) -> bool:
+        """Whether the record may say `now`: nothing is missing, or the table is going to be copied."""
+        before = self._record.get(*slot)
+        return slot not in copied or slot in again or (before is not None and not before.missed(now))
+
+    def _fail_those_that_stop(self, why: Mapping[Slot, str]) -> None:
+        for run in self._runs:
+            for table in sorted(table for truck, table in why if truck == run.name):
+                if not may_copy_again(run.truck, table):
+                    run.phase, run.error = TruckPhase.FAILED, stale(run.name, table, why[run.name, table])
+                    extra = {"truck": run.name, "table": str(table), "code": run.error.code}
+                    log.warning("truck failed", extra={**extra, "reason": run.error.message})
+
+    def _tell_destinations(self, again: Mapping[Slot, str]) -> None:
+        """Before the publication changes: a crash in between must not hide what is missing."""
+        by_name = {run.name: run for run in self._runs}
+        tables: dict[str, dict[Slot, TableState]] = defaultdict(dict)
+        for slot, why in sorted(again.items()):
+            tables[by_name[slot[0]].truck.destination][slot] = TableState(Phase.COPYING, Lsn(0))
+            log.warning("table is copied again", extra={"truck": slot[0], "table": str(slot[1]), "reason": why})
+        for destination, states in tables.items():
+            failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=states), ())
+            for error in failures.values():
+                raise error
+
+
+def missed(record: PublicationRecord, slot: Slot, found: Mapping[TableId, Membership]) -> str:
+    """Why changes of a truck's table may be missing from the stream, by the record; "" where none are."""
+    before, now = record.get(*slot), found.get(slot[1])
+    return before.missed(now) if before is not None and now is not None else ""
+
+
+def may_copy_again(truck: Truck, table: TableId) -> bool:
+    """Whether a truck's table is copied again without being asked for."""
+    return truck.repeatable and truck.tables[table].schema_changes is not SchemaChanges.STOP
+
+
+def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Iterator[Slot]:
+    """The tables that destinations have rows of, as far as they are complete."""
+    for run in runs:
+        state = states.get(run.name)
+        for table, found in state.tables.items() if state else ():
+            if table in run.truck.tables and found.phase is not Phase.COPYING:
+                yield run.name, table
+
+
+def altered_findings(resolved: ResolvedSource, record: PublicationRecord, database: Connection) -> list[Finding]:
+    """What `check` says of a publication that was altered since the project last ran."""
+    found = memberships(database, resolved.publication, resolved.tables)
+    slots = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
+    altered = [(truck, table) for truck, table in slots if missed(record, (truck.name, table), found)]
+    again = sorted({str(table) for truck, table in altered if may_copy_again(truck, table)})
+    stopped = sorted({truck.name for truck, table in altered if not may_copy_again(truck, table)})
+    findings = []
+    if again:
+        findings.append(
+            Finding(
+                Level.WARNING,
+                resolved.name,
+                f"publication {resolved.publication} was altered since the project last ran, and changes may be missing"
+                f" from the stream: the next start copies {', '.join(again)} again",
+                "leave the publication to trucker; to keep users from altering it, let a role of its own be the owner",
+                CODE,
+            )
+        )
+    findings += [
+        Finding(
+            Level.WARNING,
+            resolved.name,
+            f"publication {resolved.publication} was altered since the project last ran, and changes may be missing"
+            f" from the stream: truck {name} does not copy its tables again by itself and will stop",
+            f"trucker reset --truck {name}, then trucker run: its tables are copied again",
+            CODE,
+        )
+        for name in stopped
+    ]
+    return findings

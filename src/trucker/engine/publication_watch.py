@@ -1,0 +1,138 @@
+"""A publication that somebody alters while the project runs: noticed, set right, and the tables copied again.
+
+The catalogue is looked at every few seconds and compared with the record (`engine.publication_record`). A table whose
+changes may be missing from the stream is copied again, from a snapshot that is taken after the publication is right
+(I6). The record follows once the destination has been told: a truck that cannot be told now, because its destination is
+away or its table is still being copied, is told at a later look, or at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+
+from trucker.change import TableId
+from trucker.engine.publication_record import PublicationRecord, Slot
+from trucker.engine.publication_start import may_copy_again, missed
+from trucker.engine.query import SourceQuery
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.schemas import stale
+from trucker.engine.truck_run import TruckRun
+from trucker.errors import TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.postgres.catalog import Connection, load_table
+from trucker.postgres.membership import Membership, memberships
+from trucker.postgres.publication import ensure_publication, unserved
+
+log = logging.getLogger("trucker.publication")
+
+LOOK_SECONDS = 5.0
+
+Found = Mapping[TableId, Membership]
+
+
+class PublicationWatch:
+    """Watches the publication of one source. `connect` is to the server that writes."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        resolved: ResolvedSource,
+        runs: Collection[TruckRun],
+        query: SourceQuery,
+        record: PublicationRecord,
+    ) -> None:
+        self._connect = connect
+        self._resolved = resolved
+        self._runs = runs
+        self._query = query
+        self._record = record
+        self._right: Found = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until told to stop. While the source cannot be reached, capture reports it."""
+        while not stop.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except TruckerError as error:
+                log.debug("the publication could not be read", extra={"reason": error.message})
+
+    def look(self) -> None:
+        """Compare the publication with the record; correct it, and have copied again what may be incomplete."""
+        with closing(self._connect()) as database:
+            found: Found = memberships(database, self._resolved.publication, self._resolved.tables)
+            altered = self._altered(found)
+            if not altered:
+                return
+            failures: Mapping[TableId, TruckerError] = {}
+            if found != self._right:
+                found, failures = self._set_right(database, found, altered)
+        for run in self._runs:
+            own = {table: why for (name, table), why in altered.items() if name == run.name}
+            if trouble := self._trouble(run, own, failures):
+                self._query.fail(run, trouble)
+            elif own and self._query.copy_incomplete(run, own):
+                self._record.put({(run.name, table): found[table] for table in own})
+
+    def _trouble(
+        self, run: TruckRun, tables: Mapping[TableId, str], failures: Mapping[TableId, TruckerError]
+    ) -> TruckerError | None:
+        """Why a truck cannot go on, though its tables could be copied again."""
+        for table, why in sorted(tables.items()):
+            if table in failures:
+                return failures[table]
+            if not may_copy_again(run.truck, table):
+                return stale(run.name, table, why)
+        return None
+
+    def _altered(self, found: Found) -> dict[Slot, str]:
+        """The tables whose changes may be missing."""
+        slots = [(run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables]
+        return {
+            slot: why for slot in slots if self._is_ours(slot, found) and (why := missed(self._record, slot, found))
+        }
+
+    def _is_ours(self, slot: Slot, found: Found) -> bool:
+        """Whether table and publication are those that they were: capture reports a publication that is gone, the watch
+        of shapes a table that is gone or was made again."""
+        before, now = self._record.get(*slot), found.get(slot[1])
+        return (
+            before is not None and now is not None and now.publication is not None and before.relation == now.relation
+        )
+
+    def _set_right(
+        self, database: Connection, found: Found, altered: Mapping[Slot, str]
+    ) -> tuple[Found, Mapping[TableId, TruckerError]]:
+        """The publication as it is when it has been corrected; or what is wrong with it, by table."""
+        tables = sorted({table for _, table in altered})
+        extra = {"publication": self._resolved.publication, "tables": [str(table) for table in tables]}
+        log.warning("publication was altered, and changes may be missing", extra=extra)
+        if not self._resolved.manages_publication:
+            failures = self._shortfalls(database, tables)
+            self._right = found if not failures else {}
+            return found, failures
+        wanted = [each for each in self._resolved.published if each.table in found]
+        try:
+            ensure_publication(database, self._resolved.publication, wanted)
+        except TruckerError as error:
+            if error.transient:
+                raise
+            return found, dict.fromkeys(tables, error)
+        now: Found = memberships(database, self._resolved.publication, self._resolved.tables)
+        if now != found:
+            log.warning("publication was corrected", extra=extra)
+        self._right = now
+        return now, {}
+
+    def _shortfalls(self, database: Connection, tables: Collection[TableId]) -> Mapping[TableId, TruckerError]:
+        """In what a publication that was made beforehand does not serve these tables any more."""
+        name, problems = self._resolved.publication, {}
+        for wanted in self._resolved.published:
+            if wanted.table in tables:
+                source = load_table(database, wanted.table, publication=name)
+                found = unserved(database, name, [wanted], {wanted.table: source})
+                if found:
+                    problems[wanted.table] = found[0]
+        return problems

@@ -43,6 +43,10 @@ class TruckerError(Exception):
         text = f"[{self.code}] {self.message}"
         return f"{text}\n  next: {self.remedy}" if self.remedy else text
 
+    def facts(self) -> dict[str, str]:
+        """Code, reason and remedy for the `extra` of a log call."""
+        return {"code": self.code, "reason": self.message, "remedy": self.remedy}
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.remedy, self.code, dict(self.__dict__)))
 

@@ -26,6 +26,7 @@ from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_
 if TYPE_CHECKING:
     from trucker.changelog.place import LogPlace
     from trucker.engine.session import SparkSession
+    from trucker.engine.stopping import Signals
     from trucker.engine.trial import Shown
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
@@ -103,23 +104,44 @@ class Project:
         `wait` waits for another instance of the project to end instead of raising LockedError. Setting `stop` ends
         the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
+        from trucker.engine.stopping import Stopped, stopping_on_signals
+
+        stop = stop or threading.Event()
+        try:
+            with stopping_on_signals(stop) as signals:
+                return self._run(signals, stop, once=once, wait=wait, on_status=on_status, spark=spark)
+        except Stopped:
+            log.info("stopped before anything was created")
+            return self.status()
+
+    def _run(
+        self,
+        signals: Signals,
+        stop: threading.Event,
+        *,
+        once: bool,
+        wait: bool,
+        on_status: Callable[[ProjectStatus], None] | None,
+        spark: SparkSession | None,
+    ) -> ProjectStatus:
         from trucker.engine.lock import ProjectLock
         from trucker.engine.starting import StartingSession, session_there
         from trucker.engine.state import secure_state
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
-        lock.acquire(wait=wait)
         starting = None
         try:
-            starting = None if spark or session_there() else StartingSession(self.config)
-            # These take a third of a second: not before Spark is on its way.
-            from trucker.engine.conditions.listed import walk
-            from trucker.engine.conditions.situation import Situation
-            from trucker.engine.run import ProjectRun
+            with signals.at_once():
+                lock.acquire(wait=wait, stop=stop)
+                starting = None if spark or session_there() else StartingSession(self.config)
+                # These take a third of a second: not before Spark is on its way.
+                from trucker.engine.conditions.listed import walk
+                from trucker.engine.conditions.situation import Situation
+                from trucker.engine.run import ProjectRun
 
-            with Situation(self.config) as situation:
-                refuse(walk(situation))
+                with Situation(self.config) as situation:
+                    refuse(walk(situation))
             run = ProjectRun(self.config, situation.streams, once=once, observer=on_status, stop=stop)
             return run.run(spark, starting=starting)
         finally:
@@ -130,23 +152,23 @@ class Project:
     # -- look ---------------------------------------------------------------------------------------------------
 
     def status(self) -> ProjectStatus:
-        """What the running project says of itself, or said last."""
+        """What the running project says of itself, or said last. What is too old to count is not shown as known."""
         from trucker.engine.lock import ProjectLock
 
-        running = ProjectLock(self.config.state_folder).held()
+        instance = ProjectLock(self.config.state_folder).instance()
         last = read_status(self.config.state_folder / "status.json")
         if last is None:
+            phase = TruckPhase.STOPPED if instance is None else TruckPhase.STARTING
             trucks = tuple(
-                TruckStatus(truck.name, truck.input.connection, truck.output.connection, TruckPhase.STOPPED)
+                TruckStatus(truck.name, truck.input.connection, truck.output.connection, phase)
                 for truck in self.config.trucks
             )
-            return ProjectStatus(self.config.unique_id, str(self.config.folder), running, 0, "", 0, 0, trucks)
-        if running:
-            return last
-        stopped = tuple(
-            t if t.phase is TruckPhase.FAILED else replace(t, phase=TruckPhase.STOPPED) for t in last.trucks
-        )
-        return replace(last, running=False, trucks=stopped)
+            last = ProjectStatus(self.config.unique_id, str(self.config.folder), False, 0, "", 0, 0, trucks)
+        if instance is None:
+            return last.ended()
+        if last.updated < instance.since or (instance.pid and last.pid != instance.pid):
+            return last.starting(instance.pid, instance.host, instance.since)
+        return last.as_of(time.time())
 
     def peek(self, *, truck: str | None = None, limit: int | None = None, follow: bool = False) -> Iterator[str]:
         """The changes in the change log as JSON lines, newest last; `follow` goes on with those to come."""

@@ -32,22 +32,9 @@ class Told:
     milliseconds: int
 
     def log(self) -> None:
-        given = "" if self.given is None else f", {self.given} rows out"
-        log.warning(
-            "slow query: truck %s, %s, %d rows%s, %d ms",
-            self.truck,
-            self.file,
-            self.rows,
-            given,
-            self.milliseconds,
-            extra={
-                "truck": self.truck,
-                "file": self.file,
-                "rows": self.rows,
-                "rows_out": self.given,
-                "milliseconds": self.milliseconds,
-            },
-        )
+        facts: dict[str, object] = {"truck": self.truck, "file": self.file, "rows": self.rows}
+        facts |= {} if self.given is None else {"rows_out": self.given}
+        log.warning("slow query", extra={**facts, "milliseconds": self.milliseconds})
 
 
 _kept: ContextVar[list[Told] | None] = ContextVar("kept", default=None)

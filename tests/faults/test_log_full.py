@@ -26,6 +26,7 @@ def test_a_full_log_is_waited_for(
     spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     boundary: str,
 ) -> None:
     """Capture, a process of its own, meets ENOSPC until there is room; the file `room` says when."""
@@ -41,17 +42,25 @@ def test_a_full_log_is_waited_for(
             return "No space left on device" in (_error(run) or "")
 
         wait_until(told, 60, 0.05)
+        wait_until(lambda: (lag := _lag(run)) is None or lag > 1, 60)  # unknown, if it was full from the start
+        assert "change log cannot be written" in caplog.messages
         durable = read_durable(project.state / "log" / "source")
         assert _confirmed(database) <= durable.seen_lsn
         assert _current(database) > durable.seen_lsn
         room.touch()
         wait_until(lambda: same(database, destination, "t"), 60)
         wait_until(lambda: _error(run) is None, 60)
+        wait_until(lambda: _lag(run) == 0, 60)
 
 
 def _error(run: InThread) -> str | None:
     truck = run.truck()
     return truck.error if truck else None
+
+
+def _lag(run: InThread) -> float | None:
+    truck = run.truck()
+    return truck.lag_seconds if truck else None
 
 
 def _confirmed(database: Database) -> Lsn:

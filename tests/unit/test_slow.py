@@ -20,7 +20,8 @@ def test_what_is_slow_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture)
         with pytest.raises(ValueError, match="fails"), SlowQueries("shop", 0).watch("trucks/shop/output.sql", 1):
             raise ValueError("fails")
     first, second = caplog.records
-    assert first.getMessage().startswith("slow query: truck shop, trucks/shop/input.sql, 5 rows, 7 rows out, ")
-    assert second.getMessage().startswith("slow query: truck shop, trucks/shop/output.sql, 1 rows, ")
+    assert first.getMessage() == second.getMessage() == "slow query"
+    assert (vars(first)["file"], vars(second)["file"]) == ("trucks/shop/input.sql", "trucks/shop/output.sql")
+    assert "rows_out" not in vars(second)
     assert (vars(first)["truck"], vars(first)["rows"], vars(first)["rows_out"]) == ("shop", 5, 7)
     assert vars(first)["milliseconds"] >= 0

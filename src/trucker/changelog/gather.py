@@ -114,6 +114,11 @@ class Gatherer(ABC):
         """Whether the last message is inside a transaction."""
         return bool(self._unfinished) or (not self._finished and self._open is not None)
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that has come is durable and published, and no transaction is open."""
+        return not self.held and not self.in_transaction and self._written == self.durable
+
     # -- for the writers ------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:

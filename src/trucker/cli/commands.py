@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trucker.cli import live, output
-from trucker.cli.exits import ExitCode
+from trucker.cli.exits import ExitCode, status_code
 from trucker.cli.options import AsJson, Debug, ProjectFolder
 from trucker.errors import TruckerError
 from trucker.finding import Level
@@ -76,9 +77,11 @@ def run(
     SIGINT and SIGTERM finish the batch in hand. `trucker PROJECT` does the same as `trucker run PROJECT`.
     """
     opened = _open(project, debug)
-    as_table = live.shows_table(opened.config, quiet=quiet) and log_format is LogFormat.TEXT
-    logs.set_up(_level(verbose or debug, quiet or as_table), log_format, debug=debug)
-    with live.table() if as_table else live.lines() as on_status:
+    # On one terminal the table says what the log would; a log that is redirected is complete.
+    shared = sys.stderr.isatty()
+    as_table = live.shows_table(opened.config, quiet=quiet) and not (shared and log_format is LogFormat.JSON)
+    logs.set_up(_level(verbose or debug, quiet or (as_table and shared)), log_format, debug=debug)
+    with live.table() if as_table else nullcontext() as on_status:
         final = opened.run(once=once, wait=wait, on_status=on_status)
     _exit_if_failed(final)
 
@@ -86,15 +89,16 @@ def run(
 def status(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show every truck and how far it is.
 
-    State, position, the source's position, lag, rows and the last error. Exit code 1 when a truck has failed.
+    State, position, lag, rows, copies and errors. Exit code 1 when a truck has failed, 6 when the project does not run
+    though it was not stopped, 5 when how far the trucks are is not known.
     """
     current = _open(project, debug).status()
     if as_json:
         output.say(current.to_json())
     else:
         output.status_text(current)
-    if _failed(current):
-        raise typer.Exit(ExitCode.FAILED)
+    if (code := status_code(current)) is not ExitCode.FINE:
+        raise typer.Exit(code)
 
 
 def peek(
@@ -234,9 +238,14 @@ def _failed(status: ProjectStatus) -> bool:
 
 
 def _exit_if_failed(final: ProjectStatus) -> None:
+    """Every error once, with the trucks that it stopped."""
+    reasons: dict[str, list[str]] = {}
     for truck in final.trucks:
         if truck.phase is TruckPhase.FAILED:
-            sys.stderr.write(f"error: truck {truck.name} failed: {truck.error or 'no reason was given'}\n")
+            reasons.setdefault(truck.error or "no reason was given", []).append(truck.name)
+    for reason, names in reasons.items():
+        which = f"truck {names[0]}" if len(names) == 1 else f"{len(names)} trucks ({', '.join(names)})"
+        sys.stderr.write(f"error: {which} failed: {reason}\n")
     if _failed(final):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -15,6 +15,7 @@ from trucker.errors import (
     SourceError,
     TruckerError,
 )
+from trucker.observe.status import ProjectStatus, TruckPhase
 
 
 class ExitCode(IntEnum):
@@ -23,6 +24,8 @@ class ExitCode(IntEnum):
     WRONG = 2
     UNUSABLE = 3
     LOCKED = 4
+    BLIND = 5
+    GONE = 6
     INTERRUPTED = 130
 
 
@@ -32,6 +35,9 @@ MEANINGS: Final = {
     ExitCode.WRONG: "wrong usage, or a mistake in the project's files",
     ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used",
     ExitCode.LOCKED: "another instance holds the project",
+    ExitCode.BLIND: "`status`: the source has not been heard, the change log not written or the status not updated for"
+    " too long: how far the trucks are is not known",
+    ExitCode.GONE: "`status`: the project does not run, though it was not stopped: its process was killed or crashed",
     ExitCode.INTERRUPTED: "interrupted by SIGINT in a command other than `run` and `peek`",
 }
 
@@ -43,3 +49,13 @@ def exit_code(error: TruckerError) -> ExitCode:
     if isinstance(error, SourceError | SinkError | ChangeLogError | CheckFailed | FileError):
         return ExitCode.UNUSABLE
     return ExitCode.LOCKED if isinstance(error, LockedError) else ExitCode.FAILED
+
+
+def status_code(status: ProjectStatus) -> ExitCode:
+    """What `status` ends with: the worst of what it shows. A project that was stopped is fine."""
+    if any(truck.phase is TruckPhase.FAILED for truck in status.trucks):
+        return ExitCode.FAILED
+    if status.gone:
+        return ExitCode.GONE
+    blind = any(truck.blind_since is not None for truck in status.trucks)
+    return ExitCode.BLIND if blind else ExitCode.FINE

@@ -1,25 +1,19 @@
-"""What `trucker run` shows while it runs: a table that moves on a terminal, log lines elsewhere."""
+"""What `trucker run` shows while it runs: a table that moves, on a terminal. Elsewhere the log is all there is."""
 
 from __future__ import annotations
 
-import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from trucker.cli.output import console, copy_progress, status_table
-from trucker.observe.status import ProjectStatus, TruckPhase
+from trucker.cli.output import console, status_view
+from trucker.observe.status import ProjectStatus
 
 if TYPE_CHECKING:
     from trucker.config.models import ProjectConfig
 
-logger = logging.getLogger("trucker.cli")
-
 OnStatus = Callable[[ProjectStatus], None]
-
-_PROGRESS_EVERY: Final = 10.0
 
 
 def shows_table(config: ProjectConfig, *, quiet: bool) -> bool:
@@ -30,18 +24,17 @@ def shows_table(config: ProjectConfig, *, quiet: bool) -> bool:
 
 @contextmanager
 def table() -> Iterator[OnStatus]:
-    """Keep a table of the trucks at the foot of the terminal; log lines pass above it."""
+    """Keep a table of the trucks at the foot of the terminal.
+
+    Log lines pass above it where standard error is a terminal, too; redirected they go where they are sent.
+    """
     from rich.live import Live
 
     rates = Rates()
-    with Live(console=console(), auto_refresh=False, redirect_stdout=False) as live:
-        yield lambda status: live.update(status_table(status, rates.of(status)), refresh=True)
-
-
-@contextmanager
-def lines() -> Iterator[OnStatus]:
-    """Log what changes: phases when they change, copies every ten seconds."""
-    yield Narrator()
+    with Live(
+        console=console(), auto_refresh=False, redirect_stdout=False, redirect_stderr=sys.stderr.isatty()
+    ) as live:
+        yield lambda status: live.update(status_view(status, rates.of(status)), refresh=True)
 
 
 class Rates:
@@ -57,24 +50,3 @@ class Rates:
             return {}
         rows = {truck.name: truck.rows for truck in before.trucks}
         return {t.name: max(0, t.rows - rows[t.name]) / seconds for t in status.trucks if t.name in rows}
-
-
-class Narrator:
-    """Turns statuses into log lines, few of them. `clock` gives seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._phases: dict[str, TruckPhase] = {}
-        self._told = clock()
-
-    def __call__(self, status: ProjectStatus) -> None:
-        for truck in status.trucks:
-            if self._phases.get(truck.name) is not truck.phase:
-                self._phases[truck.name] = truck.phase
-                level = logging.WARNING if truck.phase is TruckPhase.RETRYING else logging.INFO
-                logger.log(level, "truck %s is %s", truck.name, truck.phase.value.replace("_", " "))
-        if self._clock() - self._told >= _PROGRESS_EVERY:
-            self._told = self._clock()
-            for truck in status.trucks:
-                for progress in truck.copying:
-                    logger.info("truck %s copies %s", truck.name, copy_progress(progress))

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
-from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
+from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
+from trucker.observe.units import counted, duration, lag_text, moment, rate
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
+    from rich.text import Text
 
     from trucker.engine.trial import Shown
     from trucker.sinks.letters import Redriven
@@ -27,6 +29,8 @@ _PHASE_STYLE: Final = {
 }
 _LEVEL_STYLE: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 _PLAIN_WIDTH: Final = 200
+_MOST_COPIES: Final = 8
+_BAR_WIDTH: Final = 24
 
 
 def console() -> Console:
@@ -63,7 +67,7 @@ def findings_text(findings: Sequence[Finding]) -> None:
             screen.print(Text(f"        next: {finding.remedy}"), soft_wrap=True)
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     screen.print(
-        f"{_count(counts[Level.ERROR], 'error')}, {_count(counts[Level.WARNING], 'warning')},"
+        f"{counted(counts[Level.ERROR], 'error')}, {counted(counts[Level.WARNING], 'warning')},"
         f" {counts[Level.OK]} of {len(findings)} fine"
     )
 
@@ -72,10 +76,21 @@ def findings_json(findings: Sequence[Finding]) -> str:
     return json.dumps([asdict(finding) for finding in findings], indent=2)
 
 
+def status_view(status: ProjectStatus, rates: Mapping[str, float] | None = None) -> Group:
+    """The trucks, what is being copied, and every error once with the trucks it concerns."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Table | Text] = [status_table(status, rates)]
+    if any(truck.copying for truck in status.trucks):
+        parts.append(copies_table(status))
+    parts += [Text(line, overflow="fold") for line in error_lines(status.trucks)]
+    return Group(*parts)
+
+
 def status_table(status: ProjectStatus, rates: Mapping[str, float] | None = None) -> Table:
     """The trucks of a project, one line each; `rates` are rows per second where they are known."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("truck", "state", "from → to", "position", "lag", "rows"):
@@ -84,7 +99,7 @@ def status_table(status: ProjectStatus, rates: Mapping[str, float] | None = None
     for truck in status.trucks:
         table.add_row(
             truck.name,
-            Text(truck.phase.value.replace("_", " "), _PHASE_STYLE.get(truck.phase, "")),
+            state(truck),
             f"{truck.source} → {truck.destination}",
             truck.position or "-",
             lag(truck),
@@ -94,16 +109,72 @@ def status_table(status: ProjectStatus, rates: Mapping[str, float] | None = None
     return table
 
 
+def state(truck: TruckStatus) -> Text:
+    """What it is doing; never in green where the source cannot be heard."""
+    from rich.text import Text
+
+    words = truck.phase.value.replace("_", " ")
+    if truck.blind_since is not None:
+        return Text(f"{words}, blind", "bold red" if truck.phase is TruckPhase.FAILED else "yellow")
+    return Text(words, _PHASE_STYLE.get(truck.phase, ""))
+
+
+def copies_table(status: ProjectStatus) -> Table:
+    """The tables that are being copied: how far, how fast, how long still; with a bar on a terminal."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    bars = sys.stdout.isatty()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("copying", *([""] if bars else []), "done", "rows", "rate", "left"):
+        table.add_column(heading, justify="left" if heading in ("copying", "") else "right", no_wrap=True)
+    copies = [(truck, progress) for truck in status.trucks for progress in truck.copying]
+    # Those under way first: of hundreds of tables most wait, or are done.
+    copies.sort(key=lambda each: each[1].percent in (0, 100))
+    for truck, progress in copies[:_MOST_COPIES]:
+        bar = [ProgressBar(total=100, completed=progress.percent, width=_BAR_WIDTH)] if bars else []
+        speed, left = progress.rows_per_second, progress.seconds_left
+        table.add_row(
+            f"{truck.name}: {progress.table}",
+            *bar,
+            f"{progress.percent} %",
+            f"{progress.rows:,}",
+            "-" if speed is None else rate(speed),
+            "-" if left is None else duration(left),
+        )
+    if copies[_MOST_COPIES:]:
+        table.add_row(f"and {counted(len(copies) - _MOST_COPIES, 'table')} more")
+    return table
+
+
 def status_text(status: ProjectStatus) -> None:
     """A project's state: who runs it, its trucks, and errors in full."""
     screen = console()
-    who = f"running as process {status.pid} on {status.host}" if status.running else "not running"
-    screen.print(f"{status.project}: {who}", soft_wrap=True)
+    screen.print(f"{status.project}: {_who_runs(status)}", soft_wrap=True)
     if status.trucks:
         screen.print(status_table(status))
-    for truck in status.trucks:
+    if any(truck.copying for truck in status.trucks):
+        screen.print(copies_table(status))
+    for line in error_lines(status.trucks):
+        screen.print(line, soft_wrap=True)
+
+
+def _who_runs(status: ProjectStatus) -> str:
+    if status.running:
+        return f"running as process {status.pid} on {status.host}"
+    if status.gone:
+        last = f"process {status.pid} on {status.host}"
+        return f"not running, though not stopped: {last} was last seen at {moment(status.updated)}"
+    return "not running"
+
+
+def error_lines(trucks: Sequence[TruckStatus]) -> list[str]:
+    """Every error once, in full, after the names of the trucks it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for truck in trucks:
         if truck.error:
-            screen.print(f"{truck.name}: {truck.error}", soft_wrap=True)
+            concerned.setdefault(truck.error, []).append(truck.name)
+    return [f"{', '.join(names)}: {error}" for error, names in concerned.items()]
 
 
 def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
@@ -118,7 +189,7 @@ def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
         )
     applied = sum(one.applied for one in done)
     would = " (dry run: nothing was changed)" if dry_run else ""
-    screen.print(f"{_count(len(done), 'letter')}, {applied} applied, {len(done) - applied} refused again{would}")
+    screen.print(f"{counted(len(done), 'letter')}, {applied} applied, {len(done) - applied} refused again{would}")
 
 
 def redriven_json(done: Sequence[Redriven]) -> str:
@@ -150,53 +221,23 @@ def trial_json(shown: Sequence[Shown]) -> str:
 
 
 def lag(truck: TruckStatus) -> str:
-    """How far behind: time, and bytes of the source's log."""
-    parts = []
-    if truck.lag_seconds is not None:
-        parts.append(duration(truck.lag_seconds))
-    if truck.lag_bytes is not None:
-        parts.append(size(truck.lag_bytes))
-    return ", ".join(parts) or "-"
+    """How far behind: time, and bytes of the source's WAL."""
+    if truck.lag_seconds is None and truck.phase in (TruckPhase.COPYING, TruckPhase.STOPPED, TruckPhase.FAILED):
+        return "-"
+    return lag_text(truck.lag_seconds, truck.lag_bytes)
 
 
-def rows(count: int, rate: float | None = None) -> str:
-    return f"{count:,}" if rate is None else f"{count:,} ({rate:,.0f}/s)"
+def rows(count: int, rows_per_second: float | None = None) -> str:
+    return f"{count:,}" if rows_per_second is None else f"{count:,} ({rate(rows_per_second)})"
 
 
 def note(truck: TruckStatus) -> str:
-    """What a truck's line ends with: its error's first line, or how far its copies are, or what is left out."""
-    if truck.error:
-        return truck.error.splitlines()[0]
-    notes = [copy_progress(progress) for progress in truck.copying[:3]]
+    """What a truck's line ends with. Its error is told in full elsewhere: here is its code, to find it by."""
+    notes = [truck.error.split("]")[0] + "]"] if truck.error and truck.error.startswith("[") else []
+    if truck.blind_since is not None:
+        notes.append(f"source not heard since {moment(truck.blind_since)}")
     if truck.dead_letters:
-        notes.append(_count(truck.dead_letters, "dead letter"))
+        notes.append(counted(truck.dead_letters, "dead letter"))
     if truck.left_out:
         notes.append(f"left out: {', '.join(truck.left_out[:3])}{' …' if truck.left_out[3:] else ''}")
     return "; ".join(notes)
-
-
-def copy_progress(progress: CopyProgress) -> str:
-    percent = 100 * progress.done // progress.chunks if progress.chunks else 0
-    return f"{progress.table} {percent} %, {progress.rows:,} rows"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.0f} h"
-
-
-def size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -127,12 +127,25 @@ class ArrivingReceipts(Receipts):
         return self._all[place]
 
 
+class Listener:
+    """Passes posts on, those of each part once."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        self._take = take
+        self._parts: set[int] = set()
+
+    def put(self, part: int, post: Any) -> None:
+        if part not in self._parts:
+            self._parts.add(part)
+            self._take(post)
+
+
 class Board:
     """Where tasks post outcomes; made once for a Spark context."""
 
     def __init__(self, context: SparkContext) -> None:
         self._numbers = itertools.count()
-        self._waiting: dict[int, Arriving] = {}
+        self._waiting: dict[int, Arriving | Listener] = {}
         self.accumulator: Accumulator[Any] = context.accumulator(self, Posts())
 
     def open(self, parts: int) -> tuple[int, Arriving]:
@@ -141,11 +154,18 @@ class Board:
         self._waiting[number] = arriving = Arriving(parts)
         return number, arriving
 
+    def listen(self, take: Callable[[Any], None]) -> int:
+        """A job's number; `take` gets what each of its tasks posts."""
+        number = next(self._numbers)
+        self._waiting[number] = Listener(take)
+        return number
+
     def close(self, job: int) -> None:
         del self._waiting[job]
 
-    def extend(self, posts: Sequence[tuple[int, int, Outcome]]) -> None:
-        """Job, part and outcome, as `task.post_task` has them. A job that nobody waits for is over."""
+    def extend(self, posts: Sequence[tuple[int, int, Any]]) -> None:
+        """Job, part and post, as `task.post_task` and `task.report_task` have them. One of a job that is over is
+        ignored."""
         for job, part, outcome in posts:
             arriving = self._waiting.get(job)
             if arriving is not None:

@@ -7,14 +7,16 @@ what happens as JSON lines on standard output, and ends when standard input clos
 or on SIGTERM; both after what has been received of finished transactions is durable.
 
     {"event": "connected", "start": "0/1A2B3C8"}
-    {"event": "progress", "commit": …, "seen": …, "received": bytes, "beat": seconds a heartbeat took}
+    {"event": "progress", "commit": …, "seen": …, "received": bytes, "beat": seconds a heartbeat took,
+     "heard": when the server last sent something, "settled": when it last did with all it had to say in the log}
     {"event": "reconnecting", "code": …, "message": …, "remedy": …, "stage": "log" | "connect" | "stream", "tries": n}
     {"event": "notice", "message": …}
     {"event": "failed", "code": …, "message": …, "remedy": …}      and then exit code 3
 
-Progress is told once a second at the most. When the stream is interrupted, the log's disk is full or its object storage
-gives no answer, everything after the log's durable end is forgotten and asked for again, after 0.1 to 10 seconds. A
-small process: neither pyspark nor Arrow nor pydantic is loaded, and a client for object storage only where it is used.
+Progress is told once a second at the most; times are seconds since 1970. When the stream is interrupted, the log's disk
+is full or its object storage gives no answer, everything after the log's durable end is forgotten and asked for again,
+after 0.1 to 10 seconds. A small process: neither pyspark nor Arrow nor pydantic is loaded, and a client for object
+storage only where it is used.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trucker.changelog.durable import Durable
 from trucker.changelog.opened import Writer, open_writer
 from trucker.changelog.place import LogPlace, from_json, to_json
 from trucker.changelog.source import SourceIdentity, check_against_server, check_against_slot
@@ -35,6 +38,7 @@ from trucker.changelog.writer import BLOCK_BYTES
 from trucker.engine.backoff import Backoff
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 from trucker.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
 from trucker.postgres.history import History
@@ -98,6 +102,9 @@ class Capture:
         self._beat: float | None = None
         self._in_use_since: float | None = None
         self._lost: int | None = None
+        self._goal = Lsn(0)
+        self._unanswered: float | None = None
+        self._settled: float | None = None
 
     def stop(self, failure: TruckerError | None = None) -> None:
         """Come to an end soon; safe in signal handlers and other threads."""
@@ -193,6 +200,7 @@ class Capture:
         history = History(durable.commit_lsn, durable.commit_time, durable.seen_lsn, lambda: self.stopping)
         history.check(self._connect, place.confirmed_flush)
         stream.start(durable.seen_lsn)
+        self._goal = place.flushed
         self._in_use_since = None
         tell("connected", start=str(writer.durable.seen_lsn))
 
@@ -215,8 +223,27 @@ class Capture:
         """Data has become durable: the next interruption is a new one."""
         self._backoff.reset()
 
+    @property
+    def settled(self) -> float | None:
+        """When the server was last heard with all that it had to say in the log; None before the first time."""
+        return self._settled
+
+    def settle(self, heard: float, lsn: Lsn) -> None:
+        """All that has come is durable, up to `lsn`, and the server was last heard at `heard` (monotonic).
+
+        That is not all that it has to say while it has yet to send what it had when the connection was made, or while
+        a heartbeat is on its way: then it was complete when that was sent, at the latest.
+        """
+        if lsn < self._goal:
+            return
+        at, unanswered = wall_clock(heard), self._unanswered
+        at = at if unanswered is None else min(at, unanswered)
+        self._settled = max(self._settled or at, at)
+
     def beaten(self, content: bytes) -> None:
         sent = float(content or 0)
+        if self._unanswered is not None and sent >= self._unanswered:
+            self._unanswered = None
         self._beat = max(0.0, time.time() - sent)
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -244,8 +271,12 @@ class Capture:
         told = False
         try:
             while not self._stop.wait(task.heartbeat):
+                sent = f"{time.time():.6f}"
+                self._unanswered = self._unanswered or float(sent)  # before it is sent: the answer may be quick
                 try:
-                    if not heart.beat(f"{time.time():.6f}") and not told:
+                    taken = heart.beat(sent)
+                    self._unanswered = self._unanswered if taken else None
+                    if not taken and not told:
                         told = True
                         tell(
                             "notice", message="the server takes no heartbeats; an idle slot moves by keep-alives alone"
@@ -254,6 +285,7 @@ class Capture:
                             return
                 except TruckerError as error:
                     # A server that cannot be reached is the stream's to report.
+                    self._unanswered = None
                     if not error.transient:
                         self.stop(error)
         finally:
@@ -270,7 +302,7 @@ class Pump:
         self._acknowledged = writer.safe
         self._flushed_at = self._status_at = self._told_at = time.monotonic()
         self._seen_at = self._flushed_at - SEE_SECONDS
-        self._told = writer.durable
+        self._told = self._progress
         self._wanted = writer.safe
 
     def run(self) -> None:
@@ -279,6 +311,8 @@ class Pump:
             drained = stream.receive(self._take, RECEIVE_BYTES)
             now = time.monotonic()
             self._make_durable(drained, now)
+            if drained and self._writer.settled:
+                capture.settle(stream.heard, max(self._writer.durable.seen_lsn, stream.wal_end))
             self._acknowledge(now)
             self._tell(now)
             if drained:
@@ -323,17 +357,23 @@ class Pump:
             self._acknowledged = durable
             self._status_at = now
 
+    @property
+    def _progress(self) -> tuple[Durable, float, float | None]:
+        return self._writer.durable, self._stream.heard, self._capture.settled
+
     def _tell(self, now: float) -> None:
-        durable = self._writer.durable
-        if now - self._told_at >= PROGRESS_SECONDS and durable != self._told:
+        progress = durable, heard, settled = self._progress
+        if now - self._told_at >= PROGRESS_SECONDS and progress != self._told:
             tell(
                 "progress",
                 commit=str(durable.commit_lsn),
                 seen=str(durable.seen_lsn),
                 received=self._stream.received,
                 beat=self._capture.beat,
+                heard=wall_clock(heard),
+                settled=settled,
             )
-            self._told_at, self._told = now, durable
+            self._told_at, self._told = now, progress
 
     def _until_next(self, now: float) -> float:
         """Seconds until something is due though nothing comes."""
@@ -342,9 +382,14 @@ class Pump:
             due = min(due, self._seen_at + SEE_SECONDS)
         if self._writer.due is not None:
             due = min(due, self._writer.due)
-        if self._writer.durable != self._told:
+        if self._progress != self._told:
             due = min(due, self._told_at + PROGRESS_SECONDS)
         return due - now
+
+
+def wall_clock(monotonic: float) -> float:
+    """A time of the monotonic clock, not long ago, as seconds since 1970."""
+    return round(time.time() - (time.monotonic() - monotonic), 3)
 
 
 def tell(event: str, **facts: Any) -> None:

@@ -256,5 +256,6 @@ class Executors:
         now = count_executors(self._spark)
         if now != self._known:
             tell = log.warning if not now or now < (self._known or 0) else log.info
-            tell("executors: %d", now, extra={"before": self._known})
+            before = {} if self._known is None else {"before": self._known}
+            tell("number of executors changed", extra={"executors": now, **before})
             self._known = now

@@ -17,15 +17,16 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores, is_local
+from trucker.engine.copy_watch import CopyWatch
 from trucker.engine.copy_work import copy_share, finish_copy
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
@@ -50,7 +51,7 @@ from trucker.engine.work import run_part
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
-from trucker.observe.status import CopyProgress, TruckPhase
+from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import Look, look
@@ -134,6 +135,9 @@ class Copier:
                 self.needs_from = first = None
                 if exported is not None:
                     exported.close()
+            if stop.is_set():  # what fails then was given up because of it, and begins anew at the next start
+                self._give_up(left)
+                return
             left = self._settle(rest)
             if left:
                 self._backoff.wait(stop)
@@ -149,20 +153,23 @@ class Copier:
         if self.group:
             self.spark.sparkContext.cancelJobGroup(self.group)
 
+    def _give_up(self, needs: Sequence[Need]) -> None:
+        for need in needs:
+            for table in need.tables:
+                need.run.copying.pop(table, None)
+
     def _settle(self, rest: Sequence[tuple[Need, TruckerError]]) -> list[Need]:
         """What must be tried again."""
         again = []
         for need, error in rest:
             if need.run.phase is TruckPhase.FAILED:
                 continue
+            self._give_up([need])
             need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
             need.run.phase = TruckPhase.RETRYING if error.transient and not exhausted else TruckPhase.FAILED
-            log.warning(
-                "copy %s",
-                need.run.phase,
-                extra={"truck": need.run.name, "code": error.code, "reason": error.message},
-            )
+            names = ", ".join(map(str, sorted(need.tables)))
+            log.warning("copy failed", extra={"truck": need.run.name, "tables": names, **error.facts()})
             if need.run.phase is TruckPhase.RETRYING:
                 again.append(need)
         return again
@@ -186,6 +193,7 @@ class _Attempt:
         self._sizes: dict[TableId, int] = {}
         self._recipes: dict[tuple[str, TableId], Recipe] = {}
         self._renames: dict[tuple[str, TableId], Renames] = {}
+        self._watch: CopyWatch | None = None
 
     def run(self) -> list[tuple[Need, TruckerError]]:
         """Copy; what is left to be copied, and why."""
@@ -213,12 +221,27 @@ class _Attempt:
                 run.position = run.stored = lsn
                 run.floors = dict.fromkeys(done, lsn)
             run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == run.name)
-            for table in done:
+            for table in sorted(done):
                 run.copying.pop(table, None)
+                self._tell_end(run, table)
             self._copier.spawn(Lane(run.truck.destination, [run], lsn, None if need.whole else done))
         if not left:
             return None
         return Need(run, left, need.whole and not done), self._left[run.name, min(left)]
+
+    def _tell_start(self, need: Need) -> None:
+        tables = [table for table in sorted(need.tables) if (need.run.name, table) not in self._left]
+        facts = {"table": str(tables[0])} if len(tables) == 1 else {"tables": len(tables)}
+        size = sum(self._sizes.get(table, 0) for table in tables)
+        log.info("copy started", extra={"truck": need.run.name, **facts, "bytes": size, "lsn": str(self._exported.lsn)})
+
+    def _tell_end(self, run: TruckRun, table: TableId) -> None:
+        facts: dict[str, object] = {"truck": run.name, "table": str(table), "destination": run.truck.destination}
+        if self._watch is not None:
+            copied = self._watch.progress((run.name, table))
+            facts |= {"rows": copied.rows, "seconds": copied.seconds}
+            facts |= {"rows_per_second": copied.rows_per_second} if copied.rows_per_second is not None else {}
+        log.info("table copied", extra=facts)
 
     def _alive(self) -> list[Need]:
         return [need for name, need in self._needs.items() if name not in self._failures]
@@ -365,13 +388,18 @@ class _Attempt:
         copier = self._copier
         copier.group = self._name
         shared = self._shared(targets, parts)
-        with _Watch(copier.spark, self._name, len(parts), self._alive()) as watch:
+        for need in self._alive():
+            need.run.phase = TruckPhase.COPYING if need.whole else need.run.phase
+            self._tell_start(need)
+        with CopyWatch(parts, {name: need.run for name, need in self._needs.items()}) as watch:
+            self._watch = watch
             outcomes = self._copy_here(shared, parts, watch)
             left = parts[len(outcomes) :]
             if left:
                 own = copy_shares(left, max(TASKS_PER_CORE * cores(copier.spark), len(left) // SHARE_CHUNKS))
-                watch.tasks = len(own)
-                outcomes += run_job(copier.spark, partial(copy_share, shared), own, group=self._name)
+                work = partial(copy_share, shared)
+                outcomes += run_job(copier.spark, work, own, group=self._name, on_copied=watch.count)
+            watch.count(copied for outcome in outcomes for copied in outcome.copied)
             tell_slow(outcomes)
             outcomes = copier.recipes.finish(outcomes, shared)
             for outcome in outcomes:
@@ -381,7 +409,7 @@ class _Attempt:
             self._finish(shared, parts, receipts)
         return receipts
 
-    def _copy_here(self, shared: CopyBatch, parts: Sequence[CopyPart], watch: _Watch) -> list[Outcome]:
+    def _copy_here(self, shared: CopyBatch, parts: Sequence[CopyPart], watch: CopyWatch) -> list[Outcome]:
         """Copy the first chunks here, for as long as Spark's workers are not up: of small tables that may be all."""
         copier, outcomes = self._copier, list[Outcome]()
         if not copier.here:
@@ -391,7 +419,7 @@ class _Attempt:
             if up.is_set() or copier.cancelled:
                 break
             outcomes.append(run_part(partial(copy_share, shared), (part,)))
-            watch.here = len(outcomes)
+            watch.count(outcomes[-1].copied)
         return outcomes
 
     def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
@@ -420,47 +448,3 @@ def chunk_bytes(total: int, cores: int) -> int:
     """How large chunks are to be: small enough for all cores to have some, until the last one is done."""
     shared = min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, total // (cores * CHUNKS_PER_CORE)))
     return max(shared, total // MOST_CHUNKS)
-
-
-class _Watch:
-    """Keeps the trucks' copy progress up to date: so many chunks copied `here`, the others by a job of `tasks`."""
-
-    def __init__(self, spark: SparkSession, group: str, chunks: int, needs: Sequence[Need]) -> None:
-        self.here = 0
-        self.tasks = 1
-        self._spark = spark
-        self._group = group
-        self._chunks = chunks
-        self._needs = needs
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch {group}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._show(0)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(0.5):
-            with suppress(Exception):  # Spark may be gone, which the job itself says
-                self._show(self._completed())
-
-    def _completed(self) -> int:
-        tracker = self._spark.sparkContext.statusTracker()
-        stages = [
-            tracker.getStageInfo(stage)
-            for job in tracker.getJobIdsForGroup(self._group)
-            for stage in getattr(tracker.getJobInfo(job), "stageIds", ())
-        ]
-        done: int = sum(stage.numCompletedTasks for stage in stages if stage)
-        return self.here + done * (self._chunks - self.here) // self.tasks
-
-    def _show(self, done: int) -> None:
-        for need in self._needs:
-            need.run.phase = TruckPhase.COPYING if need.whole else need.run.phase
-            for table in need.tables:
-                need.run.copying[table] = CopyProgress(str(table), done, self._chunks, 0)

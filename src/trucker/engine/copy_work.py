@@ -6,12 +6,13 @@ that the others count (I8). A task may run twice (a lost executor, a retried tas
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
+from trucker.engine.plan import Assignment, Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
 from trucker.engine.steps import make_copy
 from trucker.engine.work import hand_on, reason_of, write_share
 from trucker.errors import TruckerError
@@ -27,7 +28,7 @@ def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
         task = _Task(batch, session)
         for part in share:
             task.copy(part)
-    return Outcome(task.receipts, task.failures, task.waiting)
+    return Outcome(task.receipts, task.failures, task.waiting, copied=task.copied())
 
 
 def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
@@ -49,10 +50,16 @@ class _Task:
         self._batch = batch
         self._session = session
         self._stopped: dict[tuple[str, TableId | None], TruckerError] = {}
+        self._chunks: list[tuple[int, dict[str, int], float, float]] = []
+
+    def copied(self) -> list[Copied]:
+        """The chunks that are done by now."""
+        now = time.monotonic()
+        return [Copied(part, rows, now - began, now - ended) for part, rows, began, ended in self._chunks]
 
     def copy(self, part: CopyPart) -> None:
         """Read one chunk, once, and write it to every target that has not failed before."""
-        table, before = part.chunk.schema.table, len(self.failures)
+        table, before, began = part.chunk.schema.table, len(self.failures), time.monotonic()
         left = [assignment for assignment in part.assignments if not self._is_stopped(assignment, table)]
         if not left:
             return
@@ -63,9 +70,18 @@ class _Task:
             failed = {failure.truck for failure in self.failures[before:]}
             trucks = {assignment.target.truck for assignment in left} - failed
             self.failures += [Failure(truck, reason, table) for truck in sorted(trucks)]
+        failed = {failure.truck for failure in self.failures[before:]}
+        rows = {a.target.truck: self._rows(part.index, a.target.truck) for a in left if a.target.truck not in failed}
+        self._chunks.append((part.index, rows, began, time.monotonic()))
         for failure in self.failures[before:]:
             # What passes may be one table's alone, a lock on it perhaps: the others go on.
             self._stopped[failure.truck, table if failure.error.transient else None] = failure.error
+
+    def _rows(self, part: int, truck: str) -> int:
+        """The rows of a chunk that were written for a truck, or wait for its Spark SQL."""
+        written = (r.rows for own in self.receipts.values() for r in own if r.part == part and r.truck == truck)
+        waiting = (w.rows.rows for w in self.waiting if w.part == part and w.assignment.target.truck == truck)
+        return sum(written) + sum(waiting)
 
     def _is_stopped(self, assignment: Assignment, table: TableId) -> bool:
         truck = assignment.target.truck

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from trucker.engine.plan import SinkSpec
-from trucker.errors import SinkError, TruckerError, TruckFailed
+from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.registry import make_sink
@@ -28,6 +28,7 @@ class Destination:
         self.name = spec.connection.name
         self.sink = make_sink(spec.connection, spec.workspace)
         self.committed_at = -math.inf
+        self._lost: tuple[float, TruckerError] | None = None
         self._lock = threading.RLock()
         self._prepared: dict[tuple[str, str], tuple[Target, frozenset[str]]] = {}
 
@@ -35,7 +36,13 @@ class Destination:
         """Connect, or connect again after a failure whose outcome is not known; what is stored there now."""
         with self._lock:
             self._prepared.clear()
-            return self.sink.open()
+            try:
+                states = self.sink.open()
+            except TruckerError as error:
+                self._note(error)
+                raise
+            self._note(None)
+            return states
 
     @property
     def keeps_changes(self) -> bool:
@@ -78,6 +85,7 @@ class Destination:
                 try:
                     self.sink.commit(batch, receipts)
                     self.committed_at = time.monotonic()
+                    self._note(None)
                     break
                 except TruckFailed as error:
                     failures[error.truck] = error.reason
@@ -90,12 +98,25 @@ class Destination:
                         return {**failures, **dict.fromkeys(left, missing)}
                     batch, receipts = without(batch, receipts, failures.keys())
                 except TruckerError as error:
+                    self._note(error)
                     return {**failures, **dict.fromkeys(trucks, error)}
                 except Exception as error:
                     log.exception("sink failed unexpectedly", extra={"destination": self.name})
                     reason = SinkError(f"committing to {self.name} failed: {type(error).__name__}", code="TRK499")
                     return {**failures, **dict.fromkeys(trucks, reason)}
         return failures
+
+    def _note(self, error: TruckerError | None) -> None:
+        """Log that the destination is lost, and when it is back."""
+        if error is None and self._lost is not None:
+            began, before = self._lost
+            self._lost = None
+            facts = {"interrupted_seconds": round(time.monotonic() - began, 1), "after": before.code}
+            log.info("destination is back", extra={"destination": self.name, **facts})
+        if isinstance(error, SinkUnavailable):
+            if self._lost is None or (self._lost[1].code, self._lost[1].message) != (error.code, error.message):
+                log.warning("destination is lost", extra={"destination": self.name, **error.facts()})
+            self._lost = (self._lost[0] if self._lost else time.monotonic(), error)
 
     def discard(self, batch: Batch) -> None:
         """Have what was staged for the batch taken away: it is not going to be committed."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker.engine.arriving import Arriving, board_of
 from trucker.engine.cluster import expected, misfit
-from trucker.engine.plan import Outcome
+from trucker.engine.plan import Copied, Outcome
 from trucker.engine.sealed import seal
-from trucker.engine.task import Held, post_task, run_task
+from trucker.engine.task import Held, post_task, report_task, run_task
 from trucker.errors import EngineError, JobFailed, TruckerError
 
 if TYPE_CHECKING:
@@ -28,18 +28,30 @@ PartT = TypeVar("PartT")
 
 
 def run_job(
-    spark: SparkSession, function: Callable[[PartT], Outcome], parts: Sequence[PartT], *, group: str = ""
+    spark: SparkSession,
+    function: Callable[[PartT], Outcome],
+    parts: Sequence[PartT],
+    *,
+    group: str = "",
+    on_copied: Callable[[Sequence[Copied]], None] | None = None,
 ) -> list[Outcome]:
     """Run `function` over every part, a task each, and collect the outcomes in the parts' order.
 
     What `function` holds travels to each executor once; a part should hold what is its own.
-    By the name of its `group` it can be cancelled, and its progress asked for. Raises JobFailed when Spark gives up on
-    a task: its process died more often than Spark tries again. Raises EngineError for an executor that cannot do the
-    work, as it is made of something else than the driver.
+    By the name of its `group` it can be cancelled; `on_copied` gets the chunks of each task as it ends. Raises
+    JobFailed when Spark gives up on a task: its process died more often than Spark tries again. Raises EngineError for
+    an executor that cannot do the work, as it is made of something else than the driver.
     """
     if group:
         spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
-    return _run(spark, run_task, function, parts)
+    if on_copied is None:
+        return _run(spark, run_task, function, parts)
+    board = board_of(spark.sparkContext)
+    job = board.listen(on_copied)
+    try:
+        return _run(spark, partial(report_task, board.accumulator, job), function, parts)
+    finally:
+        board.close(job)
 
 
 def _run(
@@ -80,7 +92,7 @@ def start_job(spark: SparkSession, function: Callable[[PartT], Outcome], parts: 
         except TruckerError as error:
             arriving.end(error)
         except BaseException as error:
-            log.exception("job failed unexpectedly")
+            log.exception("job failed unexpectedly", extra={"tasks": len(parts)})
             said = f"a job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
             arriving.end(EngineError(said, remedy="see the log", code="TRK599"))
         finally:

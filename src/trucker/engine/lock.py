@@ -5,19 +5,26 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from trucker import private
+from trucker.engine.stopping import Stopped
 from trucker.errors import LockedError, TruckerError
 from trucker.file_errors import file_error
 
+log = logging.getLogger("trucker.run")
+
 TRIES = 10
 TRY_SECONDS = 0.02
+WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +49,16 @@ class ProjectLock:
         self._path = state / "lock"
         self._file: IO[str] | None = None
 
-    def acquire(self, *, wait: bool) -> None:
-        """Take the lock; LockedError names the holder, or with `wait` its end is awaited."""
+    def acquire(self, *, wait: bool, stop: threading.Event | None = None) -> None:
+        """Take the lock; LockedError names the holder, or with `wait` its end is awaited.
+
+        Raises `Stopped` if `stop` is set meanwhile.
+        """
         refuse_unwritable(self._path.parent)
         private.make_folder(self._path.parent)
         file = open(self._path, "a+", encoding="utf-8", opener=private.open_file)  # noqa: SIM115
         try:
-            if not _take(file, wait=wait):
+            if not _take(file) and not (wait and _await(file, stop or threading.Event())):
                 file.seek(0)
                 raise LockedError(
                     f"the project is running already: {_instance(file.read())}",
@@ -101,7 +111,7 @@ def _unusable(error: OSError, state: Path) -> TruckerError:
     return file_error(error, "using the state folder", state, code="TRK603", setting="state")
 
 
-def _take(file: IO[str], *, wait: bool) -> bool:
+def _take(file: IO[str]) -> bool:
     """Whether the lock could be had. `held` has it for a moment, too: that is not somebody who runs the project."""
     for _ in range(TRIES):
         try:
@@ -109,9 +119,18 @@ def _take(file: IO[str], *, wait: bool) -> bool:
             return True
         except BlockingIOError:
             time.sleep(TRY_SECONDS)
-    if wait:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return wait
+    return False
+
+
+def _await(file: IO[str], stop: threading.Event) -> bool:
+    """Wait until the lock can be had. It is polled: a call that blocks could not be told to stop."""
+    file.seek(0)
+    log.info("waiting for the instance that holds the project", extra={"held_by": str(_instance(file.read()))})
+    while not stop.wait(WAIT_SECONDS):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    raise Stopped
 
 
 def _instance(text: str) -> Instance:

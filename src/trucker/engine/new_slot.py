@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from trucker.config.models import PostgresConnection
+from trucker.engine.stopping import Stopped as Stopped
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot, create_slot, find_slot
 
 LOOK_SECONDS = 0.2
-
-
-class Stopped(Exception):
-    """The project is to stop; what was being made has not been."""
 
 
 def new_slot(

@@ -253,6 +253,19 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """A chunk that a task has copied: the part's number, and the rows written for each truck that has it.
+
+    When it began and ended is told in seconds before the task's end: clocks of several machines may differ.
+    """
+
+    part: int
+    rows: Mapping[str, int]
+    began_ago: float
+    ended_ago: float
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Rows of one part of an assignment that wait for Spark SQL; it writes them as `part`."""
 
@@ -265,7 +278,7 @@ class Waiting:
 class Outcome:
     """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow.
 
-    `read` and `left` are the changes of which only the net counts, and how many that was.
+    `read` and `left` are the changes of which only the net counts, and how many that was. `copied` are a copy's chunks.
     """
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
@@ -274,6 +287,7 @@ class Outcome:
     slow: Sequence[Told] = ()
     read: int = 0
     left: int = 0
+    copied: Sequence[Copied] = ()
 
 
 def tell_slow(outcomes: Iterable[Outcome]) -> None:

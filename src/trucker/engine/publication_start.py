@@ -99,8 +99,6 @@ class PublicationStart:
             for table in sorted(table for truck, table in why if truck == run.name):
                 if not may_copy_again(run.truck, table):
                     run.phase, run.error = TruckPhase.FAILED, stale(run.name, table, why[run.name, table])
-                    extra = {"truck": run.name, "table": str(table), "code": run.error.code}
-                    log.warning("truck failed", extra={**extra, "reason": run.error.message})
 
     def _tell_destinations(self, again: Mapping[Slot, str]) -> None:
         """Before the publication changes: a crash in between must not hide what is missing."""

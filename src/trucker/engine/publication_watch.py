@@ -57,7 +57,7 @@ class PublicationWatch:
             try:
                 self.look()
             except TruckerError as error:
-                log.debug("the publication could not be read", extra={"reason": error.message})
+                log.debug("publication could not be read", extra=error.facts())
 
     def look(self) -> None:
         """Compare the publication with the record; correct it, and have copied again what may be incomplete."""

@@ -319,7 +319,6 @@ class SourceQuery:
     def _fail(self, run: TruckRun, trouble: TruckerError) -> None:
         if not trouble.transient:
             run.phase, run.error = TruckPhase.FAILED, trouble
-            log.warning("truck failed", extra={"truck": run.name, "code": trouble.code, "reason": trouble.message})
 
     def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
         table, left = reading.target.source.table, reading.known.left_out_names
@@ -470,11 +469,11 @@ class SourceQuery:
         for run in runs:
             error = failures.get(run.name)
             if error is not None:
+                if error.transient and self.stopping.is_set():  # it was given up because of the stop
+                    continue
                 run.error = error
                 run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
-                log.warning(
-                    "truck %s", run.phase, extra={"truck": run.name, "code": error.code, "reason": error.message}
-                )
+                log.debug("batch was not applied", extra={"truck": run.name, "end": str(end), **error.facts()})
                 continue
             if lane is not None and not lane.tables:
                 run.phase, run.error = TruckPhase.CATCHING_UP, None

@@ -104,7 +104,10 @@ def _tell(destination: Destination, moves: Moves, forget: tuple[str, ...]) -> No
     tables = {slot: before for (truck, table), other in moves.items() for slot in ((truck, table), (other, table))}
     if moves:
         named = sorted({str(table) for _, table in moves})
-        log.warning("tables are copied again: they go to another slot now", extra={"tables": named})
+        log.warning(
+            "tables are copied again",
+            extra={"tables": named, "destination": destination.name, "reason": "they go to another slot now"},
+        )
     failures = destination.commit(Batch(Lsn(0), Lsn(0), tables=tables, moved=moves, forget=forget), ())
     for error in failures.values():
         raise error
@@ -116,7 +119,9 @@ def _drop_unused(config: ProjectConfig, sources: Sequence[ResolvedSource]) -> No
     for name, connection in connections.items():
         unused = {number for number in range(1, MOST + 1) if part_name(name, number) not in used}
         for number in sorted(unused & _present(config, connection, unused)):
-            log.warning("a slot without tables is dropped", extra={"source": part_name(name, number)})
+            log.warning(
+                "slot is dropped", extra={"source": part_name(name, number), "reason": "it has no tables any more"}
+            )
             _drop(config, connection, number)
 
 
@@ -128,7 +133,14 @@ def _present(config: ProjectConfig, connection: PostgresConnection, numbers: set
         present = find_slots(database, list(names))
     if connection.slot is not None:
         for name in sorted(present):
-            log.warning("a replication slot has no tables any more: drop it, it holds WAL", extra={"slot": name})
+            log.warning(
+                "slot has no tables any more and holds WAL",
+                extra={
+                    "source": connection.name,
+                    "slot": name,
+                    "remedy": f"run at the source: SELECT pg_drop_replication_slot('{name}')",
+                },
+            )
         return logs
     return logs | {names[name] for name in present}
 

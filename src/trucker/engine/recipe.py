@@ -126,7 +126,9 @@ class Recipes:
         except TruckerError as error:
             return Outcome(failures=[Failure(target.truck, error, target.source.table)])
         except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
-            log.exception("spark sql failed unexpectedly", extra={"truck": target.truck})
+            log.exception(
+                "Spark SQL failed unexpectedly", extra={"truck": target.truck, "table": str(target.source.table)}
+            )
             said = f"the Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
             reason = EngineError(said, remedy="see the log", code="TRK599")
             return Outcome(failures=[Failure(target.truck, reason, target.source.table)])

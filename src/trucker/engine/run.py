@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from trucker import private
@@ -29,9 +27,11 @@ from trucker.engine.resolve import ResolvedSource
 from trucker.engine.source_run import SourceRun
 from trucker.engine.sql_check import check_sql
 from trucker.engine.starting import StartingSession, has_spark_sql, started
+from trucker.engine.supervisor import Hearing
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
+from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, write_status
 from trucker.sinks.base import Sink, TruckState, Workspace
 
@@ -63,6 +63,8 @@ class ProjectRun:
         self._observer = observer
         self._stop = stop or threading.Event()
         self._started = time.time()
+        self._narrator = Narrator()
+        self._complete: dict[str, float] = {}
         self._executors: Executors | None = None
         used = {truck.destination for source in resolved for truck in source.trucks}
         self._destinations = {c.name: self._destination(c) for c in config.connections if c.name in used}
@@ -93,8 +95,8 @@ class ProjectRun:
         Without a `session` of the caller's it takes the one that is `starting`, or starts its own, and stops it at the
         end.
         """
-        handlers = self._handle_signals()
         self._show(running=True)
+        watching = False
         own = None if session else starting or StartingSession(self._config)
         spark = session
         try:
@@ -111,13 +113,16 @@ class ProjectRun:
             with self._minding_java(spark):
                 for source in self._sources:
                     source.start_stream(spark, states)
+                watching = True
                 self._watch(spark)
         except Stopped:
             log.info("stopped before the stream began")
+        except TruckerError as error:
+            if watching or not self._stop.is_set():
+                raise
+            log.info("stopped before the stream began", extra=error.facts())
         finally:
             self._shut_down(None if session else spark)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
         return self._show(running=False)
 
     def _check_sql(self, spark: SparkSession | None) -> None:
@@ -182,9 +187,9 @@ class ProjectRun:
             if not error.transient:
                 source.lost = None
                 source.fail(error)
-            log.warning("beginning anew failed", extra={"source": source.name, "reason": error.message})
+            log.warning("source could not begin anew", extra={"source": source.name, **error.facts()})
             return source
-        log.warning("began anew", extra={"source": source.name, "code": lost.code, "reason": lost.message})
+        log.warning("source began anew: its tables are copied again", extra={"source": source.name, **lost.facts()})
         return fresh
 
     @contextmanager
@@ -226,22 +231,12 @@ class ProjectRun:
                 for run in source.runs.values():
                     run.let_go()
 
-    def _handle_signals(self) -> dict[signal.Signals, signal._HANDLER]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-
-        def handle(number: int, _: FrameType | None) -> None:
-            log.info("stopping", extra={"signal": signal.Signals(number).name})
-            self._stop.set()
-
-        return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-
     # -- status -------------------------------------------------------------------------------------------------
 
     def _show(self, *, running: bool) -> ProjectStatus:
         trouble = self._executors.trouble if self._executors and running else None
         trucks = tuple(
-            _status(source, run, source.destinations[run.truck.destination].letters(run.name), trouble, running=running)
+            self._status(source, run, trouble, running=running)
             for source in self._sources
             for run in source.runs.values()
         )
@@ -258,10 +253,55 @@ class ProjectRun:
         try:
             write_status(self._config.state_folder / "status.json", status)
         except OSError as error:  # a full disk, say: no reason to stop what still works
-            log.warning("status cannot be written", extra={"reason": error.strerror})
+            log.warning(
+                "status file cannot be written",
+                extra={"file": str(self._config.state_folder / "status.json"), "reason": error.strerror},
+            )
+        self._narrator(status)
         if self._observer is not None:
             self._observer(status)
         return status
+
+    def _status(self, source: SourceRun, run: TruckRun, trouble: str | None, *, running: bool) -> TruckStatus:
+        durable = source.durable
+        seen = durable.seen_lsn if durable else source.source_lsn
+        behind = max(0, durable.commit_lsn - run.position) if durable and run.position else None
+        now = time.time()
+        hearing = source.hearing(now) if running else Hearing()
+        error = str(run.error) if run.error else source.trouble or trouble
+        phase = run.phase if running or run.phase is TruckPhase.FAILED else TruckPhase.STOPPED
+        return TruckStatus(
+            run.name,
+            source.name,
+            run.truck.destination,
+            phase,
+            str(run.position) if run.position else None,
+            str(Lsn(seen)) if seen else None,
+            behind,
+            self._lag(run, behind, hearing, now) if running and phase is not TruckPhase.STARTING else None,
+            run.rows,
+            run.batches,
+            tuple(run.copying.values()),
+            error,
+            source.destinations[run.truck.destination].letters(run.name),
+            tuple(f"{table}.{name}" for table, names in sorted(run.left_out.items()) for name in names),
+            hearing.settled,
+            hearing.blind_since,
+        )
+
+    def _lag(self, run: TruckRun, behind: int | None, hearing: Hearing, now: float) -> float | None:
+        """The age of the oldest change that may be missing at the destination; None where that is not known.
+
+        A truck that had applied all there was when the source was last heard misses nothing that is older than that,
+        however old the last change that it applied.
+        """
+        if behind is None or hearing.settled is None:
+            return None
+        if not behind:
+            self._complete[run.name] = hearing.settled
+            return 0.0 if hearing.current else max(0.0, now - hearing.settled)
+        complete = max(run.applied_time / 1e6, self._complete.get(run.name, 0.0))
+        return max(0.0, now - complete) if complete else None
 
 
 def checked_on_spark(
@@ -314,27 +354,3 @@ def _stop_spark(spark: SparkSession) -> None:
         stop_session(spark)
     except (Py4JError, OSError):  # its JVM is gone already, which `_watch` has said
         log.debug("spark was gone before it was stopped", exc_info=True)
-
-
-def _status(source: SourceRun, run: TruckRun, letters: int, trouble: str | None, *, running: bool) -> TruckStatus:
-    durable = source.durable
-    seen = durable.seen_lsn if durable else source.source_lsn
-    lag = max(0, durable.commit_lsn - run.position) if durable and run.position else None
-    error = str(run.error) if run.error else source.trouble or trouble
-    phase = run.phase if running or run.phase is TruckPhase.FAILED else TruckPhase.STOPPED
-    return TruckStatus(
-        run.name,
-        source.name,
-        run.truck.destination,
-        phase,
-        str(run.position) if run.position else None,
-        str(Lsn(seen)) if seen else None,
-        lag,
-        0.0 if not lag else max(0.0, time.time() - run.applied_time / 1e6) if run.applied_time else None,
-        run.rows,
-        run.batches,
-        tuple(run.copying.values()),
-        error,
-        letters,
-        tuple(f"{table}.{name}" for table, names in sorted(run.left_out.items()) for name in names),
-    )

@@ -50,7 +50,7 @@ class ShapeWatch:
                 self.look()
                 self.judge()
             except TruckerError as error:
-                log.debug("the catalogue could not be read", extra={"reason": error.message})
+                log.debug("catalogue could not be read", extra=error.facts())
 
     def look(self) -> Lsn:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""

@@ -57,7 +57,10 @@ def begin_anew(
     resolved: ResolvedSource, place: LogPlace, destinations: Mapping[str, Destination], states: Mapping[str, TruckState]
 ) -> dict[str, TruckState]:
     """Forget all there is of the source but its rows at the destinations; the states that are left."""
-    log.warning("the slot is lost: all tables of the source are copied again", extra={"slot": resolved.slot})
+    log.warning(
+        "slot is lost: all tables of the source are copied again",
+        extra={"source": resolved.name, "slot": resolved.slot},
+    )
     _forget(resolved.trucks, destinations, states)
     with connect(resolved.reads, application="trucker setup") as database:
         drop_slot(database, resolved.slot)

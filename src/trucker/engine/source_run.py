@@ -40,7 +40,7 @@ from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Described, Schemas
 from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
-from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import ChangeLogUnavailable, TruckerError
@@ -196,7 +196,10 @@ class SourceRun:
                 waited = time.monotonic() - began
                 if waited > 1 and not said:
                     said = True
-                    log.warning("waiting for the slot", extra={"reason": in_use(reads, slot.name, self.name).message})
+                    holder = in_use(reads, slot.name, self.name)
+                    log.warning(
+                        "waiting for the slot", extra={"source": self.name, "slot": slot.name, **holder.facts()}
+                    )
                 if waited > SLOT_SECONDS:
                     raise in_use(reads, slot.name, self.name)
                 if self._stop.wait(SLOT_LOOK_SECONDS):
@@ -385,7 +388,7 @@ class SourceRun:
                 work()
             except Exception as error:
                 self.fatal = error
-                log.exception("thread failed", extra={"work": name})
+                log.exception("thread failed", extra={"source": self.name, "thread": name})
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         with self._starting:
@@ -421,7 +424,7 @@ class SourceRun:
         try:
             lost = begins_anew(self.resolved.connection) and is_lost(self.resolved, error)
         except TruckerError as away:
-            log.warning("the slot cannot be looked at", extra={"source": self.name, "reason": away.message})
+            log.warning("slot cannot be examined", extra={"source": self.name, **away.facts()})
             return
         if lost:
             self.lost = error
@@ -434,7 +437,9 @@ class SourceRun:
         if damage is not None:
             self.fail(damage)
             return
-        log.warning("streaming query ended", extra={"source": self.name, "reason": query.failure()})
+        log.warning(
+            "streaming query ended and is started again", extra={"source": self.name, "reason": query.failure()}
+        )
         query.start(self._checkpoint, once=False)
 
     def fail(self, error: TruckerError) -> None:
@@ -454,11 +459,15 @@ class SourceRun:
             try:
                 prune(self._storage, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
             except ChangeLogUnavailable as error:
-                log.warning("applied changes are not deleted yet", extra={"source": self.name, "reason": error.message})
+                log.warning("applied changes are not deleted yet", extra={"source": self.name, **error.facts()})
 
     @property
     def durable(self) -> Durable | None:
         return self._query.reader.durable() if self._query is not None else None
+
+    def hearing(self, now: float) -> Hearing:
+        """What is known of the source at `now`; nothing before capture has begun."""
+        return self._capture.hearing(now) if self._capture is not None else Hearing()
 
     @property
     def trouble(self) -> str | None:
@@ -485,7 +494,10 @@ class SourceRun:
             try:
                 step()
             except Exception as error:
-                log.warning("stopping met a problem", extra={"source": self.name, "reason": type(error).__name__})
+                log.warning(
+                    "stopping met a problem",
+                    extra={"source": self.name, "step": step.__name__, "reason": type(error).__name__},
+                )
 
     def _stop_query(self) -> None:
         if self._query is not None:
@@ -501,7 +513,8 @@ class SourceRun:
                 with suppress(Exception):
                     copier.cancel()
             alive[0].join(0.5)
-        log.warning("threads are left behind", extra={"source": self.name})
+        names = [thread.name for thread in self._threads if thread.is_alive()]
+        log.warning("threads did not end", extra={"source": self.name, "threads": names, "seconds": STOP_SECONDS})
 
     def _stop_capture(self) -> None:
         if self._first is not None:

@@ -33,6 +33,10 @@ log = logging.getLogger("trucker.capture")
 
 SEGMENT_BYTES: Final = 64 << 20
 _LOOK_SECONDS: Final = 0.2
+SETTLE_SECONDS: Final = 2.0
+"""What the source has said may be on its way to the disk for so long before it counts as missing."""
+BLIND_SECONDS: Final = 10.0
+"""A source that cannot be heard, or a log that cannot be written, for longer than this is worth an alarm."""
 _CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
     ("TRK2", SourceError),
     ("TRK3", ChangeLogError),
@@ -94,6 +98,20 @@ class CaptureState(StrEnum):
     STOPPED = "stopped"
 
 
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What is known of the source. Times are seconds since 1970.
+
+    `settled` is when it was last heard, with all that it had said by then in the log; None before the first time.
+    With `current` nothing can be missing that it said since; `blind_since` is set when it has not been heard, or the
+    log could not be written, for too long.
+    """
+
+    settled: float | None = None
+    current: bool = False
+    blind_since: float | None = None
+
+
 class CaptureSupervisor:
     """Keeps one capture process running until `stop`, or until it fails for good."""
 
@@ -102,8 +120,12 @@ class CaptureSupervisor:
         self.state = CaptureState.STARTING
         self.restarts = 0
         self.beat: float | None = None
+        self._heard: float | None = None
+        self._settled: float | None = None
+        self._started = time.time()
         self._failure: TruckerError | None = None
         self._trouble: TruckerError | None = None
+        self._trouble_since = 0.0
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,6 +175,15 @@ class CaptureSupervisor:
         """What keeps capture from the source at the moment, with code and next step; None when nothing does."""
         error = self._failure or self._trouble
         return str(error) if error is not None else None
+
+    def hearing(self, now: float) -> Hearing:
+        """What is known of the source at `now` (seconds since 1970)."""
+        settled, heard, silence = self._settled, self._heard, self.spec.reads.timeouts.silence
+        silent = heard is None or now - heard > silence
+        away = self.state is not CaptureState.CONNECTED or self._trouble is not None or silent
+        behind = settled is None or heard is None or heard - settled > SETTLE_SECONDS
+        since = settled or self._started
+        return Hearing(settled, not away and not behind, since if away and now - since > BLIND_SECONDS else None)
 
     def wait_seen(self, lsn: Lsn, stop: threading.Event | None = None, timeout: float | None = None) -> Durable:
         """Wait until everything below `lsn` is durable in the log, and say how far that goes.
@@ -217,8 +248,7 @@ class CaptureSupervisor:
                 self._fail(EngineError("capture failed and did not say why", code="TRK520", remedy="report this"))
                 return
             words = self._last_words[-1] if self._last_words else f"exit code {code}"
-            log.warning("capture ended unexpectedly, starting it again", extra={"exit": code, "reason": words})
-            self._become(CaptureState.RECONNECTING, EngineError(f"the capture process ended: {words}", code="TRK520"))
+            self._in_trouble(EngineError(f"the capture process ended: {words}", code="TRK520"))
             self._backoff.wait(self._stopping)
             with self._changed:
                 if self._stopping.is_set():
@@ -239,14 +269,13 @@ class CaptureSupervisor:
     def _take(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
         match event.get("event"):
             case "connected":
-                self._become(CaptureState.CONNECTED)
+                self._connected()
             case "progress":
-                self.beat = event.get("beat")
-                self._backoff.reset()
+                self._progressed(event)
             case "reconnecting":
                 self._reconnecting(event, process)
             case "notice":
-                log.info("capture notice", extra={"notice": event["message"]})
+                log.info("notice from capture", extra={"source": self.spec.connection.name, "notice": event["message"]})
             case "failed":
                 self._fail(_error(event))
 
@@ -259,11 +288,45 @@ class CaptureSupervisor:
             self._fail(error)
             _hang_up(process)
             return
-        log.warning("capture is reconnecting", extra={"code": error.code, "reason": error.message})
+        self._in_trouble(error)
+
+    def _in_trouble(self, error: TruckerError) -> None:
+        """Say so once, not at every try."""
+        before = self._trouble
+        if before is None:
+            self._trouble_since = time.time()
+        if before is None or (before.code, before.message) != (error.code, error.message):
+            facts = {"source": self.spec.connection.name, "slot": self.spec.slot, **error.facts()}
+            log.warning(_interruption(error), extra=facts)
         self._become(CaptureState.RECONNECTING, error)
 
+    def _connected(self) -> None:
+        """A log that could not be written is no better for a new connection: that shows when something is written."""
+        stays = self._trouble is not None and _concerns_log(self._trouble)
+        if self._trouble is not None and not stays:
+            self._recovered()
+        self._become(CaptureState.CONNECTED, self._trouble if stays else None)
+
+    def _progressed(self, event: dict[str, Any]) -> None:
+        self.beat = event.get("beat")
+        self._heard = event.get("heard", self._heard)
+        self._settled = event.get("settled") or self._settled
+        self._backoff.reset()
+        if self._trouble is not None and (self._settled or 0.0) > self._trouble_since:
+            self._recovered()
+            self._become(CaptureState.CONNECTED)
+
+    def _recovered(self) -> None:
+        assert self._trouble is not None
+        facts = {"source": self.spec.connection.name, "slot": self.spec.slot}
+        seconds = round(time.time() - self._trouble_since, 1)
+        message = "change log can be written again" if _concerns_log(self._trouble) else "source is back"
+        log.info(message, extra={**facts, "interrupted_seconds": seconds, "after": self._trouble.code})
+
     def _fail(self, error: TruckerError) -> None:
-        log.error("capture failed", extra={"code": error.code, "reason": error.message})
+        log.error(
+            "capture failed", extra={"source": self.spec.connection.name, "slot": self.spec.slot, **error.facts()}
+        )
         with self._changed:
             self._failure = self._failure or error
         self._become(CaptureState.FAILED)
@@ -278,6 +341,17 @@ class CaptureSupervisor:
         with stream:
             for line in stream:
                 self._last_words.append(line.decode(errors="replace").rstrip())
+
+
+def _concerns_log(error: TruckerError) -> bool:
+    return isinstance(error, ChangeLogError)
+
+
+def _interruption(error: TruckerError) -> str:
+    """What an interruption of capture is, in words."""
+    if _concerns_log(error):
+        return "change log cannot be written"
+    return "capture process ended and is started again" if isinstance(error, EngineError) else "source is lost"
 
 
 def _hang_up(process: subprocess.Popen[bytes]) -> None:

@@ -89,6 +89,21 @@ def post_task(
     return iter(())
 
 
+def report_task(
+    board: Any,
+    job: int,
+    driver: Made | None,
+    held: Value,
+    secrets: Sequence[str],
+    part: int,
+    sealed: Iterator[bytes],
+) -> Iterator[Any]:
+    """As `run_task`, and the chunks that it has copied are posted as soon as it is done, before the job is."""
+    for outcome in run_task(driver, held, secrets, part, sealed):
+        board.add([(job, part, outcome.copied)])
+        yield outcome
+
+
 class Posts:
     """How posts add up: a task has a list of them, the driver a board that takes them."""
 

@@ -263,7 +263,7 @@ def write_share(
     except TruckerError as error:
         failures.append(Failure(target.truck, error, target.source.table))
     except Exception as error:
-        log.exception("sink failed unexpectedly", extra={"truck": target.truck})
+        log.exception("sink failed unexpectedly", extra={"truck": target.truck, "table": str(target.table)})
         reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
         failures.append(Failure(target.truck, reason, target.source.table))
 

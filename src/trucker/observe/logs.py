@@ -1,5 +1,11 @@
 """Logging for the command line: lines on standard error, as text or as JSON. Nothing happens on import.
 
+A message is static; what it is about is in `extra`, and both forms show all of it. The text form has one line for each
+event, in the order in which a person reads it: the message, its subject (`truck`, `table`, `source`, …), further facts,
+then `code`, `reason` and `remedy`:
+
+    2026-01-31T12:00:00.000Z error   trucker.run: truck failed: truck=orders: [TRK406] value too long; next: widen it
+
 Without `debug` an exception that is logged shows its kind only, and a `TruckerError` its message: another
 exception's own words may hold a row's data (I10).
 """
@@ -9,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
@@ -23,6 +30,9 @@ class LogFormat(StrEnum):
 
 
 _PLAIN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+
+_SUBJECT: Final = ("truck", "trucks", "table", "tables", "source", "destination", "slot", "column")
+_CAUSE: Final = ("code", "reason", "remedy")
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -59,13 +69,57 @@ class _Formatter(logging.Formatter):
         return str(error) if isinstance(error, TruckerError) else type(error).__name__
 
 
+def _facts(record: logging.LogRecord, *, debug: bool) -> dict[str, Any]:
+    """What the call gave as `extra`; of a `TruckerError` that it gave as exception, code, reason and remedy."""
+    facts = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, TruckerError) and not debug:
+        facts = {**facts, **error.facts()}
+    return facts
+
+
 class TextFormatter(_Formatter):
-    """`2026-01-31T12:00:00.000Z info    trucker.engine: batch done`"""
+    """`2026-01-31T12:00:00.000Z info    trucker.copy: table copied: truck=orders table=public.orders rows=1000`"""
 
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
-        line = f"{self.formatTime(record)} {level:<7} {record.name}: {record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        facts = _facts(record, debug=self.debug)
+        pieces = [record.getMessage(), " ".join(_pairs(facts)), _cause(facts)]
+        line = f"{self.formatTime(record)} {level:<7} {record.name}: {': '.join(piece for piece in pieces if piece)}"
+        if not record.exc_info or record.exc_info[1] is None:
+            return line
+        if self.debug:
+            return f"{line}\n{self.formatException(record.exc_info)}"
+        return line if isinstance(record.exc_info[1], TruckerError) else f"{line}: {type(record.exc_info[1]).__name__}"
+
+
+def _pairs(facts: Mapping[str, Any]) -> Iterator[str]:
+    """`name=value` of the subject, then of the other facts."""
+    names = [*(name for name in _SUBJECT if name in facts), *(name for name in facts if name not in _SUBJECT)]
+    for name in names:
+        if name not in _CAUSE:
+            yield f"{name}={_value(facts[name])}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, list | tuple | set | frozenset):
+        value = ", ".join(map(str, value))
+    text = _one_line(value)
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=') else text
+
+
+def _cause(facts: Mapping[str, Any]) -> str:
+    code, reason, remedy = (_one_line(facts.get(name) or "") for name in _CAUSE)
+    said = " ".join(part for part in (f"[{code}]" if code else "", reason) if part)
+    return "; ".join(part for part in (said, f"next: {remedy}" if remedy else "") if part)
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
 
 
 class JsonFormatter(_Formatter):
@@ -78,7 +132,8 @@ class JsonFormatter(_Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry |= {name: value for name, value in vars(record).items() if name not in _PLAIN and name not in entry}
+        facts = _facts(record, debug=self.debug)
+        entry |= {name: value for name, value in facts.items() if name not in entry}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str, ensure_ascii=False)

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import re
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trucker import private
+
+STALE_SECONDS: Final = 30.0
+"""A running project writes its status about once a second: one that is older than this is not to be relied on."""
 
 
 class TruckPhase(StrEnum):
@@ -30,20 +35,57 @@ class TruckPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """A table being copied: chunks done of all."""
+    """A table that is being copied: chunks, rows and bytes done after so many `seconds` of work on it.
+
+    `bytes` is the size of the planned chunks at the source, so that 100 % are reached when all of them are done, and
+    not before. The seconds count from the table's first chunk.
+    """
 
     table: str
     done: int
     chunks: int
     rows: int
+    bytes_done: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def percent(self) -> int:
+        """Of the bytes; of the chunks where they have none, as those of an empty table."""
+        if self.done >= self.chunks:
+            return 100
+        share = self.bytes_done / self.bytes if self.bytes else self.done / self.chunks
+        return max(0, min(99, int(100 * share)))
+
+    @property
+    def rows_per_second(self) -> float | None:
+        return round(self.rows / self.seconds, 1) if self.done and self.seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the speed so far; None where nothing is done yet."""
+        if self.done >= self.chunks:
+            return 0.0
+        if not self.done or self.seconds <= 0:
+            return None
+        if not self.bytes_done:
+            return round(self.seconds * (self.chunks - self.done) / self.done, 1)
+        return round(self.seconds * max(0, self.bytes - self.bytes_done) / self.bytes_done, 1)
+
+
+_ERROR: Final = re.compile(r"(?:\[(\w+)\] )?(.*?)(?:\n  next: (.*))?", re.DOTALL)
+_DERIVED: Final = ("percent", "rows_per_second", "seconds_left")
 
 
 @dataclass(frozen=True, slots=True)
 class TruckStatus:
-    """One truck. Positions are LSN texts; `lag_seconds` is now less the commit time of what was applied last,
-    0 when there is nothing left to apply; `rows` counts the rows written since the start;
-    `dead_letters` are those set aside and not applied yet; `left_out` names columns (`schema.table.column`) that the
-    destination has no place for."""
+    """One truck. Positions are LSN texts. `lag_seconds` is the age of the oldest change that may be missing at the
+    destination: of the commit applied last while there is more to apply, and never less than the time since everything
+    that the source said was last in the change log, if it cannot be heard or the log cannot be written now; 0 when
+    nothing is missing; None where that is not known. `source_heard` is when the source was last heard, with all that
+    it had said in the change log. `blind_since` is that time where it is too long ago: what this says of the truck is
+    then as old as that. `rows` counts the rows written since the start; `dead_letters` are those set aside and not
+    applied yet; `left_out` names columns (`schema.table.column`) that the destination has no place for."""
 
     name: str
     source: str
@@ -59,6 +101,8 @@ class TruckStatus:
     error: str | None = None
     dead_letters: int = 0
     left_out: tuple[str, ...] = ()
+    source_heard: float | None = None
+    blind_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +117,39 @@ class ProjectStatus:
     started: float
     updated: float
     trucks: tuple[TruckStatus, ...] = field(default=())
+    gone: bool = False
+    """No process holds the project, and the last one that did was not stopped: it was killed, or crashed."""
+
+    def ended(self) -> ProjectStatus:
+        """As it is when no process holds the project."""
+        trucks = tuple(
+            replace(
+                truck,
+                phase=truck.phase if truck.phase is TruckPhase.FAILED else TruckPhase.STOPPED,
+                lag_seconds=None,
+                copying=(),
+                blind_since=None,
+            )
+            for truck in self.trucks
+        )
+        return replace(self, running=False, trucks=trucks, gone=self.running)
+
+    def starting(self, pid: int, host: str, since: float) -> ProjectStatus:
+        """As it is while a process holds the project that has not written a status yet."""
+        trucks = tuple(
+            TruckStatus(truck.name, truck.source, truck.destination, TruckPhase.STARTING, truck.position)
+            for truck in self.trucks
+        )
+        return ProjectStatus(self.project, self.folder, True, pid, host, since, since, trucks)
+
+    def as_of(self, now: float) -> ProjectStatus:
+        """As it is `now`: what was written too long ago says nothing of how far the trucks are."""
+        if now - self.updated <= STALE_SECONDS or all(truck.phase is TruckPhase.STARTING for truck in self.trucks):
+            return self
+        trucks = (
+            replace(truck, lag_seconds=None, blind_since=truck.blind_since or self.updated) for truck in self.trucks
+        )
+        return replace(self, trucks=tuple(trucks))
 
     def to_json(self) -> str:
         return json.dumps(self, default=_fields, indent=2)
@@ -86,13 +163,28 @@ class ProjectStatus:
 
 def _fields(value: ProjectStatus | TruckStatus | CopyProgress) -> dict[str, Any]:
     """Not `asdict`, which copies all that is in it first: a truck may copy hundreds of tables at once."""
-    return {name: getattr(value, name) for name in value.__slots__}
+    names = (*value.__slots__, *_DERIVED) if isinstance(value, CopyProgress) else value.__slots__
+    return {name: getattr(value, name) for name in names}
 
 
 def _truck(raw: dict[str, Any]) -> TruckStatus:
-    copying = tuple(CopyProgress(**entry) for entry in raw.pop("copying"))
+    copying = tuple(CopyProgress(**_without(entry, _DERIVED)) for entry in raw.pop("copying"))
     left_out = tuple(raw.pop("left_out", ()))
     return TruckStatus(**{**raw, "phase": TruckPhase(raw["phase"])}, copying=copying, left_out=left_out)
+
+
+def _without(entry: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in names}
+
+
+def error_facts(error: str | None) -> dict[str, str]:
+    """Code, reason and remedy of an error as a status holds it, for the `extra` of a log call."""
+    if error is None:
+        return {}
+    found = _ERROR.fullmatch(error)
+    assert found is not None, "it matches any text"
+    code, reason, remedy = found.groups("")
+    return {"code": code, "reason": reason, "remedy": remedy}
 
 
 def write_status(path: Path, status: ProjectStatus) -> None:

@@ -261,7 +261,7 @@ def _patience(config: PostgresConnection, name: str) -> Iterator[None]:
         while not done.wait(PATIENCE):
             with suppress(TruckerError), connect(config, application="trucker slot watch") as connection:
                 waiting = open_transactions(connection)
-                log.warning("slot waits for open transactions", extra={"slot": name, "open": waiting})
+                log.warning("slot waits for open transactions", extra={"slot": name, "transactions": waiting})
 
     watcher = threading.Thread(target=watch, name=f"slot {name}", daemon=True)
     watcher.start()

@@ -164,7 +164,7 @@ class _Guards:
             try:
                 fresh = self._session()
             except TruckerError as error:
-                log.debug("no new guard", extra={"code": error.code, "reason": error.message})
+                log.debug("no new guard", extra=error.facts())
                 continue
             with self._turn:
                 *elders, younger = self._sessions
@@ -229,8 +229,8 @@ def _prod(primary: PostgresConnection, done: threading.Event) -> None:
                     pause = min(pause * 2, _LAST_PROD)
         except errors.InsufficientPrivilege:
             log.warning(
-                "slot waits for the primary to write down its running transactions, which it does at its leisure: %s",
-                grant(primary),
+                "slot waits until the primary logs its running transactions, which may take minutes",
+                extra={"remedy": grant(primary)},
             )
             return
         except (psycopg.Error, TruckerError):

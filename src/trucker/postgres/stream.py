@@ -230,6 +230,11 @@ class ReplicationStream:
             take(messages)
         return found.drained
 
+    @property
+    def heard(self) -> float:
+        """When something last came from the server, a keep-alive or data (monotonic)."""
+        return self._heard
+
     def listen(self, now: float) -> bool:
         """Whether the server, silent for a while, is to be asked for an answer; `SourceUnavailable` where it has been
         asked and has not given one.

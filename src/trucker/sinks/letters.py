@@ -21,6 +21,7 @@ Letters are written, changed and removed in the transaction that moves the posit
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -28,6 +29,8 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Target
+
+log = logging.getLogger("trucker.letters")
 
 Row = Mapping[str, str | None]
 Operation = Literal["insert", "update", "delete"]
@@ -277,6 +280,16 @@ def key_changed(target: Target) -> SinkError:
         remedy=f"mend the cause and run `trucker redrive --truck {target.truck}`, then start again",
         code="TRK472",
     )
+
+
+def log_set_aside(letters: Sequence[Letter]) -> None:
+    """Log that rows have become dead letters, a line for each table, never with data (I10)."""
+    tables: dict[tuple[str, TableId], list[Letter]] = {}
+    for letter in letters:
+        tables.setdefault((letter.truck, letter.source), []).append(letter)
+    for (truck, table), own in tables.items():
+        facts = {"truck": truck, "table": str(table), "count": len(own), "reason": own[-1].reason.message}
+        log.warning("rows set aside as dead letters", extra=facts)
 
 
 def to_json(row: Row) -> str:

@@ -26,6 +26,7 @@ from rich.text import Text
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import ProjectStatus, TruckPhase
+from trucker.observe.units import duration, lag_text, rate
 from trucker.testing.equality import Sum, columns, duckdb_sums, postgres_sum
 from trucker.testing.process import TruckerProcess, kill_tree
 from trucker.testing.project_folder import postgres_entry, write_project
@@ -169,7 +170,7 @@ class _Demo:
             self._view.show(trucker.status(), customers.transactions)
             time.sleep(0.1)
         self._view.show(trucker.status(), customers.transactions)
-        self._view.say(f"caught up after {time.monotonic() - began:.1f} s")
+        self._view.say(f"caught up after {duration(time.monotonic() - began)}")
 
     # -- the verdict --------------------------------------------------------------------------------------------
 
@@ -259,15 +260,15 @@ class View:
 
     def _table(self, status: ProjectStatus | None, transactions: int) -> Table:
         title = f"{transactions} transactions in the shop"
-        table = Table("truck", "to", "state", "lag", "rows", "rows/s", title=title)
+        table = Table("truck", "to", "state", "lag", "rows", "rate", title=title)
         for truck in status.trucks if status else ():
             table.add_row(
                 truck.name,
                 truck.destination,
                 truck.phase.value.replace("_", " "),
-                _lag(truck.lag_bytes, truck.lag_seconds),
+                lag_text(truck.lag_seconds, truck.lag_bytes),
                 f"{truck.rows:,}",
-                f"{self._rates.get(truck.name, 0.0):,.0f}",
+                rate(self._rates.get(truck.name, 0.0)),
             )
         if not status:
             table.add_row("-", "-", Text("trucker is not up", "red"), "-", "-", "-")
@@ -278,18 +279,12 @@ class View:
             return "trucker is not up"
         slowest = max(status.trucks, key=lambda truck: truck.lag_bytes or 0)
         trucks = ", ".join(
-            f"{truck.name} {self._rates.get(truck.name, 0.0):.0f} rows/s"
+            f"{truck.name} {rate(self._rates.get(truck.name, 0.0))}"
             if truck.phase is TruckPhase.STREAMING
             else f"{truck.name} {truck.phase.value.replace('_', ' ')}"
             for truck in status.trucks
         )
-        return f"lag {_lag(slowest.lag_bytes, slowest.lag_seconds)}; {trucks}"
-
-
-def _lag(size: int | None, seconds: float | None) -> str:
-    if size is None:
-        return "-"
-    return "none" if size == 0 else f"{size / 1024:,.0f} KiB" + (f", {seconds:.1f} s" if seconds is not None else "")
+        return f"lag {lag_text(slowest.lag_seconds, slowest.lag_bytes)}; {trucks}"
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from trucker.config.models import ProjectConfig, StdoutConnection
 from trucker.finding import Finding
+from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus
 from trucker.sinks.letters import Redriven
 
@@ -50,9 +51,11 @@ class FakeProject:
         self, *, once: bool = False, wait: bool = False, on_status: Callable[[ProjectStatus], None] | None = None
     ) -> ProjectStatus:
         self._called("run", once, wait)
+        narrator = Narrator()
         for status in self.statuses:
-            assert on_status
-            on_status(status)
+            narrator(status)
+            if on_status is not None:
+                on_status(status)
         return self.final
 
     def status(self) -> ProjectStatus:

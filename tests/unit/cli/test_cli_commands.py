@@ -181,15 +181,15 @@ def test_run_tells_phases_as_log_lines(project: FakeProject, capsys: Captured) -
         status(truck(phase=TruckPhase.COPYING)),
         status(truck()),
         status(truck()),
-        status(truck(phase=TruckPhase.RETRYING)),
+        status(truck(phase=TruckPhase.RETRYING, error="[TRK401] away\n  next: wait")),
     ]
     assert main(["run"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split(" ", 1)[1] for line in err.splitlines()] == [
-        "info    trucker.cli: truck orders is copying",
-        "info    trucker.cli: truck orders is streaming",
-        "warning trucker.cli: truck orders is retrying",
+        "info    trucker.run: truck is copying: truck=orders destination=duck",
+        "info    trucker.run: truck is streaming: truck=orders destination=duck",
+        "warning trucker.run: truck is retrying: truck=orders destination=duck: [TRK401] away; next: wait",
     ]
 
 
@@ -199,7 +199,13 @@ def test_run_logs_json(project: FakeProject, capsys: Captured) -> None:
     (line,) = capsys.readouterr().err.splitlines()
     entry = json.loads(line)
     assert entry.pop("time").endswith("Z")
-    assert entry == {"level": "info", "logger": "trucker.cli", "message": "truck orders is streaming"}
+    assert entry == {
+        "level": "info",
+        "logger": "trucker.run",
+        "message": "truck is streaming",
+        "truck": "orders",
+        "destination": "duck",
+    }
 
 
 def test_quiet_and_verbose(project: FakeProject, capsys: Captured) -> None:
@@ -211,7 +217,7 @@ def test_quiet_and_verbose(project: FakeProject, capsys: Captured) -> None:
 
 
 def test_status(project: FakeProject, capsys: Captured) -> None:
-    copying = (CopyProgress("public.orders", 1, 4, 1234),)
+    copying = (CopyProgress("public.orders", 1, 4, 1234, 25, 100, 2.0),)
     project.final = status(
         truck(position="0/1A", lag_bytes=1500, lag_seconds=0.25, rows=12345),
         truck("items", TruckPhase.COPYING, copying=copying),
@@ -223,7 +229,9 @@ def test_status(project: FakeProject, capsys: Captured) -> None:
         ["shop: running as process 7 on host"],
         ["truck", "state", "from → to", "position", "lag", "rows"],
         ["orders", "streaming", "main → duck", "0/1A", "250 ms, 1.5 kB", "12,345"],
-        ["items", "copying", "main → duck", "-", "-", "0", "public.orders 25 %, 1,234 rows"],
+        ["items", "copying", "main → duck", "-", "-", "0"],
+        ["copying", "done", "rows", "rate", "left"],
+        ["items: public.orders", "25 %", "1,234", "617 rows/s", "6.0 s"],
     ]
 
 
@@ -235,6 +243,32 @@ def test_status_of_a_failed_truck(project: FakeProject, capsys: Captured) -> Non
     assert out.endswith("orders: [TRK400] full\n  next: make room\n")
     assert main(["status", "--json"]) == 1
     assert ProjectStatus.from_json(capsys.readouterr().out) == project.final
+
+
+@pytest.mark.parametrize(
+    ("current", "code"),
+    [
+        (status(truck()), 0),
+        (status(truck(phase=TruckPhase.RETRYING, error="[TRK401] away")), 0),
+        (status(truck(phase=TruckPhase.STOPPED), running=False), 0),
+        (status(truck(blind_since=0.5)), 5),
+        (replace(status(truck()), running=False, gone=True), 6),
+        (status(truck(blind_since=0.5), truck("items", TruckPhase.FAILED)), 1),
+        (replace(status(truck(phase=TruckPhase.FAILED)), running=False, gone=True), 1),
+    ],
+)
+def test_status_ends_with_the_worst_of_what_it_shows(
+    project: FakeProject, current: ProjectStatus, code: int, capsys: Captured
+) -> None:
+    project.final = current
+    assert main(["status"]) == code
+    assert main(["status", "--json"]) == code
+
+
+def test_one_fault_of_several_trucks_is_one_error(project: FakeProject, capsys: Captured) -> None:
+    project.final = status(*(truck(name, TruckPhase.FAILED, error="[TRK400] full") for name in ("a", "b")))
+    assert main(["run", "-q"]) == 1
+    assert capsys.readouterr().err == "error: 2 trucks (a, b) failed: [TRK400] full\n"
 
 
 def test_peek(project: FakeProject, capsys: Captured) -> None:

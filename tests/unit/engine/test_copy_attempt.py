@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -15,11 +16,11 @@ from trucker.engine.backoff import Backoff
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
-from trucker.engine.plan import CopyShare, Failure, Outcome, SinkSpec, Table, Truck
+from trucker.engine.plan import Copied, CopyShare, Failure, Outcome, SinkSpec, Table, Truck
 from trucker.engine.recipe import Recipes
 from trucker.engine.truck_run import Lane, TruckRun
-from trucker.errors import SinkError, SourceUnavailable, TruckerError
-from trucker.observe.status import TruckPhase
+from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
+from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.shape import Look, SeenColumn
 from trucker.sinks.base import Phase, TableState, Work
 from trucker.testing.faults import FaultySink, unavailable
@@ -52,6 +53,9 @@ class World:
         self.trouble: list[dict[tuple[str, TableId], TruckerError]] = []
         self.rewritten: list[set[TableId]] = []
         self.stop = threading.Event()
+        self.given_up = False
+        self.runs: dict[str, TruckRun] = {}
+        self.seen_copying: list[dict[str, dict[TableId, CopyProgress]]] = []
         self.lsn = 100
         monkeypatch.setattr(copy_module, "new_slot", self._new_slot)
         monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
@@ -65,7 +69,7 @@ class World:
         connection: Any = SimpleNamespace(replica=None, publication=None)
         context = SimpleNamespace(master="spark://x", defaultParallelism=2, statusTracker=SimpleNamespace)
         self.copier = Copier(
-            SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
+            SimpleNamespace(sparkContext=context),
             connection,
             "temporary",
             {"store": self.destination},
@@ -79,7 +83,8 @@ class World:
 
     def truck(self, name: str, *tables: TableId) -> TruckRun:
         resolved = {table: Table(table, TableId(name, table.name), ()) for table in tables}
-        return TruckRun(Truck(name, "source", "store", resolved))
+        self.runs[name] = TruckRun(Truck(name, "source", "store", resolved))
+        return self.runs[name]
 
     def copy(self, *needs: Need, first: Any = None) -> None:
         self.copier.run(needs, first, self.stop)
@@ -101,7 +106,9 @@ class World:
             raise SourceUnavailable("rewritten")
         return [SimpleNamespace(schema=table.schema, leaf=name, bytes=1)]
 
-    def _run(self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str) -> list[Outcome]:
+    def _run(
+        self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str, on_copied: Any = None
+    ) -> list[Outcome]:
         """Every part is a row, "<table> at <lsn>"; troubles as told."""
         trouble = self.trouble.pop(0) if self.trouble else {}
         (batch,) = function.args
@@ -115,7 +122,15 @@ class World:
                     continue
                 work = Work(batch.batches["store"], found.target, part.index)
                 receipts.append(self.sink.write(work, iter([_row(slot[1], batch.lsn)])))
-            outcomes.append(Outcome({"store": receipts}, failures))
+            failed = {failure.truck for failure in failures}
+            rows = {found.target.truck: 1 for found in part.assignments if found.target.truck not in failed}
+            outcomes.append(Outcome({"store": receipts}, failures, copied=[Copied(part.index, rows, 0.5, 0.25)]))
+            if on_copied is not None:
+                on_copied(outcomes[-1].copied)
+            self.seen_copying.append({n: r.copying.copy() for n, r in self.runs.items()})
+        if self.given_up:
+            self.stop.set()
+            raise JobFailed("Spark gave up on a job: SPARK_JOB_CANCELLED")
         return outcomes
 
     def rows(self, truck: str, table: TableId) -> list[str | None]:
@@ -229,3 +244,27 @@ def test_it_stops_while_it_waits_for_a_slot(world: World, monkeypatch: pytest.Mo
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.STARTING
     assert world.copier.needs_from is None
+
+
+def test_every_table_has_its_own_progress_and_ends_at_100_per_cent(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = world.truck("one", A, B)
+    with caplog.at_level(logging.INFO, "trucker.copy"):
+        world.copy(Need(run, frozenset({A, B}), whole=True))
+    first, last = ([seen["one"][table].percent for table in (A, B)] for seen in world.seen_copying)
+    assert (first, last) == ([100, 0], [100, 100])
+    assert run.copying == {}, "a copy that is over is not in progress"
+    ended = [vars(record) for record in caplog.records if record.getMessage() == "table copied"]
+    assert [(each["truck"], each["table"], each["rows"], each["seconds"]) for each in ended] == [
+        ("one", "public.a", 1, 0.25),
+        ("one", "public.b", 1, 0.25),
+    ]
+
+
+def test_a_copy_that_was_given_up_because_of_a_stop_is_no_error(world: World) -> None:
+    run = world.truck("one", A)
+    world.given_up = True
+    world.copy(Need(run, frozenset({A}), whole=True))
+    assert (run.error, run.copying) == (None, {})
+    assert run.phase is TruckPhase.COPYING, "it neither failed nor is it tried again"

@@ -13,7 +13,7 @@ from trucker.errors import TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.ledger import Slot
-from trucker.sinks.letters import Letter, Pending, Reason, to_json, too_many
+from trucker.sinks.letters import Letter, Pending, Reason, log_set_aside, to_json, too_many
 
 # Numbers are given once, by the sequence: whoever has read of a letter must not find another under its number.
 MAKE: Final = (
@@ -64,11 +64,12 @@ class LetterTable:
         if pending.gone:
             numbers = sorted(pending.gone)
             run(connection, f"DELETE FROM {_table(connection)} WHERE id IN (SELECT unnest(?))", [numbers])
-        new = sum(not letter.number for letter in changed)
-        if most is not None and new and self.count(connection).get(truck, 0) + new > most:
+        new = [letter for letter in changed if not letter.number]
+        if most is not None and new and self.count(connection).get(truck, 0) + len(new) > most:
             raise TruckFailed(truck, too_many(truck, most, changed[-1].reason))
         for letter in changed:
             self._put(connection, letter)
+        log_set_aside(new)
 
     def _put(self, connection: duckdb.DuckDBPyConnection, letter: Letter) -> None:
         names, values = zip(*_content(letter).items(), strict=True)

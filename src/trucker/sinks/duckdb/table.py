@@ -16,6 +16,7 @@ import duckdb
 
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import DataError, SinkError
+from trucker.sinks.altered import log_altered
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
@@ -92,6 +93,7 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
         raise _statements(target, manual)
     for action in due:
         run(connection, f"ALTER TABLE {table.sql} {action}")
+        log_altered(target, action)
     return frozenset()
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from trucker.change import Column, SchemaChanges, quote_identifier
 from trucker.errors import SinkError
+from trucker.sinks.altered import log_altered
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.session import Session
@@ -34,6 +35,7 @@ def alter(session: Session, target: Target, found: DestinationTable, types: Type
         raise _statements(target, manual)
     for action in due:
         session.run(_statement(target, action))
+        log_altered(target, action)
 
 
 def _renamed(found: DestinationTable, moves: Sequence[tuple[str, str]]) -> DestinationTable:

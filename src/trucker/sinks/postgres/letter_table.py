@@ -10,7 +10,7 @@ from trucker.change import Lsn, TableId
 from trucker.errors import TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.ledger import Slot
-from trucker.sinks.letters import Choice, Letter, Pending, Reason, to_json, too_many
+from trucker.sinks.letters import Choice, Letter, Pending, Reason, log_set_aside, to_json, too_many
 from trucker.sinks.postgres.own_tables import LETTER_COUNT, LOCK
 from trucker.sinks.postgres.session import Session
 
@@ -89,6 +89,7 @@ def store(session: Session, project: str, pending: Pending, most: int | None) ->
         refuse_more(session, project, new[-1], len(new), most)
     for letter in pending.changed:
         _put(session, project, letter)
+    log_set_aside(new)
 
 
 def add(session: Session, project: str, letters: Sequence[Letter], most: int) -> None:
@@ -97,6 +98,7 @@ def add(session: Session, project: str, letters: Sequence[Letter], most: int) ->
         refuse_more(session, project, letters[-1], len(letters), most)
         for letter in letters:
             _put(session, project, letter)
+        log_set_aside(letters)
 
 
 def refuse_more(session: Session, project: str, last: Letter, more: int, most: int) -> None:

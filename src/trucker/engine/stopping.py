@@ -1,0 +1,57 @@
+"""A stop that was asked for: by SIGINT, by SIGTERM, or by whoever holds the event. It is no error, at any time."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger("trucker.run")
+
+
+class Stopped(Exception):
+    """The project is to stop; what was being made has not been."""
+
+
+class Signals:
+    """SIGINT and SIGTERM set an event. While nothing has been created yet they also end what is under way."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._at_once = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """`Stopped` is raised in here as soon as a signal comes, whatever is being waited for."""
+        self._at_once = True
+        try:
+            if self._stop.is_set():
+                raise Stopped
+            yield
+        finally:
+            self._at_once = False
+
+    def handle(self, number: int, _: FrameType | None) -> None:
+        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        self._stop.set()
+        if self._at_once:
+            self._at_once = False
+            raise Stopped
+
+
+@contextmanager
+def stopping_on_signals(stop: threading.Event) -> Iterator[Signals]:
+    """Handle the signals inside; only the main thread can, in any other one the event alone stops it."""
+    signals = Signals(stop)
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,11 +4,13 @@
     ├── ConfigError          TRK1xx  the project's files are wrong
     ├── SourceError          TRK2xx  PostgreSQL, the publication or the slot is not as needed
     │   └── SourceUnavailable        … for now: the work is tried again
+    │       └── SourceRefused        … it does not accept the user, the password or the certificate
     ├── ChangeLogError       TRK3xx  the change log is missing, behind or damaged
     │   ├── ChangeLogFull            … for now: its disk is full, and nothing is acknowledged
     │   └── ChangeLogUnavailable     … for now: its object storage cannot be reached
     ├── SinkError            TRK4xx  a destination cannot take what it is given
     │   ├── SinkUnavailable          … for now: the work is tried again
+    │   │   └── SinkRefused          … it does not accept the user, the password or the certificate
     │   └── DataError                … because of what is in a row: it may be set aside as a letter
     ├── EngineError          TRK5xx  Spark or Java
     │   └── JobFailed                … for now: the work is tried again
@@ -25,6 +27,14 @@ Messages name what failed and where, never a password or a row's data (I10).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from trucker.change import TableId
+
+DECISIONS: Final = frozenset({"TRK253", "TRK409", "TRK418", "TRK425", "TRK426"})
+"""Codes of failures that only the user can settle, by a change of the configuration or of the destination. The change
+log is kept for what failed so; nothing is copied again before the user has decided."""
 
 
 class TruckerError(Exception):
@@ -32,6 +42,8 @@ class TruckerError(Exception):
 
     code: str = "TRK000"
     transient: bool = False
+    table: TableId | None = None
+    """The source table whose share of a truck's work failed, where it is the fault of one table alone."""
 
     def __init__(self, message: str, *, remedy: str = "", code: str | None = None) -> None:
         super().__init__(message)
@@ -46,6 +58,16 @@ class TruckerError(Exception):
     def facts(self) -> dict[str, str]:
         """Code, reason and remedy for the `extra` of a log call."""
         return {"code": self.code, "reason": self.message, "remedy": self.remedy}
+
+    @property
+    def needs_decision(self) -> bool:
+        """Whether the user must decide how to go on."""
+        return self.code in DECISIONS
+
+    def of_table(self, table: TableId) -> Self:
+        """The same error, with the table it concerns; one that is named already stays."""
+        self.table = self.table or table
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.remedy, self.code, dict(self.__dict__)))
@@ -94,6 +116,13 @@ class SourceUnavailable(SourceError):
     transient = True
 
 
+class SourceRefused(SourceUnavailable):
+    """The source lets nobody in with these credentials. While a project runs that may pass: secrets are read again from
+    their files at each connect, and rights are granted again."""
+
+    code = "TRK202"
+
+
 class ChangeLogError(TruckerError):
     """The change log is missing, behind the slot or damaged."""
 
@@ -125,6 +154,12 @@ class SinkUnavailable(SinkError):
 
     code = "TRK401"
     transient = True
+
+
+class SinkRefused(SinkUnavailable):
+    """The destination lets nobody in with these credentials; as `SourceRefused` it may pass."""
+
+    code = "TRK403"
 
 
 class DataError(SinkError):
@@ -186,12 +221,14 @@ class FileError(TruckerError):
 class TruckFailed(TruckerError):
     """One truck's share of a batch cannot be committed; the framework goes on without it.
 
-    A sink's `commit` raises it with the cause as `reason`; nothing of the batch has been written then.
+    A sink's `commit` raises it with the cause as `reason`; nothing of the batch has been written then. `table` is the
+    source table at fault, where it is one: a truck without SQL then goes on with its other tables.
     """
 
     code = "TRK402"
 
-    def __init__(self, truck: str, reason: TruckerError) -> None:
+    def __init__(self, truck: str, reason: TruckerError, table: TableId | None = None) -> None:
         super().__init__(f"truck {truck}: {reason.message}", remedy=reason.remedy, code=reason.code)
         self.truck = truck
-        self.reason = reason
+        self.reason = reason if table is None else reason.of_table(table)
+        self.table = self.reason.table

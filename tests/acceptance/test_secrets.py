@@ -128,7 +128,7 @@ def test_it_is_nowhere(
     database.execute(_END.format(users[0]))  # errors on both sides, and a password that is no longer right
     destination.execute(f"alter role {users[1]} password 'another'", _END.format(users[1]))
     database.execute("update item set v = 'last'")
-    said.append(trucker.wait_phase(TruckPhase.FAILED, timeout=60).error or "")
+    said.append(trucker.wait_phase(TruckPhase.RETRYING, timeout=60).error or "")
     assert "[TRK403]" in said[-1]
     for arguments in (["check", "--debug"], ["status", "--json"], ["run", "--once", "--debug"]):
         done = run_cli(arguments[0], str(project.folder), *arguments[1:])

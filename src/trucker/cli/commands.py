@@ -234,13 +234,15 @@ def _level(verbose: bool, quiet: bool) -> int:
 
 
 def _failed(status: ProjectStatus) -> bool:
-    return any(truck.phase is TruckPhase.FAILED for truck in status.trucks)
+    return any(truck.phase is TruckPhase.FAILED or truck.failed for truck in status.trucks)
 
 
 def _exit_if_failed(final: ProjectStatus) -> None:
     """Every error once, with the trucks that it stopped."""
     reasons: dict[str, list[str]] = {}
     for truck in final.trucks:
+        for table in truck.failed:
+            sys.stderr.write(f"error: table {table.table} of truck {truck.name} failed: {table.error}\n")
         if truck.phase is TruckPhase.FAILED:
             reasons.setdefault(truck.error or "no reason was given", []).append(truck.name)
     for reason, names in reasons.items():

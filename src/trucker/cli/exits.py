@@ -53,7 +53,7 @@ def exit_code(error: TruckerError) -> ExitCode:
 
 def status_code(status: ProjectStatus) -> ExitCode:
     """What `status` ends with: the worst of what it shows. A project that was stopped is fine."""
-    if any(truck.phase is TruckPhase.FAILED for truck in status.trucks):
+    if any(truck.phase is TruckPhase.FAILED or truck.failed for truck in status.trucks):
         return ExitCode.FAILED
     if status.gone:
         return ExitCode.GONE

@@ -174,6 +174,9 @@ def error_lines(trucks: Sequence[TruckStatus]) -> list[str]:
     for truck in trucks:
         if truck.error:
             concerned.setdefault(truck.error, []).append(truck.name)
+        for failed in truck.failed:
+            then = "waits for your decision" if failed.held else "is copied again once the cause is gone"
+            concerned.setdefault(f"table {failed.table} failed and {then}: {failed.error}", []).append(truck.name)
     return [f"{', '.join(names)}: {error}" for error, names in concerned.items()]
 
 
@@ -236,6 +239,9 @@ def note(truck: TruckStatus) -> str:
     notes = [truck.error.split("]")[0] + "]"] if truck.error and truck.error.startswith("[") else []
     if truck.blind_since is not None:
         notes.append(f"source not heard since {moment(truck.blind_since)}")
+    if truck.failed:
+        tables = ", ".join(failed.table for failed in truck.failed[:3])
+        notes.append(f"{counted(len(truck.failed), 'failed table')}: {tables}{' …' if truck.failed[3:] else ''}")
     if truck.dead_letters:
         notes.append(counted(truck.dead_letters, "dead letter"))
     if truck.left_out:

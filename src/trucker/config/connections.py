@@ -5,10 +5,20 @@ No message of a model quotes a value, and secrets are `SecretStr`, so none can r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from trucker.config.slots import Slots, count_slots
 from trucker.config.url import PARAMETERS, UrlError, parse_url
@@ -116,6 +126,7 @@ class PostgresConnection(Model):
         " the server; or a list with the tables of each, as names and patterns. A transaction over tables of different"
         " slots is not applied as one.",
     )
+    _secret_files: dict[str, Path | None] = PrivateAttr(default_factory=dict)
     on_slot_loss: Literal["stop", "resnapshot"] = Field(
         default="stop",
         description="When the slot was dropped or given up by the server, or the publication was dropped: stop, or copy"
@@ -198,7 +209,8 @@ class PostgresConnection(Model):
         """The standby to read from, where one is named."""
         if self.replica_host is None:
             return None
-        return self.model_copy(
+        files = self._secret_files
+        standby = self.model_copy(
             update={
                 "host": self.replica_host,
                 "port": self.replica_port or self.port,
@@ -210,6 +222,28 @@ class PostgresConnection(Model):
                 ),
             }
         )
+        standby._secret_files = files if self.replica_password is None else {"pass": files.get("replica_pass")}
+        return standby
+
+    def secrets_in(self, files: Mapping[str, Path]) -> None:
+        """Note the files that keys such as `pass_path` name: `refreshed` reads them again."""
+        self._secret_files = {key: file for key, file in files.items() if key in _SECRETS}
+
+    def refreshed(self) -> PostgresConnection:
+        """The connection with its password as its file has it now. On a machine without the file it stays as it is."""
+        secret = self._password_now()
+        if secret is None or secret == self.password.get_secret_value():
+            return self
+        return self.model_copy(update={"password": SecretStr(secret)})
+
+    def _password_now(self) -> str | None:
+        url, file = self._secret_files.get("url"), self._secret_files.get("pass")
+        try:
+            if url is not None:
+                return str(parse_url(url.read_bytes().decode().strip()).get("pass", ""))
+            return file.read_bytes().decode().strip() if file is not None else None
+        except (OSError, ValueError, UrlError):
+            return None
 
     @property
     def place(self) -> str:
@@ -256,6 +290,7 @@ class PostgresConnection(Model):
         }
 
 
+_SECRETS = ("pass", "replica_pass", "url")
 _URL_REMEDY = "write it as postgresql://user:password@host:5432/database, special characters as percent-codes"
 
 

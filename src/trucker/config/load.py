@@ -106,10 +106,13 @@ class _Loading:
         self._refuse_doubles(entries)
         named = [(_text(entry, "name", ""), _text(entry, "adapter", "postgres")) for entry in entries]
         self.adapters = dict(named) if all(name for name, _ in named) else None
-        made = [self._connection(replace(whole, value=part)) for whole, part in zip(item.value, entries, strict=True)]
+        made = [
+            self._connection(replace(whole, value=part), self._value_files(whole))
+            for whole, part in zip(item.value, entries, strict=True)
+        ]
         return tuple(connection for connection in made if connection is not None)
 
-    def _connection(self, item: Item) -> Model | None:
+    def _connection(self, item: Item, files: Mapping[str, Path]) -> Model | None:
         if any(entry is _UNREADABLE for entry in item.entries.values()):
             return None
         adapter = item.entries.get("adapter")
@@ -118,7 +121,17 @@ class _Loading:
             self._unknown_adapter(adapter)
             return None
         connection: Model | None = self._check(CONNECTIONS[str(kind)], item, {"adapter": kind} | item.plain())
+        if isinstance(connection, PostgresConnection):
+            connection.secrets_in(files)
         return connection
+
+    def _value_files(self, item: Item) -> dict[str, Path]:
+        """The files that a connection's `<key>_path` entries name, by key."""
+        return {
+            key.removesuffix("_path"): self.folder / Path(entry.value).expanduser()
+            for key, entry in (item.entries.items() if isinstance(item.value, Mapping) else ())
+            if key.endswith("_path") and isinstance(entry.value, str)
+        }
 
     def _unknown_adapter(self, adapter: Item) -> None:
         meant = nearest(adapter.value, CONNECTIONS) if isinstance(adapter.value, str) else None

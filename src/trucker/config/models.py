@@ -112,15 +112,28 @@ class BatchConfig(Model):
 
 
 class RetryConfig(Model):
-    """How long to wait before something transient is tried again; each wait is twice the one before."""
+    """How long to wait before something is tried again; each wait is twice the one before."""
 
     first: Seconds = Field(default=0.5, gt=0, description="The first wait.")
     longest: Seconds = Field(default=30.0, gt=0, description="The longest wait.")
+    failed_first: Seconds = Field(
+        default=60.0,
+        gt=0,
+        description="The first wait before a truck or a table that has failed is tried again by itself. The wait is"
+        " also ten times as long as the last try took.",
+    )
+    failed_longest: Seconds = Field(default=3600.0, gt=0, description="The longest wait of that kind.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.longest < self.first:
             raise refuse("longest is shorter than first", key="longest", remedy="make longest at least first")
+        if self.failed_longest < self.failed_first:
+            raise refuse(
+                "failed_longest is shorter than failed_first",
+                key="failed_longest",
+                remedy="make failed_longest at least failed_first",
+            )
         return self
 
 
@@ -241,6 +254,11 @@ class TruckFile(Model):
         default=1000,
         ge=1,
         description="With `on_error: dead_letter`: the truck stops rather than have more letters than this.",
+    )
+    on_table_failure: Literal["table", "truck"] = Field(
+        default="table",
+        description="What stops when a table cannot go on, in a truck without SQL files that has other tables: `table`"
+        " sets the table aside, and copies it again once the cause is gone; `truck` stops the truck.",
     )
     schema_changes: SchemaChanges = Field(
         default=SchemaChanges.APPLY,

@@ -165,6 +165,11 @@ class Copier:
             if need.run.phase is TruckPhase.FAILED:
                 continue
             self._give_up([need])
+            destination = self.destinations[need.run.truck.destination]
+            if not error.transient and not need.whole and destination.fails_by_table(need.run.truck):
+                for table in sorted(need.tables):
+                    need.run.set_aside(table, error, need.run.stored, held=False)
+                continue
             need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
             need.run.phase = TruckPhase.RETRYING if error.transient and not exhausted else TruckPhase.FAILED
@@ -179,7 +184,7 @@ class _Attempt:
     """One try at copying, at one snapshot.
 
     A table that somebody truncates or rewrites meanwhile is left for the next one, alone: the others need not wait
-    for a quiet moment of it.
+    for a quiet moment of it. One that fails for good is set aside, where its truck has others that go on.
     """
 
     def __init__(self, copier: Copier, needs: Sequence[Need], exported: ExportedSnapshot) -> None:
@@ -189,6 +194,7 @@ class _Attempt:
         self._name = f"copy-{uuid.uuid4().hex[:12]}"
         self._failures: dict[str, TruckerError] = {}
         self._left: dict[tuple[str, TableId], TruckerError] = {}
+        self._failed: dict[tuple[str, TableId], TruckerError] = {}
         self._looks: dict[TableId, Look] = {}
         self._sizes: dict[TableId, int] = {}
         self._recipes: dict[tuple[str, TableId], Recipe] = {}
@@ -215,7 +221,12 @@ class _Attempt:
         if run.name in self._failures:
             return need, self._failures[run.name]
         left = frozenset(table for truck, table in self._left if truck == run.name)
-        done = need.tables - left
+        failed = {table: error for (truck, table), error in self._failed.items() if truck == run.name}
+        left, done = left - failed.keys(), need.tables - left - failed.keys()
+        if need.whole and failed.keys() == need.tables:
+            return need, failed[min(failed)]
+        for table, error in sorted(failed.items()):
+            run.set_aside(table, error, lsn, held=False)
         if done:
             if need.whole:
                 run.position = run.stored = lsn
@@ -252,8 +263,15 @@ class _Attempt:
         with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
             enter_snapshot(connection, self._exported.snapshot)
             made = self._copier.connection.publication
-            tables = {table: load_table(connection, table, publication=made) for table in wanted}
+            tables = {}
             for table in wanted:
+                try:
+                    tables[table] = load_table(connection, table, publication=made)
+                except TruckerError as error:
+                    if error.transient:
+                        raise
+                    self._fail(table, error)
+                    continue
                 seen = look(connection, table, self._exported.lsn)
                 assert seen is not None
                 self._looks[table] = seen
@@ -271,6 +289,21 @@ class _Attempt:
                     self._leave(name, error)
         return tables, chunks
 
+    def _fail(self, table: TableId, error: TruckerError) -> None:
+        """A table cannot be copied to anywhere."""
+        for need in self._needs.values():
+            if table in need.tables:
+                self._fail_share(need.run.truck, table, error)
+
+    def _fail_share(self, truck: Truck, table: TableId | None, error: TruckerError) -> bool:
+        """A table cannot be copied for a truck: it fails alone, or the truck does; whether it is the table."""
+        if table is not None and self._copier.destinations[truck.destination].fails_by_table(truck):
+            self._failed[truck.name, table] = error
+            return True
+        if truck.name not in self._failures or self._failures[truck.name].transient:
+            self._failures[truck.name] = error
+        return False
+
     def _leave(self, table: TableId, error: TruckerError) -> None:
         self._left |= {(name, table): error for name, need in self._needs.items() if table in need.tables}
 
@@ -285,24 +318,17 @@ class _Attempt:
         targets: dict[str, list[Target]] = defaultdict(list)
         for need in self._needs.values():
             truck = need.run.truck
-            destination = self._copier.destinations[truck.destination]
-            try:
-                made = {
-                    table: self._fitted(
-                        truck,
-                        copied(
-                            truck.name,
-                            truck.tables[table],
-                            tables[table].schema,
-                            self._looks[table],
-                            self._copier.known.get(truck.name, table),
-                        ),
-                        destination,
-                    )
-                    for table in sorted(need.tables)
-                }
-            except TruckerError as error:
-                self._failures[truck.name] = error
+            if truck.name in self._failures:
+                continue
+            made: dict[TableId, tuple[Reading, Target]] = {}
+            for table in sorted(need.tables & tables.keys()):
+                try:
+                    made[table] = self._fitted(truck, self._reading(truck, table, tables[table]))
+                except TruckerError as error:
+                    if error.transient or not self._fail_share(truck, table, error):
+                        self._failures[truck.name] = error
+                        break
+            if truck.name in self._failures:
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
             self._copier.known.put({(truck.name, table): reading.known for table, (reading, _) in made.items()})
@@ -310,8 +336,13 @@ class _Attempt:
             targets[truck.destination] += [target for _, target in made.values()]
         return targets
 
-    def _fitted(self, truck: Truck, reading: Reading, destination: Destination) -> tuple[Reading, Target]:
+    def _reading(self, truck: Truck, table: TableId, source: SourceTable) -> Reading:
+        before = self._copier.known.get(truck.name, table)
+        return copied(truck.name, truck.tables[table], source.schema, self._looks[table], before)
+
+    def _fitted(self, truck: Truck, reading: Reading) -> tuple[Reading, Target]:
         """The reading and the target it is for, the destination prepared."""
+        destination = self._copier.destinations[truck.destination]
         made = self._copier.recipes.of(truck, reading.target)
         if made is None:
             fitted = fit(reading, destination.prepare)
@@ -329,15 +360,30 @@ class _Attempt:
         receipts: Mapping[str, Sequence[Receipt]],
     ) -> None:
         """Say at every destination that its tables are being copied, or (`phase` None) that they have been."""
-        lsn = self._exported.lsn
         for name, own in targets.items():
-            batch = self._batch([target for target in own if phase or self._is_done(target)], lsn, phase)
-            copied = [r for r in receipts.get(name, ()) if (r.truck, r.table) not in self._left]
-            fine, kept = without(batch, copied, self._failures.keys())
-            self._failures.update(self._copier.destinations[name].commit(fine, kept))
+            # Without the tables that failed it is tried again: the others of their trucks go on.
+            while any(self._commit_at(name, own, phase, receipts.get(name, ()))):
+                pass
+
+    def _commit_at(
+        self, destination: str, targets: Sequence[Target], phase: Phase | None, receipts: Sequence[Receipt]
+    ) -> list[bool]:
+        """Commit at one destination; for each truck that did not, whether one of its tables alone is to blame."""
+        wanted = [t for t in targets if self._is_going_on(t) and (phase or self._is_done(t))]
+        slots = {(target.truck, target.source.table) for target in wanted}
+        batch = self._batch(wanted, self._exported.lsn, phase)
+        fine, taken = without(batch, [r for r in receipts if (r.truck, r.table) in slots], self._failures.keys())
+        failures = self._copier.destinations[destination].commit(fine, taken)
+        return [
+            self._fail_share(self._needs[truck].run.truck, None if error.transient else error.table, error)
+            for truck, error in failures.items()
+        ]
 
     def _is_done(self, target: Target) -> bool:
         return (target.truck, target.source.table) not in self._left
+
+    def _is_going_on(self, target: Target) -> bool:
+        return target.truck not in self._failures and (target.truck, target.source.table) not in self._failed
 
     def _batch(self, targets: Sequence[Target], lsn: Lsn, phase: Phase | None) -> Batch:
         tables = {}
@@ -358,7 +404,7 @@ class _Attempt:
         readers: dict[TableId, list[Assignment]] = defaultdict(list)
         for name, own in targets.items():
             for target in own:
-                if target.truck not in self._failures and self._is_done(target):
+                if self._is_going_on(target) and self._is_done(target):
                     slot = (target.truck, target.source.table)
                     renames, recipe = self._renames[slot], self._recipes.get(slot)
                     assignment = Assignment(name, target, self._exported.lsn, renames, recipe=recipe)
@@ -429,19 +475,20 @@ class _Attempt:
             slot: assignment
             for assignment in (assignment for part in parts for assignment in part.assignments)
             if (slot := (assignment.destination, assignment.target.truck, assignment.target.source.table)) in asked
-            and assignment.target.truck not in self._failures
+            and self._is_going_on(assignment.target)
             and self._is_done(assignment.target)
         }
         if due:
             self._note(run_job(self._copier.spark, partial(finish_copy, shared), list(due.values()), group=self._name))
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
-        """A passing failure leaves the table for later, any other ends the truck."""
+        """A passing failure leaves the table for later, any other ends it, or the truck."""
         for failure in (failure for outcome in outcomes for failure in outcome.failures):
             if failure.error.transient and failure.table is not None:
                 self._left[failure.truck, failure.table] = failure.error
-            elif failure.truck not in self._failures or self._failures[failure.truck].transient:
-                self._failures[failure.truck] = failure.error
+            else:
+                table = None if failure.error.transient else failure.table
+                self._fail_share(self._needs[failure.truck].run.truck, table, failure.error)
 
 
 def chunk_bytes(total: int, cores: int) -> int:

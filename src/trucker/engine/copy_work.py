@@ -49,7 +49,7 @@ class _Task:
         self.waiting: list[Waiting] = []
         self._batch = batch
         self._session = session
-        self._stopped: dict[tuple[str, TableId | None], TruckerError] = {}
+        self._stopped: dict[tuple[str, TableId], TruckerError] = {}
         self._chunks: list[tuple[int, dict[str, int], float, float]] = []
 
     def copied(self) -> list[Copied]:
@@ -74,8 +74,8 @@ class _Task:
         rows = {a.target.truck: self._rows(part.index, a.target.truck) for a in left if a.target.truck not in failed}
         self._chunks.append((part.index, rows, began, time.monotonic()))
         for failure in self.failures[before:]:
-            # What passes may be one table's alone, a lock on it perhaps: the others go on.
-            self._stopped[failure.truck, table if failure.error.transient else None] = failure.error
+            # It may be one table's alone: the others go on.
+            self._stopped[failure.truck, table] = failure.error
 
     def _rows(self, part: int, truck: str) -> int:
         """The rows of a chunk that were written for a truck, or wait for its Spark SQL."""
@@ -85,7 +85,7 @@ class _Task:
 
     def _is_stopped(self, assignment: Assignment, table: TableId) -> bool:
         truck = assignment.target.truck
-        error = self._stopped.get((truck, None)) or self._stopped.get((truck, table))
+        error = self._stopped.get((truck, table))
         if error is not None:
             self.failures.append(Failure(truck, error, table))
         return error is not None

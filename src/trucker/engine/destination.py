@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 
-from trucker.engine.plan import SinkSpec
+from trucker.change import TableId
+from trucker.engine.plan import SinkSpec, Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.letters import KeepsLetters
@@ -49,6 +50,10 @@ class Destination:
         """Whether it takes every change as it is, so that no row of it can be out of date."""
         return self.sink.capabilities.keeps_changes
 
+    def fails_by_table(self, truck: Truck) -> bool:
+        """Whether a table of the truck that fails is set aside alone. What keeps every change cannot copy again."""
+        return truck.fails_by_table and not self.keeps_changes
+
     @property
     def many_writers(self) -> bool:
         """Whether there may be another one of it, with a sink of its own."""
@@ -69,10 +74,14 @@ class Destination:
                 known = self._prepared[found] = (target, self.sink.prepare(target) or frozenset())
             return known[1]
 
-    def forget_tables(self, truck: str) -> None:
-        """Look at the truck's tables anew when they are next prepared."""
+    def forget_tables(self, truck: str, table: TableId | None = None) -> None:
+        """Look at the truck's tables, or at one of them, anew when they are next prepared."""
         with self._lock:
-            self._prepared = {found: known for found, known in self._prepared.items() if found[0] != truck}
+            self._prepared = {
+                slot: known
+                for slot, known in self._prepared.items()
+                if slot[0] != truck or (table is not None and slot[1] != str(table))
+            }
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:
         """Commit for as many trucks as it can; the errors of the others. Trucks without one are committed.
@@ -144,6 +153,7 @@ def without(batch: Batch, receipts: Sequence[Receipt], trucks: AbstractSet[str])
         positions={name: lsn for name, lsn in batch.positions.items() if name not in trucks},
         tables={found: state for found, state in batch.tables.items() if found[0] not in trucks},
         targets=tuple(target for target in batch.targets if target.truck not in trucks),
+        forget=tuple(name for name in batch.forget if name not in trucks),
         moved={found: before for found, before in batch.moved.items() if found[0] not in trucks},
     )
     return kept, [receipt for receipt in receipts if receipt.truck not in trucks]

@@ -97,7 +97,8 @@ class Truck:
     """A truck with its names and patterns resolved against the source.
 
     `dead_letters` is how many failing rows it may set aside; None where the first one stops it. `config` is there where
-    the truck does more than replicate: it has rules or SQL.
+    the truck does more than replicate: it has rules or SQL. `by_table` says that a table which fails is to be set aside
+    while the others go on.
     """
 
     name: str
@@ -106,6 +107,12 @@ class Truck:
     tables: Mapping[TableId, Table]
     dead_letters: int | None = None
     config: TruckConfig | None = None
+    by_table: bool = False
+
+    @property
+    def fails_by_table(self) -> bool:
+        """Whether a table that fails is set aside alone: no SQL, and no order across tables, needs it."""
+        return self.by_table and len(self.tables) > 1 and not self.in_order
 
     @property
     def repeatable(self) -> bool:

@@ -70,7 +70,7 @@ class PublicationWatch:
             if found != self._right:
                 found, failures = self._set_right(database, found, altered)
         for run in self._runs:
-            own = {table: why for (name, table), why in altered.items() if name == run.name}
+            own = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
             if trouble := self._trouble(run, own, failures):
                 self._query.fail(run, trouble)
             elif own and self._query.copy_incomplete(run, own):
@@ -82,9 +82,9 @@ class PublicationWatch:
         """Why a truck cannot go on, though its tables could be copied again."""
         for table, why in sorted(tables.items()):
             if table in failures:
-                return failures[table]
+                return failures[table].of_table(table)
             if not may_copy_again(run.truck, table):
-                return stale(run.name, table, why)
+                return stale(run.name, table, why).of_table(table)
         return None
 
     def _altered(self, found: Found) -> dict[Slot, str]:

@@ -38,15 +38,18 @@ from trucker.engine.destination import Destination, trucks_of, without
 from trucker.engine.plan import Assignment, Outcome, tell_slow
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas
+from trucker.engine.set_aside import set_aside, table_at_fault
 from trucker.engine.stager import Stager, Staging
+from trucker.engine.stream_batch import batch_of
+from trucker.engine.table_failure import BEFORE_COPY
 from trucker.engine.table_share import TableShare, assigned, divide, follow, to_copy_again
-from trucker.engine.truck_run import Lane, TruckRun, letters_of
+from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.pgoutput import parse_relation
 from trucker.postgres.shape import Sighting
-from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+from trucker.sinks.base import Batch, Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +65,8 @@ PATIENCE_SECONDS = 2.0
 
 Failures = Mapping[str, TruckerError]
 
-BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
+MOST_SET_ASIDE = 20
+"""So many tables of a truck may fail one after the other in one range; more have a cause that is the truck's."""
 
 UNTOLD = frozenset({"TRK405", "TRK406", "TRK411", "TRK440", "TRK441"})
 """What fails so may be due to a change that the stream does not tell: NOT NULL dropped, a value added to an enum, rows
@@ -232,8 +236,10 @@ class SourceQuery:
             if lane.tables:
                 run.floors.update(dict.fromkeys(lane.tables, lane.position))
                 run.arriving.update(dict.fromkeys(lane.tables, lane.position))
+                run.recovered(lane.tables)
             else:
                 self._members[run.name] = run
+                run.retry = None
             run.phase, run.error = TruckPhase.STREAMING, None
         return True
 
@@ -286,8 +292,7 @@ class SourceQuery:
                 self._tell_followed(run, reading)
                 return True
         except TruckerError as error:
-            self._fail(run, error)
-            return not error.transient
+            return self._fail(run, error.of_table(table))
         trouble = self._begin_copy(run, {table: why})
         return trouble is None or not trouble.transient
 
@@ -316,9 +321,17 @@ class SourceQuery:
             self._fail(run, trouble)
         return trouble
 
-    def _fail(self, run: TruckRun, trouble: TruckerError) -> None:
-        if not trouble.transient:
-            run.phase, run.error = TruckPhase.FAILED, trouble
+    def _fail(self, run: TruckRun, trouble: TruckerError) -> bool:
+        """Set a table aside, or stop its truck, unless the trouble passes; whether that is settled."""
+        failures = {run.name: trouble}
+        if trouble.transient:
+            return False
+        if self._set_aside(run, failures, None):
+            return True
+        if failures[run.name].transient:
+            return False
+        self._note([run], failures)
+        return True
 
     def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
         table, left = reading.target.source.table, reading.known.left_out_names
@@ -338,7 +351,7 @@ class SourceQuery:
         try:
             bounds = self._bounds(start, end, lane) if runs else []
         except TruckerError as error:
-            return self._settle(runs, dict.fromkeys((run.name for run in runs), error), {}, end, lane)
+            return self._note(runs, dict.fromkeys((run.name for run in runs), error))
         for bound, then in pairwise([*bounds, None]):
             left = [run for run in runs if run.name not in failures]
             if not left or (lane is not None and (failures or lane.over)):
@@ -358,18 +371,35 @@ class SourceQuery:
     def _apply_piece(
         self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
     ) -> Failures:
-        """As `apply`, for a piece; what may be due to a change that the stream does not tell is tried once more."""
-        phases = {run.name: run.phase for run in runs}
+        """As `apply`, for a piece; what may be due to a change that the stream does not tell is tried once more, and a
+        truck of which one table fails goes on without it."""
         failures = dict(self._apply_guarded(runs, start, end, lane, then))
         again = [run for run in runs if run.name in failures and failures[run.name].code in UNTOLD]
         for run in again:
             self._schemas.forget(run.name)
             self._destinations[run.truck.destination].forget_tables(run.name)
-            run.phase, run.error = phases[run.name], None
             del failures[run.name]
         if again:
             failures |= self._apply_guarded(again, start, end, lane, then)
-        return failures
+        for _ in range(MOST_SET_ASIDE):
+            again = [run for run in runs if run.name in failures and self._set_aside(run, failures, lane)]
+            if not again or (lane is not None and lane.over):
+                break
+            failures |= self._apply_guarded(again, start, end, lane, then)
+        return self._note(runs, failures)
+
+    def _set_aside(self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None) -> bool:
+        """Set aside the table that a truck failed for; whether the truck can go on. If not, `failures` says why."""
+        destination = self._destinations[run.truck.destination]
+        table = table_at_fault(run, failures[run.name], lane, destination)
+        if table is None:
+            return False
+        trouble = set_aside(run, table, failures.pop(run.name), lane, destination)
+        if trouble is not None:
+            failures[run.name] = trouble
+            return False
+        self._schemas.forget(run.name, table)
+        return True
 
     def _apply_guarded(
         self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
@@ -386,7 +416,7 @@ class SourceQuery:
                 remedy="see the log; the trucks go on from their stored positions at the next start",
                 code="TRK599",
             )
-        return self._settle(runs, dict.fromkeys((run.name for run in runs), reason), {}, end, lane)
+        return dict.fromkeys((run.name for run in runs), reason)
 
     def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None) -> Failures:
         blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
@@ -399,7 +429,7 @@ class SourceQuery:
         if not assignments and not failures and not again and not lane and not self._persist_due(runs):
             return self._settle(runs, {}, {}, end, lane, persisted=False)
         batches = {
-            name: self._batch(name, runs, assignments, start, end, lane, again)
+            name: batch_of(self.name, name, runs, assignments, start, end, lane, again)
             for name in {r.truck.destination for r in runs}
         }
         staging = self._stager.plan(blocks, assignments, batches, end) if assignments else None
@@ -464,16 +494,10 @@ class SourceQuery:
         *,
         persisted: bool = True,
     ) -> Failures:
-        """Advance those that committed; note why the others did not."""
+        """Advance those that committed."""
         committed = 0 if len(failures) == len(runs) else self.reader.commit_time(end) or 0
         for run in runs:
-            error = failures.get(run.name)
-            if error is not None:
-                if error.transient and self.stopping.is_set():  # it was given up because of the stop
-                    continue
-                run.error = error
-                run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
-                log.debug("batch was not applied", extra={"truck": run.name, "end": str(end), **error.facts()})
+            if run.name in failures:
                 continue
             if lane is not None and not lane.tables:
                 run.phase, run.error = TruckPhase.CATCHING_UP, None
@@ -489,48 +513,16 @@ class SourceQuery:
             lane.position = max(lane.position, end)
         return failures
 
-    def _batch(
-        self,
-        destination: str,
-        runs: Sequence[TruckRun],
-        assignments: Sequence[Assignment],
-        start: Lsn,
-        end: Lsn,
-        lane: Lane | None,
-        again: Mapping[str, Mapping[TableId, str]],
-    ) -> Batch:
-        own = [run for run in runs if run.truck.destination == destination]
-        copied = {(run.name, table): BEFORE_COPY for run in own for table in again.get(run.name, ())}
-        targets: tuple[Target, ...] = tuple(a.target for a in assignments if a.destination == destination)
-        if lane and lane.tables:
-            state = TableState(Phase.CATCHING_UP, end)
-            tables = {(run.name, table): state for run in own for table in lane.tables}
-            builds_on: dict[tuple[str, TableId | None], Lsn] = {**dict.fromkeys(tables, lane.position)}
-            if copied:
-                return Batch(start, end, tables=dict.fromkeys(tables, BEFORE_COPY), builds_on=builds_on)
-            return Batch(
-                start,
-                end,
-                tables=tables,
-                targets=targets,
-                builds_on=builds_on,
-                dead_letters=letters_of(own),
-                stream=self.name,
-            )
-        behind = [run for run in own if run.position < end]
-        arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
-        believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
-        believed |= {(truck, table): lsn for (truck, table), lsn in arriving.items()}
-        return Batch(
-            start,
-            end,
-            {run.name: end for run in behind},
-            {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()} | copied,
-            targets,
-            builds_on=believed,
-            dead_letters=letters_of(own),
-            stream=self.name,
-        )
+    def _note(self, runs: Sequence[TruckRun], failures: Failures) -> Failures:
+        """Note why trucks did not advance."""
+        for run in runs:
+            error = failures.get(run.name)
+            if error is None or (error.transient and self.stopping.is_set()):  # given up because of the stop
+                continue
+            run.error = error
+            run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
+            log.debug("batch was not applied", extra={"truck": run.name, **error.facts()})
+        return failures
 
     def _to_commit(
         self, destination: str, batch: Batch, arriving: Arriving, failures: Failures

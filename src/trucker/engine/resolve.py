@@ -129,7 +129,8 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
     letters = config.dead_letters_max if config.on_error == "dead_letter" else None
     shared = len({table.output for table in resolved.values()}) < len(resolved)
     own = config if config.does_more or shared else None
-    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters, own)
+    by_table = config.on_table_failure == "table" and not config.files
+    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters, own, by_table)
 
 
 def _output_table(config: TruckConfig, source: TableId) -> TableId:

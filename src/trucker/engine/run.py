@@ -14,7 +14,8 @@ from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING
 
 from trucker import private
-from trucker.change import Lsn
+from trucker.change import Lsn, TableId
+from trucker.changelog.durable import Durable
 from trucker.config.models import Connection, ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.engine.cluster import Executors, is_local, ship
@@ -28,11 +29,12 @@ from trucker.engine.source_run import SourceRun
 from trucker.engine.sql_check import check_sql
 from trucker.engine.starting import StartingSession, has_spark_sql, started
 from trucker.engine.supervisor import Hearing
+from trucker.engine.table_failure import TableFailure
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
-from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, write_status
+from trucker.observe.status import FailedTable, ProjectStatus, TruckPhase, TruckStatus, write_status
 from trucker.sinks.base import Sink, TruckState, Workspace
 
 if TYPE_CHECKING:
@@ -285,6 +287,7 @@ class ProjectRun:
             error,
             source.destinations[run.truck.destination].letters(run.name),
             tuple(f"{table}.{name}" for table, names in sorted(run.left_out.items()) for name in names),
+            tuple(_failed_table(table, failure, durable) for table, failure in sorted(dict(run.failed).items())),
             hearing.settled,
             hearing.blind_since,
         )
@@ -354,3 +357,8 @@ def _stop_spark(spark: SparkSession) -> None:
         stop_session(spark)
     except (Py4JError, OSError):  # its JVM is gone already, which `_watch` has said
         log.debug("spark was gone before it was stopped", exc_info=True)
+
+
+def _failed_table(table: TableId, failure: TableFailure, durable: Durable | None) -> FailedTable:
+    behind = max(0, durable.commit_lsn - failure.position) if durable else None
+    return FailedTable(str(table), str(failure.error), failure.since, str(failure.position), behind, failure.held)

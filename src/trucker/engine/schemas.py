@@ -172,10 +172,14 @@ class Schemas:
             self._known.put({slot: reading.known})
             self._read.pop(slot, None)
 
-    def forget(self, truck: str) -> None:
-        """Ask the catalogue again, though the stream says nothing new."""
+    def forget(self, truck: str, table: TableId | None = None) -> None:
+        """Ask the catalogue again, of one table or all of the truck's, though the stream says nothing new."""
         with self._lock:
-            self._read = {slot: found for slot, found in self._read.items() if slot[0] != truck}
+            self._read = {
+                slot: reading
+                for slot, reading in self._read.items()
+                if slot[0] != truck or (table is not None and slot[1] != table)
+            }
 
     def known(self, truck: str, table: TableId) -> Known | None:
         return self._known.get(truck, table)

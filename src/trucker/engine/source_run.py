@@ -41,6 +41,7 @@ from trucker.engine.schemas import Described, Schemas
 from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor, Hearing
+from trucker.engine.table_failure import Retry, RetryWaits
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import ChangeLogUnavailable, TruckerError
@@ -82,7 +83,8 @@ class SourceRun:
         self.resolved = resolved
         self.log = place_of(config, self.name)
         self._storage = open_storage(self.log)
-        self.runs = {truck.name: TruckRun(truck) for truck in resolved.trucks}
+        waits = RetryWaits(config.retry.failed_first, config.retry.failed_longest)
+        self.runs = {truck.name: TruckRun(truck, waits=waits) for truck in resolved.trucks}
         self.source_lsn = Lsn(0)
         self._config = config
         self.destinations = destinations
@@ -244,7 +246,7 @@ class SourceRun:
             copy_again=self._copy_again,
         )
         refuse_pruned(query.reader, self._needed(states))
-        needs, lanes = self._divide(states)
+        needs, lanes = self._divide(states, list(self.runs.values()))
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
         captured = query.reader.durable().commit_lsn
@@ -270,13 +272,11 @@ class SourceRun:
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
     def _publication_watch(self, query: SourceQuery) -> PublicationWatch:
-        runs = list(self.runs.values())
         to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
-        return PublicationWatch(to_primary, self.resolved, runs, query, self.record)
+        return PublicationWatch(to_primary, self.resolved, self.runs.values(), query, self.record)
 
     def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
-        runs = list(self.runs.values())
-        reads, publication = self.resolved.reads, self.resolved.publication
+        reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
         return ShapeWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
 
     def _stream_once(self) -> None:
@@ -309,12 +309,12 @@ class SourceRun:
             pass
         return self._stop.is_set() or watch.judge()
 
-    def _divide(self, states: Mapping[str, TruckState]) -> tuple[list[Need], list[Lane]]:
+    def _divide(self, states: Mapping[str, TruckState], runs: Sequence[TruckRun]) -> tuple[list[Need], list[Lane]]:
         """What must be copied, and who goes on from where. The destinations decide."""
         needs: list[Need] = []
         trucks: dict[tuple[str, Lsn], Lane] = {}
         tables: list[Lane] = []
-        for run in self.runs.values():
+        for run in runs:
             destination = run.truck.destination
             copied = self._copied(run, states)
             if run.phase is TruckPhase.FAILED:  # its share of the log is kept all the same
@@ -354,8 +354,15 @@ class SourceRun:
             durable=lambda: LogReader(self.log).durable().commit_lsn,
             here=self._config.batch.small_bytes > 0,
         )
+
+        def work() -> None:
+            try:
+                copier.run(needs, first, self._stop)
+            finally:
+                self._copiers.remove(copier)
+
         self._copiers.append(copier)
-        self._thread(f"copy {self.name}", lambda: copier.run(needs, first, self._stop))
+        self._thread(f"copy {self.name}", work)
 
     def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
         """Copy tables of a truck that streams; its other tables go on meanwhile."""
@@ -377,7 +384,8 @@ class SourceRun:
         def work() -> None:
             # One that did not join still needs the log from where it is, as its tables do at the next start.
             if runner.run(self._stop) or lane.over:
-                self._lanes.remove(lane)
+                with suppress(ValueError):
+                    self._lanes.remove(lane)
 
         self._lanes.append(lane)
         self._thread(f"lane {lane.name}", work)
@@ -417,7 +425,66 @@ class SourceRun:
             self._capture_failed(failed)
         elif not self._query.active and not self._once and not self._stop.is_set():
             self._revive(self._query)
+        if failed is None and not self._once and self._query.active:
+            self._retry_tables()
+            self._retry_trucks(self._query)
         self._prune()
+
+    def _retry_tables(self) -> None:
+        """Take up again what was set aside and has waited long enough: nothing else tells that the cause is gone."""
+        needs = []
+        for run in self.runs.values():
+            if run.phase is TruckPhase.FAILED:
+                continue
+            due = {table: failure for table, failure in run.failed.items() if failure.retry.due}
+            for failure in due.values():
+                failure.retry.begin()
+            for table, failure in due.items():
+                if failure.held:
+                    self._spawn(Lane(run.truck.destination, [run], failure.position, frozenset({table})))
+            copied = frozenset(table for table, failure in due.items() if not failure.held)
+            if copied:
+                needs.append(Need(run, copied, whole=False))
+        if needs:
+            assert self._spark is not None
+            self._start_copy(self._spark, needs)
+
+    def _retry_trucks(self, query: SourceQuery) -> None:
+        """Start trucks that have failed again, one by one, as a start of the project would."""
+        for run in list(self.runs.values()):
+            if run.phase is not TruckPhase.FAILED:
+                continue
+            if run.retry is None:
+                run.retry = Retry(run.waits)
+            if run.retry.failures == 0 or (run.retry.began is not None and not self._is_retrying(run)):
+                run.retry.failed()
+            if run.retry.due:
+                run.retry.begin()
+                self._thread(f"retry {run.name}", partial(self._retry_truck, run, query))
+
+    def _is_retrying(self, run: TruckRun) -> bool:
+        return any(thread.name == f"retry {run.name}" and thread.is_alive() for thread in self._threads)
+
+    def _retry_truck(self, failed: TruckRun, query: SourceQuery) -> None:
+        """Whoever still works for the failed run finds it failed and ends; what it may yet commit the destination
+        refuses, as it does after a crash (I4)."""
+        try:
+            states = self.destinations[failed.truck.destination].open()
+        except TruckerError as error:
+            failed.error = error
+            return
+        run = failed.started_again()
+        needs, lanes = self._divide({name: state for name, state in states.items() if name == run.name}, [run])
+        with query.turn:
+            if self._stop.is_set():
+                return
+            self._lanes = [lane for lane in self._lanes if not lane.tables or lane.trucks != (run.name,)]
+            self.runs[run.name] = run
+        log.info("truck is tried again", extra={"truck": run.name})
+        for lane in lanes:
+            self._spawn(lane)
+        assert self._spark is not None
+        self._start_copy(self._spark, needs)
 
     def _capture_failed(self, error: TruckerError) -> None:
         """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""
@@ -452,8 +519,11 @@ class SourceRun:
         """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
         assert self._query is not None
         held = [run.stored for run in self.runs.values() if run.stored]
+        held += [
+            failure.position for run in self.runs.values() for failure in list(run.failed.values()) if failure.held
+        ]
         held += [lane.position for lane in list(self._lanes)]
-        held += [lsn for copier in self._copiers if (lsn := copier.needs_from) is not None]
+        held += [lsn for copier in list(self._copiers) if (lsn := copier.needs_from) is not None]
         if held:
             kept = self._config.log
             try:
@@ -509,7 +579,7 @@ class SourceRun:
             alive = [thread for thread in self._threads if thread.is_alive()]
             if not alive:
                 return
-            for copier in self._copiers:
+            for copier in list(self._copiers):
                 with suppress(Exception):
                     copier.cancel()
             alive[0].join(0.5)

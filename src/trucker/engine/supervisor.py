@@ -25,7 +25,7 @@ from trucker.changelog.source import SourceIdentity
 from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.capture import EXIT_FAILED, CaptureTask
-from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, TruckerError
+from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, SourceRefused, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import explain, parameters
 
@@ -72,7 +72,9 @@ class CaptureSpec:
         return self.connection.replica or self.connection
 
     def task(self) -> CaptureTask:
-        reads, application = self.reads, f"trucker capture {self.slot}"
+        """With the passwords as they are now."""
+        primary, reads = self.connection.refreshed(), self.reads.refreshed()
+        application = f"trucker capture {self.slot}"
         return CaptureTask(
             reads.conninfo(**parameters(reads, application)),
             self.slot,
@@ -81,7 +83,7 @@ class CaptureSpec:
             self.source,
             self.heartbeat,
             self.segment_bytes,
-            self.connection.conninfo(**parameters(self.connection, application)) if self.connection.replica else None,
+            primary.conninfo(**parameters(primary, application)) if self.connection.replica else None,
             reads.timeouts.connect,
             reads.timeouts.silence,
             self.put_every,
@@ -124,6 +126,7 @@ class CaptureSupervisor:
         self._settled: float | None = None
         self._started = time.time()
         self._failure: TruckerError | None = None
+        self._refused = False
         self._trouble: TruckerError | None = None
         self._trouble_since = 0.0
         self._stopping = threading.Event()
@@ -244,17 +247,28 @@ class CaptureSupervisor:
             _hang_up(process)
             if self._stopping.is_set() or self._failure is not None:
                 return
+            if self._refused:
+                self._refused = False
+                if self._launch_again():
+                    continue
+                return
             if code == EXIT_FAILED:
                 self._fail(EngineError("capture failed and did not say why", code="TRK520", remedy="report this"))
                 return
             words = self._last_words[-1] if self._last_words else f"exit code {code}"
             self._in_trouble(EngineError(f"the capture process ended: {words}", code="TRK520"))
-            self._backoff.wait(self._stopping)
-            with self._changed:
-                if self._stopping.is_set():
-                    return
-                self.restarts += 1
-                self._launch()
+            if not self._launch_again():
+                return
+
+    def _launch_again(self) -> bool:
+        """After a pause; False when it is to end instead."""
+        self._backoff.wait(self._stopping)
+        with self._changed:
+            if self._stopping.is_set():
+                return False
+            self.restarts += 1
+            self._launch()
+            return True
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -280,7 +294,7 @@ class CaptureSupervisor:
                 self._fail(_error(event))
 
     def _reconnecting(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
-        """A connection refused for good is told by its words, which only this side loads the means to understand."""
+        """Why a connection is refused is known by libpq's words, which only this side loads the means to understand."""
         error = _error(event)
         if event.get("stage") == "connect":
             error = explain(self.spec.reads, event["message"])
@@ -289,6 +303,10 @@ class CaptureSupervisor:
             _hang_up(process)
             return
         self._in_trouble(error)
+        if isinstance(error, SourceRefused):
+            # The process has the password it was started with: another one gets it as it is then.
+            self._refused = True
+            _hang_up(process)
 
     def _in_trouble(self, error: TruckerError) -> None:
         """Say so once, not at every try."""

@@ -49,11 +49,14 @@ def divide(
     shares: list[TableShare] = []
     for run in runs:
         destination = destinations[run.truck.destination]
+        own: list[TableShare] = []
         try:
             found = _messages(run, lane, relations, schemas)
-            own = [
-                _share(run, table, found[table], xid, lane, schemas, destination, recipes) for table in sorted(found)
-            ]
+            for table in sorted(found):
+                try:
+                    own.append(_share(run, table, found[table], xid, lane, schemas, destination, recipes))
+                except TruckerError as error:
+                    raise error.of_table(table) from None
         except TruckerError as error:
             failures[run.name] = error
         else:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trucker.change import Lsn, TableId
 from trucker.engine.plan import Truck
+from trucker.engine.table_failure import Retry, RetryWaits, TableFailure
 from trucker.errors import TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.sinks.base import Phase, TruckState
+
+log = logging.getLogger("trucker.truck")
 
 
 @dataclass(slots=True)
@@ -21,7 +26,8 @@ class TruckRun:
     copied at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
     `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
     there takes it away, so that a table never counts as following a truck that has passed it by. `left_out` names
-    columns that the destination has no place for.
+    columns that the destination has no place for. `failed` has the tables that are set aside; they are neither in
+    `floors` nor in a lane, but while they are tried again.
     """
 
     truck: Truck
@@ -36,6 +42,9 @@ class TruckRun:
     applied_time: int = 0
     copying: dict[TableId, CopyProgress] = field(default_factory=dict)
     left_out: dict[TableId, tuple[str, ...]] = field(default_factory=dict)
+    failed: dict[TableId, TableFailure] = field(default_factory=dict)
+    waits: RetryWaits = field(default_factory=RetryWaits)
+    retry: Retry | None = None
 
     @property
     def name(self) -> str:
@@ -45,14 +54,51 @@ class TruckRun:
         """Changes of the table committed below this are at the destination already."""
         return max(self.position, self.floors[table])
 
+    def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool) -> None:
+        """Note that a table cannot go on, and when it is to be tried again."""
+        self.floors.pop(table, None)
+        self.arriving.pop(table, None)
+        self.copying.pop(table, None)
+        before = self.failed.get(table)
+        retry = before.retry if before is not None else Retry(self.waits)
+        retry.failed()
+        since = before.since if before is not None else time.time()
+        self.failed[table] = TableFailure(error, since, position, held, retry)
+        log.warning(
+            "table failed and is set aside; the others go on",
+            extra={"truck": self.name, "table": str(table), **error.facts()},
+        )
+
+    def started_again(self) -> TruckRun:
+        """A run of the truck that begins anew. Until the destination has said where it is, the log is kept as for this
+        one."""
+        return TruckRun(
+            self.truck,
+            position=self.position,
+            stored=self.stored,
+            phase=TruckPhase.CATCHING_UP,
+            rows=self.rows,
+            batches=self.batches,
+            applied_time=self.applied_time,
+            waits=self.waits,
+            retry=self.retry,
+        )
+
+    def recovered(self, tables: Iterable[TableId]) -> None:
+        """These tables follow the truck again."""
+        for table in tables:
+            if self.failed.pop(table, None) is not None:
+                log.info("table goes on after a failure", extra={"truck": self.name, "table": str(table)})
+
     def let_go(self) -> None:
         """Keep of the error what it says, not the places it passed: their frames hold what was used there, as a
         connection whose library complains when the process ends before it."""
-        error: BaseException | None = self.error
-        while error is not None:
-            before = error.__cause__ or error.__context__
-            error.__traceback__ = error.__cause__ = error.__context__ = None
-            error = before
+        errors: list[BaseException | None] = [self.error, *(failure.error for failure in self.failed.values())]
+        for error in errors:
+            while error is not None:
+                before = error.__cause__ or error.__context__
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+                error = before
 
     def reconcile(self, state: TruckState) -> None:
         """Take over what the destination says, after a commit whose outcome was not known.
@@ -61,7 +107,8 @@ class TruckRun:
         """
         self.position = self.stored = state.lsn
         for table, found in state.tables.items():
-            if table in self.arriving:
+            left = table in self.floors and found.phase is Phase.CATCHING_UP  # and whether it did was not known
+            if table in self.arriving or left:
                 self.floors[table] = self.arriving[table] = found.lsn
             if table in self.truck.tables and found.phase is Phase.STREAMING:
                 self.floors.setdefault(table, found.lsn)
@@ -86,6 +133,11 @@ class Lane:
     tables: frozenset[TableId] | None = None
     over: bool = False
     """Its tables are being copied again: nothing is left to do for it, nor held for it."""
+    trucks: tuple[str, ...] = ()
+    """The trucks that were in it when it was made."""
+
+    def __post_init__(self) -> None:
+        self.trucks = tuple(run.name for run in self.runs)
 
     @property
     def name(self) -> str:

@@ -95,11 +95,8 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
         own = _nets(folded)
         nets += own
         for number, blocks in enumerate(part.pieces, part.index):
-            try:
-                shares = _Shares(_load(batch, blocks, assignments))
-            except Exception as error:
-                reason = reason_of(error, "reading the change log")
-                failures += [Failure(truck, reason) for truck in {a.target.truck for a in assignments}]
+            shares = _read(batch, blocks, assignments, failures)
+            if shares is None:
                 break
             for truck in _by_truck(_unfailed(assignments, failures)):
                 _make(batch, number, truck, shares, receipts, failures, waiting)
@@ -110,6 +107,21 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             del shares  # before the next piece is read: no more than one is in memory
     read, left = sum(net.read for net in nets), sum(net.left for net in nets)
     return Outcome(receipts, failures, waiting, read=read, left=left)
+
+
+def _read(
+    batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], failures: list[Failure]
+) -> _Shares | None:
+    """A piece's changes for those that have not failed. A table whose changes cannot be decoded fails its trucks alone;
+    None where there is nobody left, or the blocks cannot be read."""
+    while left := _unfailed(assignments, failures):
+        try:
+            return _Shares(_load(batch, blocks, left))
+        except Exception as error:
+            reason = reason_of(error, "reading the change log")
+            failed = [each for each in left if reason.table in (None, each.reads.table)] or left
+            failures += [Failure(truck, reason) for truck in {each.target.truck for each in failed}]
+    return None
 
 
 def _unfailed(assignments: Sequence[Assignment], failures: Sequence[Failure]) -> list[Assignment]:
@@ -129,7 +141,8 @@ def _keep(
     try:
         changes = shares.of(assignment)
     except Exception as error:
-        reason = reason_of(error, f"reading changes of {assignment.target.source.table}")
+        table = assignment.target.source.table
+        reason = reason_of(error, f"reading changes of {table}").of_table(table)
         failures.append(Failure(assignment.target.truck, reason))
         return
     _write_some(batch, number, assignment, changes, receipts, failures)
@@ -160,7 +173,8 @@ def _fold(
     try:
         net.add(number, shares.of(own[0]))
     except Exception as error:
-        reason = reason_of(error, f"folding changes of {own[0].target.source.table}")
+        table = own[0].target.source.table
+        reason = reason_of(error, f"folding changes of {table}").of_table(table)
         failures += [Failure(each.target.truck, reason) for each in own]
         return
     if last or net.due:
@@ -261,11 +275,11 @@ def write_share(
     try:
         receipts[destination].append(staged(batch.sinks[destination], work, iter(changes)))
     except TruckerError as error:
-        failures.append(Failure(target.truck, error, target.source.table))
+        failures.append(Failure(target.truck, error.of_table(target.source.table), target.source.table))
     except Exception as error:
         log.exception("sink failed unexpectedly", extra={"truck": target.truck, "table": str(target.table)})
         reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
-        failures.append(Failure(target.truck, reason, target.source.table))
+        failures.append(Failure(target.truck, reason.of_table(target.source.table), target.source.table))
 
 
 def reason_of(error: Exception, doing: str) -> TruckerError:

@@ -78,6 +78,20 @@ _DERIVED: Final = ("percent", "rows_per_second", "seconds_left")
 
 
 @dataclass(frozen=True, slots=True)
+class FailedTable:
+    """A table that is set aside while its truck goes on. `error` has code, reason and next step, `since` is in seconds
+    since 1970, `position` is where the destination's rows of it are, `lag_bytes` how far that is behind the source.
+    `held` says that it goes on from there once the user has decided; otherwise it is copied again."""
+
+    table: str
+    error: str
+    since: float
+    position: str
+    lag_bytes: int | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TruckStatus:
     """One truck. Positions are LSN texts. `lag_seconds` is the age of the oldest change that may be missing at the
     destination: of the commit applied last while there is more to apply, and never less than the time since everything
@@ -85,7 +99,8 @@ class TruckStatus:
     nothing is missing; None where that is not known. `source_heard` is when the source was last heard, with all that
     it had said in the change log. `blind_since` is that time where it is too long ago: what this says of the truck is
     then as old as that. `rows` counts the rows written since the start; `dead_letters` are those set aside and not
-    applied yet; `left_out` names columns (`schema.table.column`) that the destination has no place for."""
+    applied yet; `left_out` names columns (`schema.table.column`) that the destination has no place for;
+    `failed` are tables that are set aside."""
 
     name: str
     source: str
@@ -101,6 +116,7 @@ class TruckStatus:
     error: str | None = None
     dead_letters: int = 0
     left_out: tuple[str, ...] = ()
+    failed: tuple[FailedTable, ...] = ()
     source_heard: float | None = None
     blind_since: float | None = None
 
@@ -161,7 +177,7 @@ class ProjectStatus:
         return cls(**raw, trucks=trucks)
 
 
-def _fields(value: ProjectStatus | TruckStatus | CopyProgress) -> dict[str, Any]:
+def _fields(value: ProjectStatus | TruckStatus | CopyProgress | FailedTable) -> dict[str, Any]:
     """Not `asdict`, which copies all that is in it first: a truck may copy hundreds of tables at once."""
     names = (*value.__slots__, *_DERIVED) if isinstance(value, CopyProgress) else value.__slots__
     return {name: getattr(value, name) for name in names}
@@ -170,7 +186,8 @@ def _fields(value: ProjectStatus | TruckStatus | CopyProgress) -> dict[str, Any]
 def _truck(raw: dict[str, Any]) -> TruckStatus:
     copying = tuple(CopyProgress(**_without(entry, _DERIVED)) for entry in raw.pop("copying"))
     left_out = tuple(raw.pop("left_out", ()))
-    return TruckStatus(**{**raw, "phase": TruckPhase(raw["phase"])}, copying=copying, left_out=left_out)
+    failed = tuple(FailedTable(**entry) for entry in raw.pop("failed", ()))
+    return TruckStatus(**{**raw, "phase": TruckPhase(raw["phase"])}, copying=copying, left_out=left_out, failed=failed)
 
 
 def _without(entry: dict[str, Any], names: Container[str]) -> dict[str, Any]:

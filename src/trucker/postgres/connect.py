@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors
 
 from trucker.config.models import PostgresConnection
-from trucker.errors import SourceError, SourceUnavailable
+from trucker.errors import SourceError, SourceRefused, SourceUnavailable
 from trucker.listening import Listening
 
 SESSION_SETTINGS: Mapping[str, str] = {
@@ -50,9 +50,11 @@ def connect(
 
     `own_sql` is for statements of the project's author: see `parameters`.
 
-    Raises `SourceUnavailable` for what may pass (refused, timed out, starting up) and `SourceError` for what will
-    not (password, database, pg_hba.conf, TLS), never with the password in it (I10).
+    Raises `SourceUnavailable` for what may pass (refused, timed out, starting up; as `SourceRefused` the password, the
+    database, pg_hba.conf and TLS, which may be put right) and `SourceError` for what will not, never with the password
+    in it (I10).
     """
+    config = config.refreshed()
     try:
         connection = Listening.open(
             config.conninfo(**parameters(config, application, replication=replication, own_sql=own_sql)),
@@ -229,7 +231,8 @@ def explain(config: PostgresConnection, reason: str) -> SourceError:
     reason = _brief(reason)
     for refusal in _REFUSALS:
         if refusal.pattern.search(reason) and not (refusal.plain and config.ssl.mode != "disable"):
-            return SourceError(
+            kind = SourceError if refusal.code == "TRK207" else SourceRefused
+            return kind(
                 f"{where}: {refusal.message.format(**place)}: {reason}",
                 remedy=refusal.remedy.format(**place),
                 code=refusal.code,

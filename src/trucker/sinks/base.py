@@ -152,6 +152,7 @@ class Batch:
     `moved` names tables that another part of their truck had until now, and that part: what is known there of the rows
     at the destination goes to the table's new part. Both are in `tables`, as COPYING.
     `stream` tells batches of the same range apart, where several slots bring the changes of one source.
+    `leaving` names tables of `tables` that follow their truck until now, and go on from a position of their own.
     """
 
     start: Lsn
@@ -166,6 +167,7 @@ class Batch:
     sizes: Mapping[tuple[str, TableId], int] = field(default_factory=dict)
     moved: Mapping[tuple[str, TableId], str] = field(default_factory=dict)
     stream: str = ""
+    leaving: frozenset[tuple[str, TableId]] = frozenset()
 
     @property
     def name(self) -> str:

@@ -180,6 +180,7 @@ class Ledger:
                         remedy=f"trucker reset --truck {slot[0]}, then run: the table is copied to its new place",
                         code="TRK418",
                     ),
+                    slot[1],
                 )
 
     def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:
@@ -248,6 +249,9 @@ class Ledger:
             return known.snapshot != batch.snapshot or not batch.snapshot
         if batch.snapshot:
             return self._copied_now(batch, slot)
+        if slot in batch.leaving:
+            # A truck that has moved on since has taken the table with it.
+            return known.phase is Phase.STREAMING and state.lsn >= self.positions.get(slot[0], Lsn(0))
         return (_ORDER[state.phase], state.lsn) > (_ORDER[known.phase], known.lsn)
 
     def _copied_now(self, batch: Batch, slot: Slot) -> bool:
@@ -259,6 +263,7 @@ class Ledger:
                     f"the copy {batch.snapshot} of table {slot[1]} has been replaced by another attempt",
                     remedy="make sure that only one instance runs the project, then start it again",
                 ),
+                slot[1],
             )
         return known.phase is Phase.COPYING
 
@@ -320,4 +325,5 @@ def foreign_rows(target: Target) -> TruckFailed:
             remedy=f"TRUNCATE {target.table.quoted}, or name another table in the truck's output",
             code="TRK410",
         ),
+        target.source.table,
     )

@@ -240,7 +240,8 @@ def _apply(tables: dict[TableId, MemoryTable], target: Target, receipts: Sequenc
                 _check_integers(value)
         table.apply_net(parts)
     except SinkError as error:
-        raise TruckFailed(target.truck, SinkError(f"table {target.table}: {error.message}")) from error
+        reason = SinkError(f"table {target.table}: {error.message}")
+        raise TruckFailed(target.truck, reason, target.source.table) from error
 
 
 def _part(receipt: Receipt) -> int:

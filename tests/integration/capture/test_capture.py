@@ -226,9 +226,23 @@ def test_a_missing_log(modern: Source, tmp_path: Path) -> None:
 
 def test_a_wrong_password_never_shows(modern: Source) -> None:
     connection = modern.spec.connection.model_copy(update={"password": SecretStr("not-it-4711")})
-    failure = refused(replace(modern, spec=replace(modern.spec, connection=connection)))
-    assert failure.code == "TRK202"
-    assert "4711" not in str(failure)
+    with capturing(replace(modern.spec, connection=connection), connected=False) as capture:
+        trouble = wait_until(lambda: capture.trouble)
+        assert "[TRK202]" in trouble
+        assert "4711" not in trouble
+        assert capture.failure() is None
+
+
+def test_a_password_that_is_put_right_in_its_file_is_used_at_the_next_connect(modern: Source, tmp_path: Path) -> None:
+    given = modern.spec.connection
+    file = tmp_path / "password"
+    file.write_text("not-it-4711\n")
+    connection = given.model_copy(update={"password": SecretStr("not-it-4711")})
+    connection.secrets_in({"pass": file})
+    with capturing(replace(modern.spec, connection=connection), connected=False) as capture:
+        wait_until(lambda: "[TRK202]" in (capture.trouble or ""))
+        file.write_text(given.password.get_secret_value() + "\n")
+        wait_until(lambda: capture.state is CaptureState.CONNECTED)
 
 
 def test_a_slot_in_use_says_by_whom_and_waits(modern: Source, tmp_path: Path) -> None:

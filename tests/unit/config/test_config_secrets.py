@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import traceback
 from pathlib import Path
@@ -136,3 +137,38 @@ def test_in_no_error_of_yaml(value: str, form: str) -> None:
         load(written)
     text = "".join([*traceback.format_exception(caught.value), repr(caught.value), repr(vars(caught.value))])
     assert value not in text
+
+
+def test_a_password_in_a_file_is_read_again(tmp_path: Path) -> None:
+    """For the connection, its standby and in a URL; where the file is gone the last one stays."""
+    (tmp_path / "trucks/t").mkdir(parents=True)
+    (tmp_path / "trucks/t/truck.yml").write_text(TRUCK)
+    (tmp_path / "trucker.yml").write_text(
+        "connections:\n"
+        "  - {name: main, pass_path: first, replica_host: standby, replica_pass_path: second}\n"
+        "  - {name: other, pass_path: first, replica_host: standby}\n"
+        "  - {name: url, url_path: whole}\n"
+    )
+    first, second, whole = (tmp_path / name for name in ("first", "second", "whole"))
+    first.write_text("a\n")
+    second.write_text("b\n")
+    whole.write_text("postgresql://u:c@host/d\n")
+    config = load_project(tmp_path)
+    main, other, url = (config.connection(name) for name in ("main", "other", "url"))
+    assert isinstance(main, PostgresConnection)
+    assert isinstance(other, PostgresConnection)
+    assert isinstance(url, PostgresConnection)
+    assert main.refreshed() is main
+    first.write_text("a2\n")
+    second.write_text("b2\n")
+    whole.write_text("postgresql://u:c2@host/d\n")
+
+    def now(connection: PostgresConnection | None) -> str:
+        assert connection is not None
+        travelled = pickle.loads(pickle.dumps(connection))
+        return str(travelled.refreshed().password.get_secret_value())
+
+    assert [now(main), now(main.replica), now(other.replica), now(url)] == ["a2", "b2", "a2", "c2"]
+    first.unlink()
+    assert now(main) == "a"
+    assert main.refreshed() is main

@@ -180,3 +180,19 @@ def test_an_output_that_moved_is_refused() -> None:
     copying = {("a", T): TableState(Phase.COPYING, Lsn(9))}
     plan = _ledger(3).plan(Batch(Lsn(9), Lsn(9), tables=copying, targets=tuple(again), snapshot="copy"))
     assert [copy.ours for copy in plan.copies] == [False]
+
+
+def test_a_truck_that_is_only_forgotten_may_fail(
+    destination: Destination, sink: FaultySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is tried again without it, and not with it for ever."""
+    reason, forgotten = SinkError("its own fault"), list[tuple[str, ...]]()
+
+    def commit(batch: Batch, _: Sequence[Receipt]) -> None:
+        forgotten.append(batch.forget)
+        if "b" in batch.forget:
+            raise TruckFailed("b", reason)
+
+    monkeypatch.setattr(sink, "commit", commit)
+    assert destination.commit(Batch(Lsn(0), Lsn(0), forget=("a", "b")), ()) == {"b": reason}
+    assert forgotten == [("a", "b"), ("a",)]

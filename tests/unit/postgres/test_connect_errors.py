@@ -10,7 +10,7 @@ from psycopg import errors
 from pydantic import SecretStr
 
 from trucker.config.models import PostgresConnection, Ssl
-from trucker.errors import SourceError, SourceUnavailable
+from trucker.errors import SourceError, SourceRefused, SourceUnavailable
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import SESSION_SETTINGS, explain, parameters, query_error, translated
 
@@ -19,7 +19,7 @@ CONFIG = PostgresConnection(
 )
 PLACE = 'connection failed: connection to server at "10.0.0.1", port 5432 failed: '
 
-PERMANENT = {
+REFUSED = {
     'FATAL:  password authentication failed for user "app"': ("TRK202", "pass_path"),
     "fe_sendauth: no password supplied": ("TRK202", "pass"),
     'FATAL:  database "orders" does not exist': ("TRK203", "`database`"),
@@ -36,8 +36,9 @@ PERMANENT = {
     "SSL error: certificate verify failed": ("TRK205", "root_certificate"),
     'root certificate file "/x" does not exist': ("TRK205", "`ssl`"),
     "FATAL:  connection requires a valid client certificate": ("TRK205", "`ssl.key`"),
-    "FATAL:  unsupported startup parameter: replication": ("TRK207", "the server itself"),
 }
+
+POOLED = "FATAL:  unsupported startup parameter: replication"
 
 PASSING = {
     "Connection refused": "listens there",
@@ -51,13 +52,20 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("reason", PERMANENT)
-def test_what_will_not_pass_is_an_error_with_a_remedy(reason: str) -> None:
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_a_user_can_put_right_is_an_error_with_a_remedy_and_is_tried_again(reason: str) -> None:
     error = explain(CONFIG, PLACE + reason)
-    code, remedy = PERMANENT[reason]
-    assert type(error) is SourceError
-    assert (error.code, error.transient) == (code, False)
+    code, remedy = REFUSED[reason]
+    assert type(error) is SourceRefused
+    assert (error.code, error.transient) == (code, True)
     assert remedy in error.remedy
+
+
+def test_a_pooler_is_an_error_that_does_not_pass() -> None:
+    error = explain(CONFIG, PLACE + POOLED)
+    assert type(error) is SourceError
+    assert (error.code, error.transient) == ("TRK207", False)
+    assert "the server itself" in error.remedy
     assert "connection shop (db.example:5432)" in error.message
     assert "10.0.0.1" not in error.message
 

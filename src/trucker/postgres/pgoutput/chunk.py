@@ -144,7 +144,7 @@ def _uncovered(table: TableId) -> SourceError:
         remedy=f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL (or DEFAULT where the key is its primary key), "
         "then reset the truck",
         code="TRK251",
-    )
+    ).of_table(table)
 
 
 def _numbered(rows: Mask) -> Places:

@@ -133,7 +133,7 @@ def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:
             f"table {relation.table}: the stream does not carry its key column {min(missing)}",
             remedy="publish every column of the key; after a rename of a key column, reset the truck",
             code="TRK251",
-        )
+        ).of_table(relation.table)
     return schema
 
 

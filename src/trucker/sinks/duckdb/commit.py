@@ -184,7 +184,7 @@ class Commit:
             cells = sieve.identity(row)
             key = {name: row.data[name] for name in target.source.key}
             if most is None and not self.redriven:
-                raise TruckFailed(target.truck, name_row(error, target, key))
+                raise TruckFailed(target.truck, name_row(error, target, key), target.source.table)
             self.bad[target.truck, _identity(target, row.data)] = error
             if not refused.letters:
                 kept = self._sieve(target, refused.sieve)
@@ -208,7 +208,7 @@ class Commit:
         """The first row without which those before it are taken."""
         fine, fails, error = 0, refused.sieve.count(), refused.error
         if not fails:
-            raise TruckFailed(refused.target.truck, refused.error)
+            raise TruckFailed(refused.target.truck, refused.error, refused.target.source.table)
         while fails - fine > 1:
             middle = (fine + fails) // 2
             try:
@@ -216,7 +216,7 @@ class Commit:
                 fine = middle
             except Refused as again:
                 if again.place() != refused.place():
-                    raise TruckFailed(refused.target.truck, refused.error) from None
+                    raise TruckFailed(refused.target.truck, refused.error, refused.target.source.table) from None
                 fails, error = middle, again.error
         return fails - 1, error
 
@@ -506,4 +506,4 @@ def blaming(target: Target) -> Iterator[None]:
     except SinkError as error:
         if error.transient:
             raise
-        raise TruckFailed(target.truck, error) from error
+        raise TruckFailed(target.truck, error, target.source.table) from error

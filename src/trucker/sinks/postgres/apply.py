@@ -360,6 +360,7 @@ def _check_touched(step: Step, touched: int, expected: int) -> None:
             f"run `trucker reset` for the truck to have the table copied again",
             code="TRK411",
         ),
+        step.target.source.table,
     )
 
 

@@ -303,6 +303,7 @@ class Commit:
                         " crash of its server",
                         remedy="the table is copied again",
                     ),
+                    receipt.table,
                 )
         self._settle_beside(batch, plan)
         for target in batch.targets if late_key.find(self._session, self._project, plan.apply) else ():
@@ -378,7 +379,8 @@ class Commit:
             if passing(error):
                 raise
             where, names = f"table {target.table}", chunk.contents.columns
-            raise TruckFailed(target.truck, explain(error, where, table=target.table, copied=names)) from None
+            reason = explain(error, where, table=target.table, copied=names)
+            raise TruckFailed(target.truck, reason, target.source.table) from None
         if rows != chunk.contents.rows:
             raise Unforeseen(target)
 
@@ -430,7 +432,8 @@ def _failure(step: Step, error: psycopg.Error) -> TruckerError:
     if step.sure and error.sqlstate in ("23505", "23P01"):
         raise Unforeseen(step.target)
     where = f"table {step.target.table}"
-    return TruckFailed(step.target.truck, explain(error, where, table=step.target.table, columns=step.columns))
+    reason = explain(error, where, table=step.target.table, columns=step.columns)
+    return TruckFailed(step.target.truck, reason, step.target.source.table)
 
 
 def _done(cursor: psycopg.Cursor[object]) -> bool:

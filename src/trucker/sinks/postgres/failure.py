@@ -15,7 +15,7 @@ import psycopg
 
 from trucker.change import TableId, quote_identifier
 from trucker.config.models import PostgresConnection
-from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
+from trucker.errors import DataError, SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.listening import Silent
 from trucker.sinks.base import Target
 
@@ -63,7 +63,7 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
     plain = (_PLAIN,) if config.ssl.mode == "disable" else ()
     for pattern, meaning, setting in (*plain, *_REFUSED):
         if re.search(pattern, reason):
-            return SinkError(
+            return SinkRefused(
                 f"{where}: {meaning} (user {config.user}, database {config.database})",
                 remedy=f"check `{setting}` of connection {config.name}",
                 code="TRK403",
@@ -107,11 +107,11 @@ def blaming(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
         if passing(error):
             raise
         reason = explain(error, f"table {target.table}", table=target.table, columns=columns)
-        raise TruckFailed(target.truck, reason) from None
+        raise TruckFailed(target.truck, reason, target.source.table) from None
     except SinkUnavailable:
         raise
     except SinkError as error:
-        raise TruckFailed(target.truck, error) from None
+        raise TruckFailed(target.truck, error, target.source.table) from None
 
 
 def _copied_column(context: str, names: Sequence[str]) -> str | None:

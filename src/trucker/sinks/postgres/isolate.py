@@ -105,7 +105,7 @@ class Isolation:
         """Raise where a truck that sets nothing aside has a row that is refused."""
         changed = self.pending.changed
         if changed and self._most is None:
-            raise TruckFailed(self._truck, self._errors[id(changed[0])])
+            raise TruckFailed(self._truck, self._errors[id(changed[0])], changed[0].source)
 
     # -- by halves --------------------------------------------------------------------------------------------------
 
@@ -171,13 +171,12 @@ class Isolation:
         self._errors[id(letter)] = error
         # What another row may heal is a constraint; a value that does not fit never will.
         if self._most is None and not error.sqlstate.startswith("23"):
-            raise TruckFailed(self._truck, error)
+            raise TruckFailed(self._truck, error, letter.source)
         if len(self.pending.changed) > (self._most or 0) + _SLACK:
             first = self.pending.changed[0]
-            raise TruckFailed(
-                self._truck,
-                self._errors[id(first)] if self._most is None else too_many(self._truck, self._most, first.reason),
-            )
+            if self._most is None:
+                raise TruckFailed(self._truck, self._errors[id(first)], first.source)
+            raise TruckFailed(self._truck, too_many(self._truck, self._most, first.reason))
 
     def _explained(self, pile: Pile, row: PileRow, error: psycopg.Error) -> DataError:
         """Why a row is refused, the column included where that can be found out."""

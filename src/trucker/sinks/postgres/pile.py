@@ -201,7 +201,7 @@ class Pile:
             row.number,
         ).fetchone()
         if found is None:
-            raise TruckFailed(self.target.truck, lost_row(self.target))
+            raise TruckFailed(self.target.truck, lost_row(self.target), self.target.source.table)
         return {**row.cells, **dict(zip(missing, found, strict=True))}
 
     def _at(self, places: Mapping[str, str]) -> str:
@@ -245,7 +245,7 @@ class Pile:
             )
         left = self._run(f"select exists (select from {self.name} where k >= {first})").fetchone()
         if left == (True,):
-            raise TruckFailed(self.target.truck, lost_row(self.target))
+            raise TruckFailed(self.target.truck, lost_row(self.target), self.target.source.table)
         self.contents = replace(self.contents, moves=())
 
     def once_per_key(self) -> None:

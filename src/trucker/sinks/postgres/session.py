@@ -159,7 +159,7 @@ def _open(config: PostgresConnection) -> Listening:
     settings = _settings(config)
 
     def opened(settings: Mapping[str, object]) -> Listening:
-        conninfo = _conninfo(config, settings)
+        conninfo = _conninfo(config.refreshed(), settings)
         return Listening.open(conninfo, config.timeouts.silence, cursor_factory=psycopg.RawCursor)
 
     try:

@@ -1,0 +1,53 @@
+"""Setting a table aside at its destination, so that the other tables of its truck can go on.
+
+What is repeated after a crash: nothing. The destination either has the table's new state, and the next start copies the
+table or takes it up at its own position; or it has not, and the table fails once more.
+"""
+
+from __future__ import annotations
+
+from trucker.change import Lsn, TableId
+from trucker.engine.destination import Destination
+from trucker.engine.table_failure import BEFORE_COPY
+from trucker.engine.truck_run import Lane, TruckRun
+from trucker.errors import TruckerError
+from trucker.sinks.base import Batch, Phase, TableState
+
+
+def table_at_fault(run: TruckRun, error: TruckerError, lane: Lane | None, destination: Destination) -> TableId | None:
+    """The table that can be set aside for a failure; None where it is not one table's, where the truck does not do
+    that, or where no other table would be left."""
+    tables = lane.tables if lane is not None else None
+    following = tables or frozenset(run.floors)
+    if error.transient or error.table not in following or not destination.fails_by_table(run.truck):
+        return None
+    return error.table if tables or len(following) > 1 else None
+
+
+def set_aside(
+    run: TruckRun, table: TableId, error: TruckerError, lane: Lane | None, destination: Destination
+) -> TruckerError | None:
+    """Set a table aside, at its destination first; why the destination does not take that."""
+    held, apart = error.needs_decision, lane is not None and bool(lane.tables)
+    position = lane.position if lane is not None and apart else max(run.stored, run.floors[table])
+    if not (held and apart):  # a table of a lane has a position of its own already
+        trouble = _store(run, table, position, destination, held=held)
+        if trouble is not None:
+            return trouble
+    run.set_aside(table, error, position, held=held)
+    destination.forget_tables(run.name, table)
+    if lane is not None and lane.tables:
+        lane.tables -= {table}
+        if not lane.tables:
+            lane.runs, lane.over = [], True
+    return None
+
+
+def _store(
+    run: TruckRun, table: TableId, position: Lsn, destination: Destination, *, held: bool
+) -> TruckerError | None:
+    slot = (run.name, table)
+    state = TableState(Phase.CATCHING_UP, position) if held else BEFORE_COPY
+    leaving = frozenset({slot} if held else ())
+    batch = Batch(run.position, run.position, tables={slot: state}, leaving=leaving)
+    return destination.commit(batch, ()).get(run.name)

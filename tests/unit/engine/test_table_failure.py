@@ -1,0 +1,46 @@
+"""How long what has failed waits before it is tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from trucker.engine import table_failure
+from trucker.engine.table_failure import REST_FACTOR, Retry, RetryWaits
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [3.0]  # a machine that has just booted
+    monkeypatch.setattr(table_failure.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(table_failure.random, "uniform", lambda *_: 1.0)
+    return now
+
+
+def test_waits_double_up_to_the_longest(clock: list[float]) -> None:
+    retry = Retry(RetryWaits(60, 200))
+    for wait in (60, 120, 200, 200):
+        retry.failed()
+        clock[0] += wait - 1
+        assert not retry.due
+        clock[0] += 1
+        assert retry.due
+        retry.begin()
+        assert not retry.due
+
+
+def test_after_a_long_try_comes_a_long_wait(clock: list[float]) -> None:
+    """A table that takes an hour to copy, and is refused at the end, is not copied all day."""
+    retry = Retry(RetryWaits(60, 200))
+    retry.failed()
+    clock[0] += 60
+    retry.begin()
+    clock[0] += 3600
+    retry.failed()
+    clock[0] += REST_FACTOR * 3600 - 1
+    assert not retry.due
+    clock[0] += 1
+    assert retry.due
+
+
+def test_the_number_of_failures_has_no_end() -> None:
+    assert RetryWaits(60, 200).before(10_000) <= 240

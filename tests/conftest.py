@@ -29,7 +29,7 @@ pytest_plugins = [
 
 @pytest.fixture(name="wait_until")
 def _wait_until() -> Callable[..., Any]:
-    """`wait_until(condition, timeout=20)`; also importable from `fixtures.waiting`."""
+    """`wait_until(condition, timeout=30)`; also importable from `fixtures.waiting`."""
     from fixtures.waiting import wait_until
 
     return wait_until

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 
 from fixtures.compare import same
@@ -13,7 +12,7 @@ from fixtures.project import ProjectFolder, TruckerProcess, postgres
 from fixtures.waiting import wait_until
 
 ACCOUNTS = 50
-SECONDS = 60
+SECONDS = 120
 STATES = 40
 
 
@@ -35,7 +34,7 @@ def test_money_is_never_on_the_way(
     def move(seed: int) -> None:
         chance = random.Random(seed)
         with database.connect() as connection:
-            while not done.is_set():
+            while not done.wait(0.002):  # leaves the machine to others, too
                 amount, one, other = chance.randint(1, 50), chance.randint(1, ACCOUNTS), chance.randint(1, ACCOUNTS)
                 with connection.transaction():
                     connection.execute("update checking set amount = amount - %s where id = %s", [amount, one])
@@ -46,11 +45,12 @@ def test_money_is_never_on_the_way(
     movers = [threading.Thread(target=move, args=[seed]) for seed in range(2)]
     for mover in movers:
         mover.start()
-    sums, states = set(), set()
+    sums: set[int] = set()
+    states: set[str] = set()
     try:
         with destination.connect() as connection:
-            deadline = time.monotonic() + SECONDS
-            while len(states) < STATES and time.monotonic() < deadline:
+
+            def enough() -> bool:
                 row = connection.execute(
                     "select (select sum(amount) from checking) + (select sum(amount) from savings),"
                     " (select md5(string_agg(amount::text, ',' order by id)) from checking)"
@@ -58,11 +58,13 @@ def test_money_is_never_on_the_way(
                 assert row is not None
                 sums.add(row[0])
                 states.add(row[1])
+                return len(states) >= STATES
+
+            wait_until(enough, SECONDS, 0.002)
     finally:
         done.set()
         for mover in movers:
             mover.join()
     assert sums == {2 * 1000 * ACCOUNTS}
-    assert len(states) == STATES, "the destination moved too little to tell anything"
     wait_until(lambda: same(database, destination, "checking", "savings"))
     assert trucker.stop() == 0

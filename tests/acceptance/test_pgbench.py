@@ -133,10 +133,9 @@ def test_the_slot_advances_while_the_destination_is_down(
         server.stop("immediate")
         down = time.monotonic()
         places = [_confirmed(database)]
-        while time.monotonic() - down < seconds / 2:
+        while time.monotonic() - down < seconds / 2 or len(places) <= 5:
             wait_until(lambda: _confirmed(database) > places[-1], 10, 0.1)
             places.append(_confirmed(database))
-        assert len(places) > 5
         server.start()
         bench.terminate()
         bench.wait(30)

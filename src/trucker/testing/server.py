@@ -221,11 +221,10 @@ class Server:
         }
 
     def create_database(self, name: str, *, model: str = "template1") -> None:
-        """Create a database as a copy of `model`."""
+        """Create a database as a copy of `model`, by its files: through the WAL it takes three times as long."""
+        statement = sql.SQL("create database {} template {} strategy file_copy")
         with self.connect() as connection:
-            connection.execute(
-                sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(model))
-            )
+            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(model)))
 
     def drop_database(self, name: str) -> None:
         """Drop a database with its replication slots and whoever is still connected."""

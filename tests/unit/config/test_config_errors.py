@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures.ordinary import ordinary_user
 from trucker.config.load import load_project
 from trucker.config.problems import ConfigErrors
 from trucker.errors import ConfigError
@@ -376,12 +376,13 @@ def test_not_utf8(write: Write) -> None:
         load_project(folder)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_unreadable(write: Write) -> None:
     folder = write()
-    (folder / "trucker.yml").chmod(0)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        load_project(folder)
+    with ordinary_user(folder) as copy:
+        load_project(copy)
+        (copy / "trucker.yml").chmod(0)
+        with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+            load_project(copy)
 
 
 def test_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from fixtures.random_dml import differences
 from fixtures.waiting import busy, wait_until
 from trucker.config.models import Connection
 from trucker.errors import SinkError, TruckerError
-from trucker.observe.status import TruckPhase
+from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase
 from trucker.postgres.slot import object_name
 from trucker.project import Project
 from trucker.sinks.base import Batch, Phase, Receipt, Sink, Workspace
@@ -240,3 +241,39 @@ def test_a_failed_start_leaves_no_process_behind(
     assert refused.value.code == "TRK301"
     active = f"select active from pg_replication_slots where database = '{database.name}'"
     assert database.query(active) == [(False,)]
+
+
+def test_every_table_shows_its_own_rows_and_ends_at_100_per_cent(
+    project: ProjectFolder,
+    database: Database,
+    destination: Database,
+    spark: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Chunks are tasks of Spark's, and count when they are done."""
+    sizes = {"large": 200_000, "small": 40_000}
+    for name, rows in sizes.items():
+        database.execute(
+            f"create table {name} (id int primary key, word text)",
+            f"insert into {name} select i, repeat('x', 40) from generate_series(1, {rows}) i",
+        )
+    project.config["batch"] = {"small_bytes": 0}
+    project.save()
+    project.connect(postgres("replica", destination)).truck("copy", ["public.*"], {"connection": "replica"})
+    seen: dict[str, list[CopyProgress]] = {"public.large": [], "public.small": []}
+
+    def watch(status: ProjectStatus) -> None:
+        for progress in status.trucks[0].copying:
+            seen[progress.table].append(progress)
+
+    with caplog.at_level(logging.INFO, "trucker.copy"):
+        InThread(project, spark, once=True, on_status=watch).join()
+    assert same(database, destination, *sizes)
+    for name, rows in sizes.items():
+        shown = seen[f"public.{name}"]
+        assert [each.percent for each in shown] == sorted(each.percent for each in shown)
+        assert all((each.percent == 100) is (each.rows == rows) for each in shown)
+    assert len({shown[0].bytes for shown in seen.values()}) == 2, "tables of different size look different"
+    ended = {vars(r)["table"]: vars(r) for r in caplog.records if r.getMessage() == "table copied"}
+    assert {table: facts["rows"] for table, facts in ended.items()} == {f"public.{n}": r for n, r in sizes.items()}
+    assert all(facts["seconds"] > 0 and facts["rows_per_second"] > 0 for facts in ended.values())

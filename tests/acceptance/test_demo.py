@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from fixtures.waiting import busy, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -30,14 +31,14 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def wait_gone(processes: list[psutil.Process]) -> None:
     """PostgreSQL ends a moment after its last connection; nothing may stay longer."""
-    _, alive = psutil.wait_procs(processes, timeout=15)
+    _, alive = psutil.wait_procs(processes, timeout=15 * busy())
     assert [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_it_ends_well_and_says_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     demo = start(tmp_path, "--seconds", "6")
-    output, _ = demo.communicate(timeout=280)
+    output, _ = demo.communicate(timeout=280 * busy())
     assert demo.returncode == 0, output
     assert "SIGKILL to all" in output
     assert "source and destinations are equal" in output
@@ -52,12 +53,14 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signa
     assert demo.stdout is not None
     while "trucker run" not in (line := demo.stdout.readline()):
         assert line, "the demo ended by itself"
-    deadline = time.monotonic() + 60
-    while len(tree := psutil.Process(demo.pid).children(recursive=True)) < 12:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+
+    def started() -> list[psutil.Process]:
+        tree = psutil.Process(demo.pid).children(recursive=True)
+        return tree if len(tree) >= 12 else []
+
+    tree = wait_until(started, 60, 0.05)
     demo.send_signal(number)
-    output, _ = demo.communicate(timeout=60)
+    output, _ = demo.communicate(timeout=60 * busy())
     assert demo.returncode == 130, output
     wait_gone(tree)
     assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ import pytest
 from fixtures.documents import ROOT, Block, blocks
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
+from fixtures.waiting import busy
 from trucker.finding import Level
 from trucker.project import Project
 
@@ -62,7 +63,7 @@ def _typed(page: Path, folder: Path) -> str:
             start_new_session=True,
         )
     try:
-        code = shell.wait(240)
+        code = shell.wait(240 * busy())
     except subprocess.TimeoutExpired:
         code = -1
     finally:

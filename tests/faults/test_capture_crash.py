@@ -21,6 +21,7 @@ from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.changelog.durable import read_durable
 from trucker.engine.supervisor import CaptureState
+from trucker.failpoint import VARIABLE
 from trucker.testing.server import Server
 
 
@@ -44,12 +45,16 @@ def test_killed_at_any_moment_under_load(source: Source) -> None:
     assert [inserted(found) for found in source.captured().values()] == load.committed
 
 
-def test_killed_inside_a_large_transaction(source: Source) -> None:
-    rows = 60_000
+def test_killed_inside_a_large_transaction(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed while it hangs before the fourth block, of five at the least."""
+    rows, go = 60_000, tmp_path / "go"
+    monkeypatch.setenv(VARIABLE, f"capture.write.before=hang@4:{go}")
     with capturing(source.spec) as capture:
         source.database.execute(f"insert into t select g, repeat('x', 300) from generate_series(1, {rows}) g")
-        wait_until(lambda: len(list(source.spec.folder.glob("*.open"))) > 2, interval=0.001)
+        wait_until(lambda: list(tmp_path.glob("go.*")))
+        assert list(source.spec.folder.glob("*.open"))
         kill(capture)
+        go.touch()
         assert read_durable(source.spec.folder).commit_lsn == source.start
         all_captured(capture, source)
         assert capture.restarts >= 1

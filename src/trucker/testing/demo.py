@@ -34,9 +34,9 @@ from trucker.testing.server import Server
 from trucker.testing.shop import TABLES, Customers, open_shop
 
 SECONDS = 30.0
-_START_SECONDS = 120.0
+_START_SECONDS = 300.0
 _LINE_SECONDS = 5.0
-_CATCH_UP_SECONDS = 120.0
+_CATCH_UP_SECONDS = 300.0
 _DUCKDB = {
     "sales": ["public.orders", "public.order_items", "public.payments"],
     "catalogue": ["public.products", "public.reviews"],

@@ -98,9 +98,11 @@ class Copier:
         tries: int | None,
         spawn: Callable[[Lane], None],
         durable: Callable[[], Lsn],
+        take_up: Callable[[Sequence[Need]], None],
         here: bool = False,
     ) -> None:
-        """`here` says that the driver may do some of the work itself."""
+        """`take_up` has tables published that were made again. `here` says that the driver may do some of the work
+        itself."""
         self.spark = spark
         self.connection = connection
         self.reads = connection.replica or connection
@@ -112,6 +114,7 @@ class Copier:
         self._tries = tries
         self.spawn = spawn
         self._durable = durable
+        self._take_up = take_up
         self.group = ""
         self.cancelled = False
         self.here = here and is_local(spark.sparkContext.master)
@@ -125,6 +128,7 @@ class Copier:
             try:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
                 self.needs_from = first.lsn if first else self._durable()
+                self._take_up(left)
                 exported = first or self._export(stop)
                 rest = _Attempt(self, left, exported).run()
             except TruckerError as error:

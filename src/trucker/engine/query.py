@@ -283,7 +283,7 @@ class SourceQuery:
         table, destination = sighting.table, self._destinations[run.truck.destination]
         try:
             reading = self._schemas.examine(run.name, run.truck.tables[table], sighting.look, sighting.sent)
-            if reading is None or destination.keeps_changes:
+            if reading is None or (destination.keeps_changes and not reading.remade):
                 return True
             reading = follow(run, reading, self._schemas, destination, self._recipes)
             why = reading.again

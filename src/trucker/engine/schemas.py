@@ -48,7 +48,8 @@ class Reading:
     """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
 
     `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
-    nothing of the batch is written to it. `own` is for who keeps every change in its own shape, which takes no reading.
+    nothing of the batch is written to it. `remade` says that it is another table, of the same name. `own` is for who
+    keeps every change in its own shape, which takes no reading.
     """
 
     target: Target
@@ -56,6 +57,7 @@ class Reading:
     known: Known
     shapes: Shapes = ()
     again: str = ""
+    remade: bool = False
     own: OwnShapes = field(default_factory=dict)
 
     @property
@@ -120,7 +122,7 @@ class Schemas:
         """What the table's Relation messages of a batch mean, in log order; and whether that is news.
 
         `own` asks for `Reading.own`, which is there though nothing else may be sure.
-        Raises `SourceError` where the rows are of another table than the one that was copied.
+        Raises `SourceError` where the table has another name now.
         """
         with self._lock:
             cached = self._read.get((truck, table.source))
@@ -145,15 +147,17 @@ class Schemas:
 
         `sent` are the columns that the stream carries. None where nothing is new to the truck. The destination must
         follow the reading (`fit`) before it is stored (`follow`).
-        Raises `SourceError` where it is not the table any more that was copied.
+        Raises `SourceError` where a table that the truck names is gone.
         """
         with self._lock:
             known = self._known.get(truck, table.source)
             if known is None:
                 return None
-            if now is None or now.oid != known.look.oid:
-                _lost(truck, table, now)
+            if now is None:
+                _lost(truck, table)
                 return None
+            if now.oid != known.look.oid:
+                return _remade(truck, table, known)
             types = {
                 (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
                 for column in (seen.column for seen in now.columns)
@@ -208,8 +212,10 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
     numbers = tuple(look.numbers[name] for name in target.source.names)
     shapes = ((target.source.columns, numbers),)
     known = Known(look, frozenset(numbers))
-    if before is not None and before.look.oid == look.oid:
+    if before is not None:
         there = _types_there(before)
+        if before.look.oid != look.oid:
+            before = Known(look)  # the numbers of another table mean nothing in this one
         columns = tuple(_as_it_was(c, n, before, there) for c, n in zip(target.source.columns, numbers, strict=True))
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
         known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
@@ -253,14 +259,14 @@ class _Judge:
         self, truck: str, table: Table, before: Known, described: Described, xid: Callable[[], int | None]
     ) -> None:
         self._truck, self._table, self._before = truck, table, before
-        now = described.look
+        now = self._there = described.look
         self._now = now if now is not None and now.oid == before.look.oid else None
         self._types = described.types
         self._xid = xid
 
     def read(self, relations: Sequence[Relation], *, own: bool) -> Reading:
-        for relation in relations:
-            self._same_table(relation)
+        if not all(self._same_table(relation) for relation in relations):
+            return _remade(self._truck, self._table, self._before)
         final = relations[-1].columns
         try:
             numbers = [self._numbers(relation.columns) for relation in relations]
@@ -448,37 +454,62 @@ class _Judge:
         known = self._before.look.by_number
         return {seen.number for seen in now if seen.number not in known and self._table.chooses(seen.column.name)}
 
-    def _same_table(self, relation: Relation) -> None:
-        known = self._before.look
-        if relation.table != self._table.source:
-            raise SourceError(
-                f"truck {self._truck}: table {self._table.source} is called {relation.table} now",
-                remedy=f"name {relation.table} in the truck's input (it is copied anew, and needs an output table that"
-                f" is empty), or rename it back and run: trucker reset --truck {self._truck}",
-                code="TRK252",
-            )
-        if relation.oid != known.oid:
-            raise SourceError(
-                f"truck {self._truck}: another table is called {self._table.source} now than the one that was copied",
-                remedy=f"trucker reset --truck {self._truck}, then trucker run: it is copied anew",
-                code="TRK252",
-            )
+    def _same_table(self, relation: Relation) -> bool:
+        """Whether it is the table that was copied; False where another one has its name now.
 
-
-def _lost(truck: str, table: Table, now: Look | None) -> None:
-    """Raise for a table that is gone or made again; one that a pattern chose and that is gone is just mentioned."""
-    if now is None and not table.named:
-        log.warning("table was dropped at the source", extra={"truck": truck, "table": str(table.source)})
-        return
-    if now is None:
+        Raises `SourceError` where the table has another name, and no other table has taken the one it had.
+        """
+        if relation.oid == self._before.look.oid and relation.table == self._table.source:
+            return True
+        taken = self._there is not None and self._there.oid != self._before.look.oid
+        if relation.table == self._table.source or taken:
+            return False
+        renamed = f"truck {self._truck}: table {self._table.source} is called {relation.table} now"
+        back = f"rename it back and run: trucker reset --truck {self._truck}"
+        if not self._table.named:
+            remedy = (
+                f"trucker run: where the truck's patterns match {relation.table}, it is copied under that name, and the"
+                f" rows under the old one stay; or {back}"
+            )
+            raise SourceError(renamed, remedy=remedy, code="TRK252")
         raise SourceError(
-            f"truck {truck}: table {table.source} is no more at the source: dropped, or renamed",
-            remedy="make it again or rename it back, or take it out of the truck; then trucker run",
-            code="TRK254",
+            renamed,
+            remedy=f"name {relation.table} in the truck's input (it is copied anew, and needs an output table that"
+            f" is empty), or {back}",
+            code="TRK252",
         )
+
+
+def _remade(truck: str, table: Table, before: Known) -> Reading:
+    """The reading for a table that another one has taken the name of: nothing of it is known yet."""
+    target = table.target(truck, TableSchema(table.source, (), ()))
+    return Reading(target, (), before, again="another table has its name now", remade=True)
+
+
+def _lost(truck: str, table: Table) -> None:
+    """Raise for a table that is gone; one that a pattern chose is just mentioned."""
+    if not table.named:
+        log.warning(
+            "table is gone at the source, dropped or renamed: its rows stay at the destination",
+            extra={"truck": truck, "table": str(table.source)},
+        )
+        return
     raise SourceError(
-        f"truck {truck}: table {table.source} was dropped at the source and made again: its changes are not captured",
-        remedy="trucker run: the new table is published and copied",
+        f"truck {truck}: table {table.source} is gone at the source: dropped, or renamed",
+        remedy="make it again or rename it back, or take it out of the truck; then trucker run. Its rows stay at the"
+        " destination",
+        code="TRK254",
+    )
+
+
+def refuse_copy(truck: str, reading: Reading) -> SinkError | SourceError:
+    """Why a table is not copied again, where the truck may not do that by itself."""
+    if not reading.remade:
+        return stale(truck, reading.target.source.table, reading.again)
+    return SourceError(
+        f"truck {truck}: table {reading.target.source.table} was dropped at the source and made again, or another table"
+        " has taken its name",
+        remedy=f"trucker reset --truck {truck}, then trucker run: the new table is published and copied",
         code="TRK254",
     )
 

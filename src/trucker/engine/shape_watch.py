@@ -12,10 +12,12 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
+from pathlib import Path
 
 from trucker.change import Lsn, TableId
 from trucker.engine.known import KnownTables
 from trucker.engine.query import SourceQuery
+from trucker.engine.supervisor import CaptureSupervisor
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection
@@ -24,6 +26,7 @@ from trucker.postgres.shape import Sighting, digests, sightings
 log = logging.getLogger("trucker.shapes")
 
 LOOK_SECONDS = 5.0
+QUERY_SECONDS = 0.1
 
 Connect = Callable[[], Connection]
 
@@ -51,6 +54,20 @@ class ShapeWatch:
                 self.judge()
             except TruckerError as error:
                 log.debug("catalogue could not be read", extra=error.facts())
+
+    def once(self, capture: CaptureSupervisor, checkpoint: Path, stop: threading.Event) -> bool:
+        """Look, let the query take what is there by now, and judge what was seen; whether nothing is left of it.
+
+        A shape that the stream has told meanwhile has to be looked at once more.
+        """
+        query = self._query
+        capture.wait_seen(self.look(), stop)
+        # A query takes seconds to start: not for nothing.
+        if query.reader.durable().commit_lsn > query.main:
+            query.start(checkpoint, once=True)
+        while query.active and not stop.wait(QUERY_SECONDS):
+            pass
+        return stop.is_set() or self.judge()
 
     def look(self) -> Lsn:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""

@@ -36,6 +36,7 @@ from trucker.engine.publication_start import PublicationStart
 from trucker.engine.publication_watch import PublicationWatch
 from trucker.engine.query import SourceQuery
 from trucker.engine.recipe import Recipes
+from trucker.engine.remade import take_up, tell_gone
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Described, Schemas
 from trucker.engine.shape_watch import ShapeWatch
@@ -289,25 +290,12 @@ class SourceRun:
             if not others:
                 watch = self._shape_watch(self._query)
                 for _ in range(ONCE_LOOKS):
-                    if self._look_once(watch, self._query, self._capture):
+                    if watch.once(self._capture, self._checkpoint, self._stop):
                         break
                 if not self._stop.is_set():
                     self._publication_watch(self._query).look()
                 return
             others[0].join(0.1)
-
-    def _look_once(self, watch: ShapeWatch, query: SourceQuery, capture: CaptureSupervisor) -> bool:
-        """Look, take what is there by now, and judge what was seen; whether nothing is left of it.
-
-        A shape that the stream has told meanwhile has to be looked at once more.
-        """
-        capture.wait_seen(watch.look(), self._stop)
-        # A query takes seconds to start: not for nothing.
-        if query.reader.durable().commit_lsn > query.main:
-            query.start(self._checkpoint, once=True)
-        while query.active and not self._stop.wait(SLOT_LOOK_SECONDS):
-            pass
-        return self._stop.is_set() or watch.judge()
 
     def _divide(self, states: Mapping[str, TruckState], runs: Sequence[TruckRun]) -> tuple[list[Need], list[Lane]]:
         """What must be copied, and who goes on from where. The destinations decide."""
@@ -331,6 +319,7 @@ class SourceRun:
                 )
                 tables.append(Lane(destination, [run], position, behind))
             due = frozenset(run.truck.tables) - copied.keys()
+            tell_gone(run.truck, states.get(run.name))
             if due:
                 needs.append(Need(run, due, whole=not copied))
         return needs, [*trucks.values(), *tables]
@@ -352,6 +341,7 @@ class SourceRun:
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
             durable=lambda: LogReader(self.log).durable().commit_lsn,
+            take_up=self._take_up,
             here=self._config.batch.small_bytes > 0,
         )
 
@@ -363,6 +353,10 @@ class SourceRun:
 
         self._copiers.append(copier)
         self._thread(f"copy {self.name}", work)
+
+    def _take_up(self, needs: Sequence[Need]) -> None:
+        """Have those of the tables published, and read as they are, that were made again since they were copied."""
+        self.resolved = take_up(self.resolved, needs, self.known, self.record)
 
     def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
         """Copy tables of a truck that streams; its other tables go on meanwhile."""

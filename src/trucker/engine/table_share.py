@@ -12,7 +12,7 @@ from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Assignment
 from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas, fit, stale
+from trucker.engine.schemas import Reading, Schemas, fit, refuse_copy
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.pgoutput import parse_relation
@@ -125,7 +125,7 @@ def _share(
 ) -> TableShare:
     kept = destination.keeps_changes
     reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid, own=kept)
-    if kept:
+    if kept and not reading.remade:
         reading = replace(reading, again="")
     if not reading.again and (made := recipes.of(run.truck, reading.target)):
         target, recipe = made
@@ -136,14 +136,14 @@ def _share(
         return TableShare(run, messages[-1], reading, news, assignment)
     if news and run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
-    if kept:
+    if kept and not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), own=reading.own)
         return TableShare(run, messages[-1], reading, news, assignment)
     if not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
         return TableShare(run, messages[-1], reading, news, assignment)
     if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
-        raise stale(run.name, table, reading.again)
+        raise refuse_copy(run.name, reading)
     return TableShare(run, messages[-1], reading, news)
 
 
@@ -169,7 +169,7 @@ def follow(run: TruckRun, reading: Reading, schemas: Schemas, destination: Desti
     elif run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
     if reading.again and (reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable):
-        raise stale(run.name, reading.target.source.table, reading.again)
+        raise refuse_copy(run.name, reading)
     return reading
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import errors
 from psycopg.rows import dict_row
 
 from trucker.change import TableId, quote_identifier
@@ -92,6 +94,37 @@ def ensure_publication(
     if problems:
         raise problems[0]
     return frozenset()
+
+
+@translated("publishing a table")
+def publish_again(connection: Connection, name: str, wanted: PublishedTable, *, managed: bool = True) -> None:
+    """Have the publication send a table that was made again under its name; nothing is done where it does already.
+
+    One that is not `managed` must send it by itself. Raises `SourceError` and changes nothing as `ensure_publication`.
+    """
+    if not managed:
+        ensure_publication(connection, name, [wanted], managed=False)
+        return
+    version, source = Capabilities.of(connection), load_table(connection, wanted.table)
+    problem = identity_problem(source)
+    row = _find(connection, name)
+    problems = [*([problem] if problem else []), *_obstacles(connection, name, row, [source])]
+    if problems:
+        raise problems[0]
+    if row is None or wanted.table in _held(connection, row):
+        return  # a publication that is gone is for those to tell who read from it
+    clause = _table_clause(_fitted(version, wanted, source))
+    # Another truck's copy may add it at the same time.
+    with suppress(errors.DuplicateObject), connection.transaction():
+        connection.execute(f"alter publication {quote_identifier(name)} add table {clause}".encode())
+        if wanted.where:
+            member = next(m for m in _rows(connection, _MEMBERS, [row["oid"]]) if _is_of(m, wanted.table))
+            if problem := filter_problem(connection, source, member["filter"]):
+                raise problem
+
+
+def _is_of(member: Mapping[str, Any], table: TableId) -> bool:
+    return (member["nspname"], member["relname"]) == (table.schema, table.name)
 
 
 @translated("dropping the publication")

@@ -79,6 +79,7 @@ class World:
             tries=None,
             spawn=self.lanes.append,
             durable=lambda: Lsn(self.lsn),
+            take_up=lambda _: None,
         )
 
     def truck(self, name: str, *tables: TableId) -> TruckRun:

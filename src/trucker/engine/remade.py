@@ -1,0 +1,80 @@
+"""Tables that were dropped and made again under their name, or whose name another table has taken.
+
+A publication holds tables by their oid, and what is known of a table's columns goes by their numbers: a new table is
+therefore published before it is copied, and read by its own key and columns. What tells it from the old one is its oid.
+After a crash in between, the destination still says that the table is to be copied, and the same is done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from trucker.engine.copy import Need
+from trucker.engine.known import KnownTables
+from trucker.engine.plan import Table, Truck
+from trucker.engine.publication_record import PublicationRecord
+from trucker.engine.resolve import ResolvedSource, published_tables
+from trucker.postgres.catalog import SourceTable, load_table
+from trucker.postgres.connect import connect
+from trucker.postgres.membership import memberships
+from trucker.postgres.publication import publish_again
+from trucker.postgres.shape import digests
+from trucker.sinks.base import TruckState
+
+log = logging.getLogger("trucker.source")
+
+
+def take_up(
+    resolved: ResolvedSource, needs: Sequence[Need], known: KnownTables, record: PublicationRecord
+) -> ResolvedSource:
+    """Publish the tables of these needs that were made again, and have their trucks read them as they are now.
+
+    The source as it is resolved then. Destinations have been told that the tables are to be copied.
+    """
+    copied = [
+        (need.run, table, before.look.oid)
+        for need in needs
+        for table in sorted(need.tables)
+        if (before := known.get(need.run.name, table)) is not None
+    ]
+    if not copied:
+        return resolved
+    with closing(connect(resolved.connection, application="trucker setup")) as database:
+        found = digests(database, {table for _, table, _ in copied})
+        for run, table, oid in copied:
+            if table not in found or found[table][0] == oid:
+                continue
+            source = load_table(database, table, publication=resolved.connection.publication)
+            resolved = _renewed(resolved, source)
+            wanted = next(each for each in resolved.published if each.table == table)
+            publish_again(database, resolved.publication, wanted, managed=resolved.manages_publication)
+            run.truck = _reading(run.truck, source)
+            record.put({(run.name, table): memberships(database, resolved.publication, [table])[table]})
+    return resolved
+
+
+def tell_gone(truck: Truck, state: TruckState | None) -> None:
+    """Log the tables that a destination has rows of, and that are not among the truck's any more."""
+    for table in sorted((state.tables.keys() if state else frozenset()) - truck.tables.keys()):
+        log.warning(
+            "table is not among the truck's any more: its rows stay at the destination",
+            extra={"truck": truck.name, "table": str(table)},
+        )
+
+
+def _renewed(resolved: ResolvedSource, source: SourceTable) -> ResolvedSource:
+    trucks = tuple(_reading(truck, source) for truck in resolved.trucks)
+    tables = {**resolved.tables, source.table: source}
+    return replace(resolved, trucks=trucks, tables=tables, published=published_tables(trucks, tables))
+
+
+def _reading(truck: Truck, source: SourceTable) -> Truck:
+    """The truck with the table read by its new key."""
+    table: Table | None = truck.tables.get(source.table)
+    if table is None:
+        return truck
+    read = replace(table, key=source.schema.key, key_numbers=source.key_numbers)
+    return replace(truck, tables={**truck.tables, source.table: read})

@@ -6,7 +6,7 @@ says what it does with which path, and of which class and code its failure is:
     with explaining("reading", path, ConfigError, code="TRK100"):
         text = path.read_text()
 
-What nobody translated is translated by the command line, as TRK604.
+What was not translated there is translated where it leaves `Project` or the command line, as TRK604.
 """
 
 from __future__ import annotations
@@ -25,16 +25,24 @@ from trucker.errors import FileError, TruckerError
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk is full, or a quota is used up: it passes when there is room again."""
 
+_OF_FILES: Final = FULL | {errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE}
+
 
 @contextmanager
 def explaining(
-    doing: str, path: Path, kind: type[TruckerError] = FileError, *, code: str | None = None, setting: str = ""
+    doing: str,
+    path: Path,
+    kind: type[TruckerError] = FileError,
+    *,
+    code: str | None = None,
+    full: type[TruckerError] | None = None,
+    setting: str = "",
 ) -> Iterator[None]:
-    """Raise an `OSError` as `kind`. `setting` is what names the path in the project's files, if anything does."""
+    """Raise an `OSError` as `file_error` gives it."""
     try:
         yield
     except OSError as error:
-        raise file_error(error, doing, path, kind, code=code, setting=setting) from error
+        raise file_error(error, doing, path, kind, code=code, full=full, setting=setting) from error
 
 
 def file_error(
@@ -44,22 +52,110 @@ def file_error(
     kind: type[TruckerError] = FileError,
     *,
     code: str | None = None,
+    full: type[TruckerError] | None = None,
     setting: str = "",
 ) -> TruckerError:
-    """What failed while `doing` something with `path`, with the reason and a remedy that can be carried out."""
-    if isinstance(error.filename, str | bytes) and error.filename:
-        named = Path(os.fsdecode(error.filename))
-        path = named if named.is_absolute() else path
-    reason, remedy = _explained(error, path.absolute())
+    """What failed while `doing` something with `path`, with the reason and a remedy that can be carried out.
+
+    It is of class `kind` and has its `code`; where the disk is full, of class `full`, if one is given, and its code.
+    `setting` is what names the path in the project's files, if anything does.
+    """
+    reason, remedy = reason_and_remedy(error, path)
     if setting:
         remedy = f"{remedy}, or name another path with `{setting}`"
-    return kind(f"{doing} {path} failed: {reason}", remedy=remedy, code=code)
+    message = f"{doing} {path} failed: {reason}"
+    return full(message, remedy=remedy) if full and error.errno in FULL else kind(message, remedy=remedy, code=code)
 
 
-def _explained(error: OSError, path: Path) -> tuple[str, str]:
+def folder_trouble(folder: Path) -> OSError | None:
+    """What keeps this process from writing in a folder, or from making it. Changes nothing."""
+    place = folder.absolute()
+    missing: list[str] = []
+    try:
+        while not _is_there(place):
+            missing.append(place.name)
+            place = place.parent
+    except OSError as error:
+        return error
+    if not place.is_dir():
+        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    if any(len(os.fsencode(name)) > os.pathconf(place, "PC_NAME_MAX") for name in missing):
+        return OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder.absolute()))
+    return None if _may(place, os.R_OK | os.W_OK | os.X_OK) else _refused(place)
+
+
+def file_trouble(path: Path) -> OSError | None:
+    """What keeps this process from reading and writing a file, or from making it. Changes nothing."""
+    try:
+        if not _is_there(path):
+            return folder_trouble(path.parent)
+        if path.is_symlink() and not path.exists():  # opening it makes the file that the link names
+            return folder_trouble((path.parent / path.readlink()).parent)
+    except OSError as error:
+        return error
+    if path.is_dir():
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.is_file():
+        return OSError(errno.EINVAL, "it is no regular file", str(path))
+    return None if _may(path, os.R_OK | os.W_OK) else _refused(path)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is something of that name, be it a link that leads nowhere."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:  # told of the part that is none
+        return False
+    if path.is_symlink():
+        try:
+            path.stat()
+        except FileNotFoundError:
+            return True
+    return True
+
+
+def _refused(path: Path) -> PermissionError:
+    return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+@contextmanager
+def all_explained() -> Iterator[None]:
+    """For the outermost calls: whatever is about a file and was not translated where it happened."""
+    try:
+        yield
+    except OSError as error:
+        if (found := unexplained(error)) is None:
+            raise
+        raise found from error
+
+
+def unexplained(error: OSError) -> TruckerError | None:
+    """An error that no code has translated, where it is about a file: TRK604."""
+    if isinstance(error.filename, str | bytes) and error.filename:
+        return file_error(error, "using", Path(os.fsdecode(error.filename)))
+    if error.errno in _OF_FILES:
+        reason, remedy = reason_and_remedy(error, Path())
+        return FileError(f"writing a file failed: {reason}", remedy=remedy)
+    return None
+
+
+def reason_and_remedy(error: OSError, path: Path) -> tuple[str, str]:
+    """Why something failed with `path`, in words, and what to do. A path that the error names itself counts first."""
+    if isinstance(error.filename, str | bytes) and Path(os.fsdecode(error.filename)).is_absolute():
+        path = Path(os.fsdecode(error.filename))
+    path = path.absolute()
+    try:
+        return _in_words(error, path)
+    except OSError:  # what explains it cannot be looked at
+        return error.strerror or type(error).__name__, f"check {path} and the folders above it"
+
+
+def _in_words(error: OSError, path: Path) -> tuple[str, str]:
     match error.errno:
         case errno.EACCES | errno.EPERM:
-            return _denied(path)
+            return _denied(Path(os.path.realpath(path)))
         case errno.ENOENT | errno.ENOTDIR | errno.EEXIST | errno.EISDIR | errno.ELOOP:
             return _misplaced(path, error)
         case errno.EROFS:
@@ -119,7 +215,7 @@ def _misplaced(path: Path, error: OSError) -> tuple[str, str]:
         quoted = shlex.quote(str(place))
         if place.is_symlink() and not place.exists():
             target = place.readlink()
-            if error.errno == errno.ELOOP:
+            if error.errno == errno.ELOOP or _loops(place):
                 return f"{place} is a symbolic link that leads to itself", f"remove the link: rm {quoted}"
             return (
                 f"{place} is a symbolic link to {target}, which does not exist",
@@ -133,6 +229,14 @@ def _misplaced(path: Path, error: OSError) -> tuple[str, str]:
     if path.is_dir():
         return f"{path} is a folder where a file is needed", f"move that folder away, or name the file inside {path}"
     return error.strerror or type(error).__name__, f"check {path}"
+
+
+def _loops(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _existing(path: Path) -> Path:

@@ -20,6 +20,7 @@ from trucker.config.models import Connection, PostgresConnection, ProjectConfig,
 from trucker.config.slots import part_name, whole_name
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
+from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
@@ -50,6 +51,7 @@ class Project:
 
     # -- check --------------------------------------------------------------------------------------------------
 
+    @all_explained()
     def check(self) -> list[Finding]:
         """Look at everything a run needs, on both sides, changing nothing; each finding has its remedy.
 
@@ -89,6 +91,7 @@ class Project:
 
     # -- run ----------------------------------------------------------------------------------------------------
 
+    @all_explained()
     def run(
         self,
         *,
@@ -151,6 +154,7 @@ class Project:
 
     # -- look ---------------------------------------------------------------------------------------------------
 
+    @all_explained()
     def status(self) -> ProjectStatus:
         """What the running project says of itself, or said last. What is too old to count is not shown as known."""
         from trucker.engine.lock import ProjectLock
@@ -170,6 +174,7 @@ class Project:
             return last.starting(instance.pid, instance.host, instance.since)
         return last.as_of(time.time())
 
+    @all_explained()
     def peek(self, *, truck: str | None = None, limit: int | None = None, follow: bool = False) -> Iterator[str]:
         """The changes in the change log as JSON lines, newest last; `follow` goes on with those to come."""
         from trucker.observe.peek import peek
@@ -196,6 +201,7 @@ class Project:
 
     # -- try ----------------------------------------------------------------------------------------------------
 
+    @all_explained()
     def try_truck(self, truck: str, *, rows: Path | None = None, limit: int = 10) -> list[Shown]:
         """Take the last `limit` changes of the change log, or those in a file, through the truck's steps.
 
@@ -235,6 +241,7 @@ class Project:
 
     # -- redrive ------------------------------------------------------------------------------------------------
 
+    @all_explained()
     def redrive(
         self,
         truck: str | None = None,
@@ -296,6 +303,7 @@ class Project:
 
         return plan(self.config, trucks)
 
+    @all_explained()
     def reset(self, trucks: Sequence[str] | None = None) -> list[str]:
         """Forget positions; without `trucks` also drop slot, publication and change log. Rows already written stay.
 

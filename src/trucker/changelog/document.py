@@ -9,6 +9,8 @@ from typing import Protocol
 
 from trucker import private
 from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.errors import ChangeLogError, ChangeLogFull
+from trucker.file_errors import explaining, file_error
 
 
 class Document(Protocol):
@@ -36,15 +38,18 @@ class FileDocument:
             return self.path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise file_error(error, "reading", self.path, ChangeLogError, code="TRK306") from error
 
     def write(self, content: bytes) -> None:
-        private.make_folder(self.path.parent)
-        temporary = self.path.with_suffix(".new")
-        with open(temporary, "wb", opener=private.open_file) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        with explaining("writing", self.path, ChangeLogError, code="TRK306", full=ChangeLogFull):
+            private.make_folder(self.path.parent)
+            temporary = self.path.with_suffix(".new")
+            with open(temporary, "wb", opener=private.open_file) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
 
 
 @dataclass(frozen=True, slots=True)

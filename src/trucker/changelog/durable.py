@@ -36,6 +36,7 @@ from typing import Final, Self
 from trucker import private
 from trucker.changelog.segment import NOWHERE, SegmentId
 from trucker.errors import ChangeLogError
+from trucker.file_errors import file_error
 from trucker.lsn import Lsn
 
 FILE: Final = "durable"
@@ -126,6 +127,8 @@ def read_durable(folder: Path, *, wide: bool = False) -> Durable:
             found = file.read()
     except FileNotFoundError:
         raise missing(folder) from None
+    except OSError as error:
+        raise file_error(error, "reading", folder / FILE, ChangeLogError, code="TRK306") from error
     if found is None:
         raise unreadable(folder)
     return found

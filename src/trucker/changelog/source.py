@@ -8,13 +8,15 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trucker import private
 from trucker.changelog.durable import Durable, DurableFile, missing
 from trucker.changelog.place import LogPlace, ObjectPlace
 from trucker.changelog.segment import Folder
-from trucker.errors import ChangeLogError
+from trucker.errors import ChangeLogError, ChangeLogFull
+from trucker.file_errors import explaining, file_error
 from trucker.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ def create_log(place: LogPlace, source: SourceIdentity, start: Lsn) -> None:
     if isinstance(place, ObjectPlace):
         _create_objects(place, source, start)
         return
+    with explaining("making the change log", place, ChangeLogError, code="TRK306", full=ChangeLogFull):
+        _create_files(place, source, start)
+
+
+def _create_files(place: Path, source: SourceIdentity, start: Lsn) -> None:
     if (place / FILE).exists():
         check_source(place, source)
         return
@@ -156,6 +163,8 @@ def _read(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
         raise missing(place) from None
     except ValueError:
         raise _damaged(place) from None
+    except OSError as error:
+        raise file_error(error, "reading", Path(str(place)), ChangeLogError, code="TRK306") from error
 
 
 def _damaged(place: LogPlace) -> ChangeLogError:
@@ -199,7 +208,8 @@ def log_exists(place: LogPlace) -> bool:
         except FileNotFoundError:
             return False
         return True
-    return (place / FILE).exists()
+    with explaining("reading", place / FILE, ChangeLogError, code="TRK306"):
+        return (place / FILE).exists()
 
 
 def delete_log(place: LogPlace) -> None:

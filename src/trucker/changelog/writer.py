@@ -16,7 +16,6 @@ write is a `ChangeLogError`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -36,12 +35,12 @@ from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_
 from trucker.changelog.source import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.failpoint import reach
+from trucker.file_errors import FULL, file_error, reason_and_remedy
 from trucker.lsn import Lsn
 from trucker.messages import Messages
 
 SEGMENT_BYTES: Final = 64 << 20
 LOCK_FILE: Final = "writer.lock"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(slots=True)
@@ -87,12 +86,17 @@ class LogWriter(Gatherer):
         self._storage = Folder(folder)
         self._segment_bytes = segment_bytes
         self._lock = hold_lock(folder / LOCK_FILE, lock_seconds)
-        self._file = DurableFile(folder, write=True)
         self._segments: list[_OpenSegment] = []
         self._new_names = False
         try:
-            durable = recover(self._storage, self._file.read())
-            self._file.write(durable, sync=True)
+            self._file = DurableFile(folder, write=True)
+        except OSError as error:
+            os.close(self._lock)
+            raise _cannot_write(folder, error) from error
+        try:
+            with self._writing():
+                durable = recover(self._storage, self._file.read())
+                self._file.write(durable, sync=True)
         except BaseException:
             self.close()
             raise
@@ -259,15 +263,27 @@ class LogWriter(Gatherer):
         try:
             yield
         except OSError as error:
-            reason = f"the change log in {self._storage.path} cannot be written: {os.strerror(error.errno or 0)}"
-            if error.errno in _FULL:
-                raise ChangeLogFull(reason, remedy="make room on that disk; capture goes on by itself") from error
-            raise ChangeLogError(reason, code="TRK306", remedy="check the disk and the folder's permissions") from error
+            raise _cannot_write(self._storage.path, error) from error
+
+
+def _cannot_write(folder: Path, error: OSError) -> ChangeLogError:
+    """As `file_error`; capture itself tries again where the disk is full, and the message says so."""
+    if error.errno in FULL:
+        reason, remedy = reason_and_remedy(error, folder)
+        return ChangeLogFull(
+            f"the change log in {folder} cannot be written: {reason}", remedy=f"{remedy}; capture goes on by itself"
+        )
+    found = file_error(error, "writing the change log in", folder, ChangeLogError, code="TRK306")
+    assert isinstance(found, ChangeLogError)
+    return found
 
 
 def hold_lock(path: Path, seconds: float) -> int:
     """Hold the writer's lock; the file says who does."""
-    fd = private.open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fd = private.open_file(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise _cannot_write(path.parent, error) from error
     deadline = time.monotonic() + seconds
     while True:
         try:

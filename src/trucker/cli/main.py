@@ -16,6 +16,7 @@ from trucker.cli.exits import ExitCode, exit_code
 from trucker.cli.options import Invocation
 from trucker.cli.output import complain, say
 from trucker.errors import TruckerError
+from trucker.file_errors import unexplained
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "init": commands.init,
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return _as_code(end.code)
     except Exception as error:
-        known = error if isinstance(error, TruckerError) else _unexpected(error)
+        known = error if isinstance(error, TruckerError) else _explained(error)
         if invocation.debug:
             traceback.print_exception(error)
         complain(known)
@@ -89,6 +90,10 @@ def with_command(arguments: Sequence[str]) -> list[str]:
 
 def _as_code(code: Any) -> int:
     return code if isinstance(code, int) else ExitCode.FINE if code is None else ExitCode.FAILED
+
+
+def _explained(error: Exception) -> TruckerError:
+    return (isinstance(error, OSError) and unexplained(error)) or _unexpected(error)
 
 
 def _unexpected(error: Exception) -> TruckerError:

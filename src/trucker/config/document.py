@@ -15,6 +15,7 @@ import yaml
 
 from trucker.config.template import Rendered, render
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import reason_and_remedy
 
 CODE: Final = "TRK102"
 _CORE: Final = "tag:yaml.org,2002:"
@@ -80,9 +81,9 @@ def read_document(path: Path, folder: Path) -> Item:
             "the file is no UTF-8 text", place=Place(str(path)), remedy="save it as UTF-8", code=CODE
         ) from None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason, remedy = reason_and_remedy(error, path)
         raise ConfigError(
-            f"the file cannot be read: {reason}", place=Place(str(path)), remedy="make it readable", code="TRK101"
+            f"the file cannot be read: {reason}", place=Place(str(path)), remedy=remedy, code="TRK101"
         ) from None
     return _Document(render(source, str(path), folder), str(path)).read()
 

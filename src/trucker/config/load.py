@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,10 +31,12 @@ from trucker.config.sql_files import OUTPUT, SqlFile, sql_files
 from trucker.config.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import explaining, reason_and_remedy
 
 PROJECT_FILE: Final = "trucker.yml"
 TRUCK_FILE: Final = "truck.yml"
 TRUCKS_FOLDER: Final = "trucks"
+_OF_THE_FILE_SYSTEM: Final = "lost+found"
 
 
 def load_project(folder: Path) -> ProjectConfig:
@@ -52,8 +55,12 @@ class _Loading:
         """The connections' adapters by name, also of those that are wrong otherwise; None where not all are known."""
 
     def load(self) -> ProjectConfig:
+        with explaining("reading", self.folder, ConfigError, code="TRK101"):
+            return self._load()
+
+    def _load(self) -> ProjectConfig:
         path = self.folder / PROJECT_FILE
-        if not path.is_file():
+        if not path.is_file() and not path.is_symlink():
             raise _no_project(self.folder)
         document = self._document(path)
         project = self._project(document) if document else None
@@ -217,11 +224,14 @@ class _Loading:
         """The trucks' folders: all in trucks/, and those directly under the root that hold a truck.yml."""
         inside = self.folder / TRUCKS_FOLDER
         for folder in sorted(inside.iterdir()) if inside.is_dir() else ():
-            if not folder.is_dir() or folder.name.startswith("."):
+            if not (folder.is_dir() or folder.is_symlink()) or folder.name.startswith("."):
                 continue
-            if (folder / TRUCK_FILE).is_file():
+            if (folder / TRUCK_FILE).is_file() or (folder / TRUCK_FILE).is_symlink():
                 yield folder
-            else:
+            elif not folder.exists():
+                reason, remedy = reason_and_remedy(FileNotFoundError(errno.ENOENT, ""), folder)
+                self._error(f"the truck cannot be read: {reason}", Place(str(folder)), remedy, "TRK101")
+            elif folder.is_dir():
                 self._error(
                     f"the folder has no {TRUCK_FILE}",
                     Place(str(folder)),
@@ -229,7 +239,9 @@ class _Loading:
                     "TRK101",
                 )
         for folder in sorted(self.folder.iterdir()):
-            if (folder / TRUCK_FILE).is_file() and folder.name != TRUCKS_FOLDER and not folder.name.startswith("."):
+            if folder.name.startswith(".") or folder.name in (TRUCKS_FOLDER, _OF_THE_FILE_SYSTEM):
+                continue
+            if (folder / TRUCK_FILE).is_file():
                 yield folder
 
     def _truck(self, folder: Path) -> TruckConfig | None:
@@ -289,9 +301,12 @@ class _Loading:
         try:
             file = SqlFile(path.name.lower(), label, path.read_bytes().decode(), self.folder)
             SqlTemplate(file)
-        except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else "it is no UTF-8 text") or type(error).__name__
-            self._error(f"the file cannot be read: {reason}", Place(label), "make it readable, as UTF-8", "TRK101")
+        except OSError as error:
+            reason, remedy = reason_and_remedy(error, path)
+            self._error(f"the file cannot be read: {reason}", Place(label), remedy, "TRK101")
+            return None
+        except ValueError:
+            self._error("the file is not UTF-8 text", Place(label), "save it as UTF-8", "TRK101")
             return None
         except ConfigError as error:
             self.errors.append(error)

@@ -25,7 +25,7 @@ def parse_location(value: Any, info: ValidationInfo) -> Path | str:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
             raise refuse("the file URI names no folder of this machine", remedy="write file:///shared/folder")
-        return Path(unquote(parts.path))
+        return in_project(Path(unquote(parts.path)), info)
     if parts.scheme != "s3":
         raise refuse("the location is of a kind that trucker does not know", remedy=_REMEDY)
     if not parts.netloc:

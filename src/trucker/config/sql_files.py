@@ -29,5 +29,5 @@ class SqlFile:
 
 
 def sql_files(folder: Path) -> Iterator[Path]:
-    """Those of the six that are in a truck's folder, whatever their letters' case."""
-    yield from sorted(path for path in folder.iterdir() if path.name.lower() in NAMES and path.is_file())
+    """Those of the six that are in a truck's folder, whatever their letters' case; whether they can be read or not."""
+    yield from sorted(path for path in folder.iterdir() if path.name.lower() in NAMES)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import reason_and_remedy
 
 TRUCKER_YML: Final = """\
 # A trucker project. Every key is described in docs/reference/configuration.md.
@@ -80,24 +81,25 @@ IGNORED: Final = (".trucker/", "*.duckdb", "*.duckdb.wal")
 def write_starter(folder: Path) -> list[Path]:
     """Write a new project and return its files. Nothing is overwritten: raises `ConfigError` before writing at all."""
     files = {folder / "trucker.yml": TRUCKER_YML, folder / "trucks" / "example" / "truck.yml": TRUCK_YML}
-    for path in files:
-        if path.exists():
-            raise ConfigError(
-                "the file exists already, and is left as it is",
-                place=Place(str(path)),
-                remedy="name another folder, or remove the file first",
-                code="TRK112",
-            )
     try:
+        for path in files:
+            if path.exists() or path.is_symlink():
+                raise ConfigError(
+                    "the file exists already, and is left as it is",
+                    place=Place(str(path)),
+                    remedy="name another folder, or remove the file first",
+                    code="TRK112",
+                )
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         return [*files, _ignore_state(folder / ".gitignore")]
     except OSError as error:
+        reason, remedy = reason_and_remedy(error, Path(error.filename or folder))
         raise ConfigError(
-            f"the project cannot be written: {error.strerror}",
+            f"the project cannot be written: {reason}",
             place=Place(str(folder)),
-            remedy="name a folder you may write to",
+            remedy=f"{remedy}, or name another folder: trucker init FOLDER",
             code="TRK112",
         ) from None
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 from jinja2 import Environment, StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError
 
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import reason_and_remedy
 
 _FILE: Final = "<template>"
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -196,14 +197,23 @@ class Rendering:
 def read_value(folder: Path, path: str) -> str:
     """A value kept in a file of its own, without the blanks around it. The path is seen from the project's folder."""
     try:
-        return (folder / Path(path).expanduser()).read_bytes().decode().strip()
+        file = folder / Path(path).expanduser()
+        return file.read_bytes().decode().strip()
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason, remedy = reason_and_remedy(error, file)
+        raise MissingValueError(f'the file "{path}" cannot be read: {reason}', remedy, path) from None
+    except RuntimeError:
         raise MissingValueError(
-            f'the file "{path}" cannot be read: {reason}', "make it readable, or correct the path", path
+            f'the path "{path}" begins with the home folder of an account that does not exist',
+            "write the whole path",
+            path,
         ) from None
+    except UnicodeDecodeError:
+        raise MissingValueError(f'the file "{path}" is not UTF-8 text', "save it as UTF-8", path) from None
     except ValueError:
-        raise MissingValueError(f'the file "{path}" is no UTF-8 text', "save it as UTF-8", path) from None
+        raise MissingValueError(
+            "the path of a file has a character in it that no path can have", "write the path without it", "file"
+        ) from None
 
 
 def render(source: str, name: str, folder: Path) -> Rendered:

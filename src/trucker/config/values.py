@@ -59,7 +59,12 @@ def policy_word(value: Any) -> Any:
 def in_project(path: Path, info: ValidationInfo) -> Path:
     """The path seen from the project's folder, which the loader gives as context."""
     folder: Path | None = (info.context or {}).get("folder")
-    path = path.expanduser()
+    if "\0" in str(path):
+        raise refuse("the path has a character in it that no path can have", remedy="write the path without it")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise refuse("the path begins with the home folder of an account that does not exist") from None
     return folder / path if folder else path
 
 

@@ -22,6 +22,7 @@ from trucker.change import (
     TableSchema,
 )
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import reason_and_remedy
 
 _CODES = {name: code for code, name in OPERATIONS.items()}
 
@@ -53,9 +54,15 @@ def given_changes(path: Path, tables: Mapping[TableId, TableSchema]) -> dict[Tab
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"the file cannot be read: {reason}", place=Place(str(path)), code="TRK101") from None
+    except OSError as error:
+        reason, remedy = reason_and_remedy(error, path)
+        raise ConfigError(
+            f"the file cannot be read: {reason}", place=Place(str(path)), remedy=remedy, code="TRK101"
+        ) from None
+    except ValueError:
+        raise ConfigError(
+            "the file is not UTF-8 text", place=Place(str(path)), remedy="save it as UTF-8", code="TRK101"
+        ) from None
 
 
 def _unreadable(path: Path, line: int, why: str) -> ConfigError:

@@ -26,6 +26,7 @@ import platformdirs
 
 from trucker import private
 from trucker.errors import EngineError
+from trucker.file_errors import folder_trouble, reason_and_remedy
 
 log = logging.getLogger("trucker.java")
 
@@ -72,14 +73,15 @@ class Java:
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Where trucker keeps what it can make again: `TRUCKER_CACHE` or the user's cache folder."""
     folder = Path(environment.get("TRUCKER_CACHE") or platformdirs.user_cache_dir("trucker"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    trouble = folder_trouble(folder)
+    if trouble is not None:
+        reason, remedy = reason_and_remedy(trouble, folder)
         raise EngineError(
-            f"the cache folder {folder} cannot be made: {error.strerror}",
-            remedy="set TRUCKER_CACHE to a folder that can be written to",
+            f"the cache folder {folder} cannot be used: {reason}",
+            remedy=f"{remedy}, or set TRUCKER_CACHE to another folder",
             code="TRK502",
-        ) from error
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

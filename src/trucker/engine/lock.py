@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -18,7 +17,7 @@ from typing import IO
 from trucker import private
 from trucker.engine.stopping import Stopped
 from trucker.errors import LockedError, TruckerError
-from trucker.file_errors import file_error
+from trucker.file_errors import file_error, file_trouble, folder_trouble
 
 log = logging.getLogger("trucker.run")
 
@@ -88,6 +87,8 @@ class ProjectLock:
             file = self._path.open("r", encoding="utf-8")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unusable(error, self._path.parent) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -98,13 +99,11 @@ class ProjectLock:
 
 def refuse_unwritable(state: Path) -> None:
     """Raise for a state folder that can be neither written nor made. Creates nothing."""
-    place = next(path for path in (state, *state.absolute().parents) if path.exists() or path.is_symlink())
-    if not place.is_dir():
-        raise _unusable(NotADirectoryError(errno.ENOTDIR, "", str(place)), state)
-    files = [place, *(path for path in (state / "lock", state / "status.json") if path.exists())]
-    for path in files:
-        if not os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK):
-            raise _unusable(PermissionError(errno.EACCES, "", str(path)), state)
+    trouble = folder_trouble(state)
+    for name in ("lock", "status.json"):
+        trouble = trouble or file_trouble(state / name)
+    if trouble is not None:
+        raise _unusable(trouble, state)
 
 
 def _unusable(error: OSError, state: Path) -> TruckerError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from trucker import private
@@ -43,5 +44,6 @@ def _log_folders(config: ProjectConfig) -> Iterator[Path]:
         if connection.name in used and isinstance(connection, PostgresConnection):
             for number in range(1, connection.slot_count + 1):
                 place = place_of(config, part_name(connection.name, number))
-                if isinstance(place, Path) and place.is_dir():
-                    yield place
+                with suppress(OSError):  # one that cannot be reached is another condition's to tell
+                    if isinstance(place, Path) and place.is_dir():
+                        yield place

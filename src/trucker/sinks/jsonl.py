@@ -27,6 +27,7 @@ import pyarrow as pa
 from trucker.change import Changes, CopiedRows
 from trucker.config.models import JsonLinesConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
+from trucker.file_errors import file_error, folder_trouble
 from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, TruckState, Work, Workspace
@@ -71,11 +72,11 @@ class JsonLinesSink(Sink):
     def check(self) -> list[Finding]:
         """Whether the folder can be written and its manifest is this project's. Creates nothing."""
         subject = f"connection {self._connection.name}"
-        place = next(path for path in (self._folder, *self._folder.absolute().parents) if path.exists())
-        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            return [Finding(Level.ERROR, subject, f"{place} cannot be written", "make it a folder trucker may write")]
         try:
-            self._load()
+            if (trouble := folder_trouble(self._folder)) is not None:
+                raise self._unusable(trouble, "writing to")
+            with self._failing_as("opening"):
+                self._load()
         except TruckerError as error:
             return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, f"{self._folder} can be written")]
@@ -142,12 +143,11 @@ class JsonLinesSink(Sink):
         try:
             yield
         except OSError as error:
-            kind = SinkUnavailable if error.errno in _PASSING else SinkError
-            raise kind(
-                f"{doing} {error.filename or self._folder} failed: {error.strerror or error}",
-                remedy=f"make sure that trucker may write to {self._folder} and that there is room",
-                code="TRK456",
-            ) from error
+            raise self._unusable(error, doing) from error
+
+    def _unusable(self, error: OSError, doing: str) -> TruckerError:
+        kind = SinkUnavailable if error.errno in _PASSING else SinkError
+        return file_error(error, doing, self._folder, kind, code="TRK456", setting="path")
 
 
 class _Files:

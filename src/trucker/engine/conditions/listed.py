@@ -24,6 +24,7 @@ DESCRIBED: Final = (
 
 CONDITIONS: Final = (
     Condition("the state folder can be written", state.writable),
+    Condition("the change log's folder can be written", state.log_writable),
     Condition("other accounts cannot read the state folder", state.private),
     *DESCRIBED,
     Condition("the publication is as the last run left it", source.unaltered),

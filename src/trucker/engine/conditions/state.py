@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from trucker.changelog.place import place_of
 from trucker.engine.conditions.condition import failure
 from trucker.engine.conditions.situation import Situation
 from trucker.engine.lock import refuse_unwritable
 from trucker.engine.state import exposed
-from trucker.errors import TruckerError
+from trucker.errors import ChangeLogError, TruckerError
+from trucker.file_errors import file_error, folder_trouble
 from trucker.finding import Finding
 
 
@@ -18,6 +21,20 @@ def writable(situation: Situation) -> Iterator[Finding]:
         refuse_unwritable(situation.config.state_folder)
     except TruckerError as error:
         yield failure("state", error)
+
+
+def log_writable(situation: Situation) -> Iterator[Finding]:
+    """The folder of a change log that is not in the state folder can be written, or made."""
+    if not isinstance(situation.config.log.location, Path):
+        return
+    for connection in situation.source_connections:
+        place = place_of(situation.config, connection.name)
+        assert isinstance(place, Path)
+        if (trouble := folder_trouble(place)) is not None:
+            error = file_error(
+                trouble, "writing the change log in", place, ChangeLogError, code="TRK306", setting="log.location"
+            )
+            yield failure(str(place), error)
 
 
 def private(situation: Situation) -> Iterator[Finding]:

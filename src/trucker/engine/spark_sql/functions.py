@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trucker.errors import ConfigError, Place
+from trucker.file_errors import reason_and_remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class Function:
 def load_functions(folder: Path) -> list[Function]:
     """The functions of a truck's folder; none where it has no functions.py. Runs the file."""
     path = folder / FILE
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         return []
     label = _label(folder)
     module = _run(path, label)
@@ -87,11 +88,18 @@ def _label(folder: Path) -> str:
 
 def _run(path: Path, label: str) -> types.ModuleType:
     """The module. It is in `sys.modules` only while it runs: pickled later, its functions go by value."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        reason, remedy = reason_and_remedy(error, path)
+        raise ConfigError(
+            f"the file cannot be read: {reason}", place=Place(label), remedy=remedy, code="TRK101"
+        ) from None
     module = types.ModuleType(f"functions_of_{path.parent.name}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(source, str(path), "exec"), vars(module))
     except SyntaxError as error:
         raise _error(f"{error.msg}", label, error.lineno or 0) from None
     except (Exception, SystemExit) as error:

@@ -5,7 +5,6 @@ Only the driver opens the file. The ledger is in the file's schema `trucker` and
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import duckdb
 from trucker.change import Changes, CopiedRows, TableId
 from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
+from trucker.file_errors import file_error, file_trouble
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.duckdb import output_sql
@@ -55,13 +55,11 @@ class DuckDBSink(Sink):
     def check(self) -> list[Finding]:
         """Whether the file can be written, or made. Creates nothing."""
         subject = f"connection {self._connection.name}"
-        folder = next(path for path in self._path.absolute().parents if path.exists())
-        if not os.access(folder, os.W_OK | os.X_OK):
-            return [Finding(Level.ERROR, subject, f"{folder} cannot be written", f"chmod u+wx {folder}", "TRK433")]
+        if (trouble := file_trouble(self._path)) is not None:
+            error = self._unusable(trouble)
+            return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
         if not self._path.exists():
             return [Finding(Level.OK, subject, f"{self._path} will be created")]
-        if not os.access(self._path, os.W_OK):
-            return [Finding(Level.ERROR, subject, f"{self._path} is read-only", f"chmod u+w {self._path}", "TRK433")]
         try:
             if not self._session.is_open:
                 connect(self._path, read_only=True).close()
@@ -70,8 +68,17 @@ class DuckDBSink(Sink):
             return [Finding(level, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, f"{self._path} can be opened")]
 
+    def _exists(self) -> bool:
+        try:
+            return self._path.exists()
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> TruckerError:
+        return file_error(error, "opening", self._path, SinkError, code="TRK433", setting="path")
+
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
-        if not self._path.exists() or self._session.is_open:
+        if not self._exists() or self._session.is_open:
             return []
         connection = connect(self._path, read_only=True)
         try:
@@ -80,6 +87,8 @@ class DuckDBSink(Sink):
             connection.close()
 
     def open(self) -> Mapping[str, TruckState]:
+        if (trouble := file_trouble(self._path)) is not None:
+            raise self._unusable(trouble)
         with self._explaining(f"opening {self._path}"):
             if not self._opened:
                 self._spool.clear()
@@ -117,7 +126,7 @@ class DuckDBSink(Sink):
         self._spool.discard(batch)
 
     def count_letters(self) -> Mapping[str, int]:
-        if not self._path.exists():
+        if not self._exists():
             return {}
         with self._explaining(f"reading {self._path}"):
             if self._session.is_open:
@@ -127,7 +136,7 @@ class DuckDBSink(Sink):
                 return self._letters.count(connection)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-        if not self._path.exists():
+        if not self._exists():
             return []
         with self._explaining(f"redriving letters of {self._path}"):
             return redrive(self._stores, choice, dry_run=dry_run)
@@ -140,7 +149,9 @@ class DuckDBSink(Sink):
         """DuckDB's errors as ours. Their text may hold values of rows: only that of file errors is shown."""
         try:
             yield
-        except (duckdb.IOException, OSError) as error:
+        except OSError as error:
+            raise file_error(error, doing, self._path, SinkUnavailable, code="TRK443") from error
+        except duckdb.IOException as error:
             raise self._file_trouble(doing, str(error).splitlines()[0][:300]) from error
         except duckdb.TransactionException as error:
             reason = _FILE_TROUBLE.search(str(error))

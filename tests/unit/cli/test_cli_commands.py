@@ -166,7 +166,14 @@ def test_check_with_errors(project: FakeProject, capsys: Captured) -> None:
     ]
     assert main(["check", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
-        {"level": "error", "subject": "main [a]", "message": long, "remedy": "[do] this", "code": "TRK202"}
+        {
+            "level": "error",
+            "subject": "main [a]",
+            "message": long,
+            "remedy": "[do] this",
+            "code": "TRK202",
+            "waits": False,
+        }
     ]
 
 

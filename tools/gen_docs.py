@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS, main
-from trucker.config import models, rules
+from trucker.config import lookups, models, rules
 from trucker.config.problems import key_of
 from trucker.config.schema import project_schema, truck_schema
 from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, duckdb_form
@@ -72,12 +72,21 @@ Names are taken as written; letters keep their case without quotes.
 
 ### SQL files
 
-`input.sql`, `transform.sql`, `insert.sql`, `update.sql`, `delete.sql` and `output.sql` in a truck's folder are kept for
-a later version. This one refuses a truck that has any, because without them it would write other data than its author
-expects.
+Each is optional, and stands beside `truck.yml` in the truck's folder.
+
+| file | runs on | |
+|---|---|---|
+| `input.sql` | the source database | gives the rows, joined with any table there: [enrich](../howto/enrich.md) |
+| `transform.sql` | Spark SQL | reshapes the rows: [Spark SQL](../howto/spark_sql.md) |
+| `insert.sql`, `update.sql`, `delete.sql` | Spark SQL | the same for the rows of one operation |
+| `output.sql` | the destination database | writes the rows itself: [output.sql](../howto/output_sql.md) |
+
+`functions.py` beside them has Python functions for Spark SQL. Another file whose name is much like one of these is not
+used; `trucker check` and `trucker run` warn of it.
 """
 
 
+_LOOKUPS = "[lookups](../howto/spark_sql.md#lookups-tables-of-other-connections).\n\n"
 _DECIMAL = f"`numeric(p,s)` with 0 ≤ s ≤ p ≤ {LARGEST_PRECISION}"
 
 TYPES = """\
@@ -166,6 +175,8 @@ def configuration() -> str:
         parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
     parts += ["#### output.columns.*name*\n\n", f"{models.ColumnConfig.__doc__} See [types](TYPES.md).\n\n"]
     parts += [_table(models.ColumnConfig)]
+    parts += [f"### lookups.*name*\n\n{lookups.LookupConfig.__doc__} How to use them: ", _LOOKUPS]
+    parts += [_table(lookups.LookupConfig)]
     parts += [f"### rules\n\n{rules.RuleConfig.__doc__} How to use them: [rules](../howto/rules.md).\n\n"]
     parts += [_table(rules.RuleConfig)]
     for title, model in (

@@ -144,7 +144,9 @@ class Project:
                 from trucker.engine.run import ProjectRun
 
                 with Situation(self.config) as situation:
-                    refuse(walk(situation))
+                    findings = walk(situation)
+                    refuse(findings)
+                    tell(findings)
             run = ProjectRun(self.config, situation.streams, once=once, observer=on_status, stop=stop)
             return run.run(spark, starting=starting)
         finally:
@@ -320,6 +322,14 @@ class Project:
             return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()})
         finally:
             lock.release()
+
+
+def tell(findings: Sequence[Finding]) -> None:
+    """Log the warnings among the findings."""
+    for finding in findings:
+        if finding.level is Level.WARNING:
+            facts = {"subject": finding.subject, "code": finding.code, "reason": finding.message}
+            log.warning("warning at the start", extra={**facts, "remedy": finding.remedy})
 
 
 def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:

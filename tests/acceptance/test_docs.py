@@ -97,7 +97,7 @@ def _script(page: Path) -> str:
 def _saved(block: Block) -> str:
     folder = "." if block.language == "python" else "shop"
     path = shlex.quote(f"{folder}/{block.file}")
-    return f"mkdir -p $(dirname {path})\ncat > {path} <<'END OF FILE'\n{block.text}END OF FILE"
+    return f"cat > {path} <<'END OF FILE'\n{block.text}END OF FILE"
 
 
 # -- privileges -------------------------------------------------------------------------------------------------------

@@ -82,8 +82,8 @@ def test_a_file_that_can_be_used_or_made(place: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "reason", "remedy"),
     [
-        (errno.ENOSPC, "no space is left", "make room"),
-        (errno.EDQUOT, "quota", "quota"),
+        (errno.ENOSPC, "No space left on device", "make room"),
+        (errno.EDQUOT, "quota", "raise the quota"),
         (errno.EROFS, "read-only", "mount"),
         (errno.EFBIG, "larger than allowed", "ulimit -f"),
         (errno.EMFILE, "too many files", "ulimit -n"),
@@ -110,7 +110,7 @@ def test_a_full_disk_may_be_of_another_class(place: Path) -> None:
 def test_what_no_code_translated_is_translated_at_the_outside(place: Path) -> None:
     with pytest.raises(FileError, match="is a folder"), all_explained():
         (place / "folder").read_text()
-    with pytest.raises(FileError, match="no space"), all_explained():
+    with pytest.raises(FileError, match="No space"), all_explained():
         raise OSError(errno.ENOSPC, "")
     with pytest.raises(ConnectionError), all_explained():
         raise ConnectionResetError(errno.ECONNRESET, "")

@@ -35,7 +35,7 @@ from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_
 from trucker.changelog.source import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.failpoint import reach
-from trucker.file_errors import FULL, file_error, reason_and_remedy
+from trucker.file_errors import FULL, reason_and_remedy
 from trucker.lsn import Lsn
 from trucker.messages import Messages
 
@@ -268,14 +268,11 @@ class LogWriter(Gatherer):
 
 def _cannot_write(folder: Path, error: OSError) -> ChangeLogError:
     """As `file_error`; capture itself tries again where the disk is full, and the message says so."""
+    reason, remedy = reason_and_remedy(error, folder)
+    message = f"the change log in {folder} cannot be written: {reason}"
     if error.errno in FULL:
-        reason, remedy = reason_and_remedy(error, folder)
-        return ChangeLogFull(
-            f"the change log in {folder} cannot be written: {reason}", remedy=f"{remedy}; capture goes on by itself"
-        )
-    found = file_error(error, "writing the change log in", folder, ChangeLogError, code="TRK306")
-    assert isinstance(found, ChangeLogError)
-    return found
+        return ChangeLogFull(message, remedy=f"{remedy}; capture goes on by itself")
+    return ChangeLogError(message, remedy=remedy, code="TRK306")
 
 
 def hold_lock(path: Path, seconds: float) -> int:

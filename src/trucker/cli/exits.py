@@ -31,9 +31,9 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final = {
     ExitCode.FINE: "all is well; also when a run was stopped by SIGINT or SIGTERM",
-    ExitCode.FAILED: "a truck failed, `check` found errors, the answer was no, or something unexpected happened",
+    ExitCode.FAILED: "a truck failed while it ran, `check` found errors, the answer was no, or an unexpected error",
     ExitCode.WRONG: "wrong usage, or a mistake in the project's files",
-    ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used",
+    ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used at the start",
     ExitCode.LOCKED: "another instance holds the project",
     ExitCode.BLIND: "`status`: the source has not been heard, the change log not written or the status not updated for"
     " too long: how far the trucks are is not known",

@@ -11,6 +11,7 @@ TRK106  a missing key
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -114,8 +115,33 @@ def unknown_key(item: Item, key: str, known: Sequence[str]) -> ConfigError:
 
 def explain(error: ValidationError, item: Item, model: type[BaseModel]) -> Iterator[ConfigError]:
     """A model's complaints about what stands at `item`. No value is quoted."""
-    for detail in error.errors(include_url=False, include_input=False):
-        yield _explain_one(detail["type"], tuple(detail["loc"]), detail.get("ctx", {}), item, model)
+    details = error.errors(include_url=False, include_input=False)
+    unknown = {tuple(detail["loc"]) for detail in details if detail["type"] == "extra_forbidden"}
+    for detail in details:
+        loc = tuple(detail["loc"])
+        if detail["type"] == "missing" and _misspelt(loc, unknown, model):
+            continue  # told of the key that stands in its place
+        extra = _unknown_beside(loc, item, model) if detail["type"] == "trucker" else []
+        yield from extra or [_explain_one(detail["type"], loc, detail.get("ctx", {}), item, model)]
+
+
+def _misspelt(loc: tuple[str | int, ...], unknown: Iterable[tuple[str | int, ...]], model: type[BaseModel]) -> bool:
+    """Whether an unknown key beside a missing one is likely meant to be that key."""
+    known = keys_of(_model_at(model, loc[:-1]))
+    return any(path[:-1] == loc[:-1] and nearest(str(path[-1]), known) == loc[-1] for path in unknown)
+
+
+def _unknown_beside(loc: tuple[str | int, ...], top: Item, model: type[BaseModel]) -> list[ConfigError]:
+    """The unknown keys of a mapping that a check of the whole refuses: they may be why it does."""
+    item = top
+    for step in loc:
+        inner = item.at((step,))
+        field = _field(model, step)
+        if inner is item or field is None or not _models_of(field):
+            return []
+        item, model = inner, _model_at(model, (step,))
+    known = keys_of(model)
+    return [unknown_key(entry, key, known) for key, entry in item.entries.items() if key not in known]
 
 
 def _explain_one(
@@ -129,7 +155,7 @@ def _explain_one(
         return unknown_key(item, key, keys_of(_model_at(model, loc[:-1])))
     if kind == "missing":
         about = _describe(model, loc)
-        return ConfigError(f'"{key}" is missing', place=item.place, remedy=f"add {key}: {about}".strip(), code="TRK106")
+        return ConfigError(f'"{key}" is missing', place=item.place, remedy=f"add {key}{about}", code="TRK106")
     if kind == "trucker":
         inner = item.at((context["key"],))
         return ConfigError(
@@ -142,7 +168,7 @@ def _explain_one(
         return ConfigError(
             f'"{key}" has no value', place=item.key_place, remedy="give it a value, or remove the key", code="TRK105"
         )
-    remedy = f"correct {key}: {_describe(model, loc)}"
+    remedy = f"correct {key}{_describe(model, loc)}"
     return ConfigError(f'"{key}" {_wrong(kind, context)}', place=item.place, remedy=remedy, code="TRK105")
 
 
@@ -164,13 +190,20 @@ def _model_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseM
     for step in path:
         field = _field(model, step)
         if field is not None:
-            kinds = (field.annotation, *typing.get_args(field.annotation))
-            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+            model = next(iter(_models_of(field)), model)
     return model
 
 
+def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """The models that check a field's value; none for texts and for mappings with any keys."""
+    kinds = (field.annotation, *typing.get_args(field.annotation))
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
 def _describe(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
-    """What a key is for, from its description."""
+    """What a key is for, in brackets: the first sentence of its description."""
     named = [step for step in loc if isinstance(step, str)]
     field = _field(_model_at(model, tuple(named[:-1])), named[-1]) if named else None
-    return (field.description or "") if field else ""
+    text = (field.description or "") if field else ""
+    first = re.split(r"[.:;] |\.$", text, maxsplit=1)[0]
+    return f" ({first[0].lower()}{first[1:]})" if first else ""

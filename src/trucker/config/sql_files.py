@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,23 @@ class SqlFile:
     label: str
     text: str
     folder: Path = Path()
+
+
+FUNCTIONS: Final = "functions.py"
+
+
+def misnamed_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Files of a truck's folder that are not used, and the name that each was likely meant to have.
+
+    All that end in .sql, and Python files whose name is much like that of functions.py.
+    """
+    for path in sorted(folder.iterdir()):
+        name = path.name.lower()
+        if name in (*NAMES, FUNCTIONS) or name.startswith("."):
+            continue
+        likely = next(iter(difflib.get_close_matches(name, (*NAMES, FUNCTIONS), 1, 0.75)), "")
+        if likely or name.endswith(".sql"):
+            yield path, likely
 
 
 def sql_files(folder: Path) -> Iterator[Path]:

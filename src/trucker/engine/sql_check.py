@@ -27,7 +27,8 @@ def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipe
         # One mistake is told once, however many tables it is made for.
         wrong = {finding.message: finding for finding in found}
         names = ", ".join(file.name for file in truck.config.files) or "rules"
-        yield from wrong.values() or [Finding(Level.OK, f"truck {truck.name}", f"{names} fit the databases")]
+        verb = "is" if len(truck.config.files) == 1 else "are"
+        yield from wrong.values() or [Finding(Level.OK, f"truck {truck.name}", f"{names} {verb} valid")]
 
 
 def _check_table(

@@ -38,6 +38,7 @@ from trucker.postgres.source_query import query_chunk, reselect
 from trucker.postgres.visible import await_visible
 from trucker.rows import Rows
 from trucker.sinks.base import Target
+from trucker.sinks.output_sql import TRUNCATED
 
 PLACE = ("commit_lsn", "ordinal")
 
@@ -215,7 +216,7 @@ def _truncated(target: Target) -> SinkError:
         " destination were its own",
         remedy=f"empty them there, then trucker reset --truck {target.truck} and run; or write on_truncate: ignore in"
         " truck.yml to go on without",
-        code="TRK534",
+        code=TRUNCATED,
     )
 
 

@@ -260,7 +260,7 @@ def failed(piece: Piece, message: str, *, offset: int = 0, hint: str = "") -> Si
     """A statement failed. `message` is the database's, without data; `offset` is where in the statement."""
     return SinkError(
         f"{piece.place(offset)}: {message}",
-        remedy=hint or "correct the file, then run again; nothing of the batch was written",
+        remedy=hint or "correct the statement, then run `trucker check`",
         code=FAILED,
     )
 

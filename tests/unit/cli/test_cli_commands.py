@@ -122,8 +122,8 @@ def test_an_unexpected_error_shows_its_kind_only(project: FakeProject, capsys: C
 
 def test_the_operating_systems_words_are_shown(project: FakeProject, capsys: Captured) -> None:
     project.error = OSError(28, "No space left on device")
-    assert main(["run"]) == 1
-    assert "No space left on device" in capsys.readouterr().err
+    assert main(["run"]) == 3
+    assert "[TRK604] writing a file failed: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "code"), [(LockedError("held"), 4), (KeyError("x"), 1)])

@@ -103,10 +103,10 @@ def test_a_key_comes_from_a_file_and_is_never_shown(load: Load) -> None:
         ("  - mask: {column: a}\n    operations: upsert", "5:17", '"operations" must be one of', "correct operations"),
         ("  - mask: {column: a}\n    tables: a.b.c", "5:13", "this has more parts than", "write schema.table or"),
         ("  - mask: {column: a}\n    tables: '!a'", "5:13", "tables only says what to leave out", "add what the rule"),
-        ("  - hash: {column: a}", "4:11", '"key" is missing', "add key: The secret key."),
+        ("  - hash: {column: a}", "4:11", '"key" is missing', "add key (the secret key"),
         ("  - hash: {column: a, key: ''}", "4:28", '"key" must not be empty', "correct key"),
         ("  - hash: {column: a, key: k, key_path: p}", "4:31", 'the rule has both "key" and "key_path"', "remove one"),
-        ("  - hash: {column: a, key_path: p}", "4:33", 'the file "p" cannot be read', "make it readable"),
+        ("  - hash: {column: a, key_path: p}", "4:33", 'the file "p" cannot be read', "create "),
         (
             "  - regex: {column: a, pattern: 'ab[z-a]', replacement: ''}",
             "4:24",

@@ -101,7 +101,7 @@ def test_numbers_from_the_environment(load: Load, monkeypatch: pytest.MonkeyPatc
     ("text", "place", "message"),
     [
         ('a: 1\nb: {{ env("NOT_THERE") }}\n', (2, 12), "the environment variable NOT_THERE is not set"),
-        ('a: {{ file("absent") }}\n', (1, 13), 'the file "absent" cannot be read: No such file or directory'),
+        ('a: {{ file("absent") }}\n', (1, 13), 'the file "absent" cannot be read: the file'),
         ("a: 1\n\nb: {{ nothing }}\n", (3, 7), "the template uses nothing, which is not defined"),
         ("a: {{ env('HOME').nix }}\n", (1, 4), "the template uses a name, which is not defined"),
         ("a: 1\nb: {{ env( }}\n", (2, 4), "the template cannot be read"),

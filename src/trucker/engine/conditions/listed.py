@@ -12,6 +12,7 @@ from trucker.finding import Finding, Level
 
 DESCRIBED: Final = (
     Condition("the project's files are well-formed", trucks.well_formed),
+    Condition("the files of trucks have names that are used", trucks.named_files),
     Condition("the source can be read and published", source.usable),
     Condition("the change log's storage answers", history.storage),
     Condition("the destination can be reached and written", destination.usable),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trucker.change import TableId
+from trucker.config.sql_files import NAMES, misnamed_files
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
 from trucker.engine.recipe import Recipes
@@ -12,7 +13,7 @@ from trucker.engine.resolve import check_outputs
 from trucker.engine.rules.check import check_rules
 from trucker.engine.sql_check import check_sql
 from trucker.errors import TruckerError
-from trucker.finding import Finding, TellsUnique
+from trucker.finding import Finding, Level, TellsUnique
 from trucker.sinks.base import Sink
 
 
@@ -20,6 +21,21 @@ def well_formed(situation: Situation) -> Iterator[Finding]:
     """Loading the project has told."""
     config = situation.config
     yield fine(str(config.folder), f"the project is well-formed, trucks: {len(config.trucks)}")
+
+
+def named_files(situation: Situation) -> Iterator[Finding]:
+    """Every file that looks like one of a truck's is one that is used."""
+    for truck in situation.config.trucks:
+        for path, likely in misnamed_files(truck.folder):
+            yield Finding(
+                Level.WARNING,
+                f"truck {truck.name}",
+                f"{path} is not used: no file of a truck has this name",
+                f"rename it to {likely}, or move it out of the folder"
+                if likely
+                else f"move it out of the folder, or rename it: {', '.join(NAMES)}",
+                "TRK126",
+            )
 
 
 def outputs(situation: Situation) -> Iterator[Finding]:

@@ -140,9 +140,10 @@ class Chunk:
 
 def _uncovered(table: TableId) -> SourceError:
     return SourceError(
-        f"table {table}: its changes do not say which row they are of (the replica identity does not hold the key)",
-        remedy=f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL (or DEFAULT where the key is its primary key), "
-        "then reset the truck",
+        f"table {table}: its replica identity does not contain its key, so that updates and deletes do not identify"
+        " a row",
+        remedy=f"run at the source: ALTER TABLE {table.quoted} REPLICA IDENTITY FULL (or DEFAULT, where the key is the"
+        " primary key); then trucker reset --truck NAME and trucker run",
         code="TRK251",
     ).of_table(table)
 

@@ -263,7 +263,9 @@ def _failed(target: Target, piece: Piece, error: duckdb.Error, *, checked: bool)
         return output_sql.failed(piece, what, offset=offset)
     message, _, more = str(about.get("exception_message", type(error).__name__)).partition("\n")
     hint = output_sql.meant(target, piece.text, offset) if "column" in message.lower() else ""
-    return output_sql.failed(piece, message, offset=offset, hint=hint or " ".join(more.split()))
+    # DuckDB guesses among all tables that it has, trucker's own among them.
+    guess = "" if _CHECK in more or "trucker" in more else " ".join(more.split())
+    return output_sql.failed(piece, message, offset=offset, hint=hint or guess)
 
 
 def _parsed(error: duckdb.Error) -> dict[str, Any]:

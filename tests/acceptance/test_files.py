@@ -76,7 +76,7 @@ def test_check_tells_of_every_path_of_a_project(project: ProjectFolder, database
     expected = {f"connection {name}": (code, path, remedy) for name, (_, path, code, remedy) in ways.items()}
     expected["state"] = ("TRK603", tmp_path / "read-only", f"chmod u+rwx {tmp_path}/read-only")
     expected[str(tmp_path / "file" / "source")] = ("TRK306", tmp_path / "file", "move that file away")
-    assert found.keys() == expected.keys()
+    assert found.keys() >= expected.keys()
     for subject, (code, path, remedy) in expected.items():
         assert found[subject]["code"] == code
         assert str(path) in found[subject]["message"]

@@ -11,6 +11,7 @@ from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
+from trucker.engine.lock import refuse_unwritable
 from trucker.engine.publication_record import PublicationRecord, record_file
 from trucker.engine.resolve import source_names
 from trucker.errors import ConfigError
@@ -21,7 +22,8 @@ from trucker.sinks.base import Batch, Sink
 
 
 def plan(config: ProjectConfig, trucks: Sequence[str] | None) -> list[str]:
-    """What `reset` does, a line for each thing."""
+    """What `reset` does, a line for each thing. Raises where the state folder cannot be used."""
+    refuse_unwritable(config.state_folder)
     chosen = _chosen(config, trucks)
     lines = [
         f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)

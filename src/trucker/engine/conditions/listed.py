@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trucker.engine.conditions import destination, history, source, state, trucks
-from trucker.engine.conditions.condition import Condition
+from trucker.engine.conditions.condition import Condition, failure
 from trucker.engine.conditions.situation import Situation
+from trucker.errors import TruckerError
+from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 
 DESCRIBED: Final = (
@@ -43,7 +45,11 @@ def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> 
     for condition in conditions:
         if condition.sound and has_errors(findings):
             continue
-        findings += condition.look(situation)
+        try:
+            with all_explained():
+                findings += condition.look(situation)
+        except TruckerError as error:  # one that cannot be looked at hides none of the others
+            findings.append(failure(condition.name, error))
     return list(dict.fromkeys(findings))
 
 

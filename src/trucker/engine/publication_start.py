@@ -98,7 +98,7 @@ class PublicationStart:
         for run in self._runs:
             for table in sorted(table for truck, table in why if truck == run.name):
                 if not may_copy_again(run.truck, table):
-                    run.phase, run.error = TruckPhase.FAILED, stale(run.name, table, why[run.name, table])
+                    run.give_up(stale(run.name, table, why[run.name, table]))
 
     def _tell_destinations(self, again: Mapping[Slot, str]) -> None:
         """Before the publication changes: a crash in between must not hide what is missing."""

@@ -239,7 +239,8 @@ class SourceQuery:
                 run.recovered(lane.tables)
             else:
                 self._members[run.name] = run
-                run.retry = None
+                if run.retry is not None:
+                    run.retry.succeeded()
             run.phase, run.error = TruckPhase.STREAMING, None
         return True
 
@@ -271,7 +272,10 @@ class SourceQuery:
         with self.turn:
             members, settled = {run.name for run in self._alive()}, True
             for run in runs:
-                if table not in run.truck.tables or run.phase is TruckPhase.FAILED:
+                if table not in run.truck.tables:
+                    continue
+                if run.phase is TruckPhase.FAILED:
+                    settled = settled and run.is_over
                     continue
                 there = run.name in members and table in run.floors
                 caught_up = durable.seen_lsn >= lsn and run.position >= min(lsn, durable.commit_lsn)
@@ -326,11 +330,11 @@ class SourceQuery:
         failures = {run.name: trouble}
         if trouble.transient:
             return False
-        if self._set_aside(run, failures, None):
+        if self._set_aside(run, failures, None, told=False):
             return True
         if failures[run.name].transient:
             return False
-        self._note([run], failures)
+        run.give_up(failures[run.name])
         return True
 
     def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
@@ -388,13 +392,15 @@ class SourceQuery:
             failures |= self._apply_guarded(again, start, end, lane, then)
         return self._note(runs, failures)
 
-    def _set_aside(self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None) -> bool:
+    def _set_aside(
+        self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None, *, told: bool = True
+    ) -> bool:
         """Set aside the table that a truck failed for; whether the truck can go on. If not, `failures` says why."""
         destination = self._destinations[run.truck.destination]
         table = table_at_fault(run, failures[run.name], lane, destination)
         if table is None:
             return False
-        trouble = set_aside(run, table, failures.pop(run.name), lane, destination)
+        trouble = set_aside(run, table, failures.pop(run.name), lane, destination, told=told)
         if trouble is not None:
             failures[run.name] = trouble
             return False

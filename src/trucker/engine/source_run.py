@@ -85,7 +85,9 @@ class SourceRun:
         self.log = place_of(config, self.name)
         self._storage = open_storage(self.log)
         waits = RetryWaits(config.retry.failed_first, config.retry.failed_longest)
-        self.runs = {truck.name: TruckRun(truck, waits=waits) for truck in resolved.trucks}
+        self.runs = {
+            truck.name: TruckRun(truck, waits=waits, retry=None if once else Retry(waits)) for truck in resolved.trucks
+        }
         self.source_lsn = Lsn(0)
         self._config = config
         self.destinations = destinations
@@ -446,10 +448,8 @@ class SourceRun:
     def _retry_trucks(self, query: SourceQuery) -> None:
         """Start trucks that have failed again, one by one, as a start of the project would."""
         for run in list(self.runs.values()):
-            if run.phase is not TruckPhase.FAILED:
+            if run.phase is not TruckPhase.FAILED or run.retry is None or run.retry.ended:
                 continue
-            if run.retry is None:
-                run.retry = Retry(run.waits)
             if run.retry.failures == 0 or (run.retry.began is not None and not self._is_retrying(run)):
                 run.retry.failed()
             if run.retry.due:

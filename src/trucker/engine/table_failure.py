@@ -38,11 +38,13 @@ class RetryWaits:
 
 @dataclass(slots=True)
 class Retry:
-    """When something that failed is due again. `began` is when the present try began, None between tries."""
+    """When something that failed is due again. `began` is when the present try began, None between tries. Once `ended`
+    nothing is tried again before the project is started anew."""
 
     waits: RetryWaits
     failures: int = 0
     began: float | None = None
+    ended: bool = False
     _due: float = field(default=float("-inf"))
 
     def failed(self) -> None:
@@ -55,9 +57,12 @@ class Retry:
     def begin(self) -> None:
         self.began = time.monotonic()
 
+    def succeeded(self) -> None:
+        self.failures, self.began = 0, None
+
     @property
     def due(self) -> bool:
-        return self.began is None and time.monotonic() >= self._due
+        return not self.ended and self.began is None and time.monotonic() >= self._due
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ class TruckRun:
     `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
     there takes it away, so that a table never counts as following a truck that has passed it by. `left_out` names
     columns that the destination has no place for. `failed` has the tables that are set aside; they are neither in
-    `floors` nor in a lane, but while they are tried again.
+    `floors` nor in a lane, but while they are tried again. `retry` is there where a truck that fails is tried again.
     """
 
     truck: Truck
@@ -50,18 +50,30 @@ class TruckRun:
     def name(self) -> str:
         return self.truck.name
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has failed and is not tried again before the next start."""
+        return self.phase is TruckPhase.FAILED and (self.retry is None or self.retry.ended)
+
     def after(self, table: TableId) -> Lsn:
         """Changes of the table committed below this are at the destination already."""
         return max(self.position, self.floors[table])
 
-    def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool) -> None:
-        """Note that a table cannot go on, and when it is to be tried again."""
+    def give_up(self, error: TruckerError) -> None:
+        """Fail until the next start, which looks for the cause again: the stream does not tell whether it is gone."""
+        self.phase, self.error = TruckPhase.FAILED, error
+        if self.retry is not None:
+            self.retry.ended = True
+
+    def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool, again: bool = True) -> None:
+        """Note that a table cannot go on, and when it is tried again: without `again`, not before the next start."""
         self.floors.pop(table, None)
         self.arriving.pop(table, None)
         self.copying.pop(table, None)
         before = self.failed.get(table)
         retry = before.retry if before is not None else Retry(self.waits)
         retry.failed()
+        retry.ended = not again
         since = before.since if before is not None else time.time()
         self.failed[table] = TableFailure(error, since, position, held, retry)
         log.warning(

@@ -50,6 +50,13 @@ class SchemaChanges(StrEnum):
     IGNORE = "ignore"
 
 
+class Partitions(StrEnum):
+    """What a truck does with the rows of a partition that is detached, dropped or truncated at the source."""
+
+    FOLLOW = "follow"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableId:
     """A table's schema and name, unquoted."""

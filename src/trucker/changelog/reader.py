@@ -40,7 +40,7 @@ from trucker.changelog.segment import Content, Segment, SegmentId
 from trucker.changelog.storage import check_whole, open_storage
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
-from trucker.messages import BEGIN
+from trucker.messages import BEGIN, TRUNCATE
 
 _INDEXES: Final = 32
 _FILES: Final = 16
@@ -234,6 +234,23 @@ class LogReader:
                 if int.from_bytes(head[1:9], "big") >= start:
                     return int.from_bytes(head[17:21], "big")
         return None
+
+    @_alone
+    def truncations(self, refs: Sequence[BlockRef], oid: int) -> list[int]:
+        """The xids of the transactions that truncate a relation, in these blocks, in log order. Reads all of them."""
+        found = []
+        for ref in refs:
+            frames = self.read(ref)
+            xid = frames.transaction.xid if frames.transaction is not None else 0
+            kinds = frames.payload[frames.starts[:-1]]
+            for place in frames.starts[:-1][(kinds == BEGIN[0]) | (kinds == TRUNCATE[0])]:
+                if frames.payload[place] == BEGIN[0]:
+                    xid = int.from_bytes(frames.payload[place + 17 : place + 21].tobytes(), "big")
+                    continue
+                count = int.from_bytes(frames.payload[place + 1 : place + 5].tobytes(), "big")
+                oids = np.frombuffer(frames.payload[place + 6 : place + 6 + 4 * count].tobytes(), ">u4")
+                found += [xid] if oid in oids else []
+        return found
 
     @_alone
     def relations(self, refs: Sequence[BlockRef]) -> list[bytes]:

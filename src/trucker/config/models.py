@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trucker.change import SchemaChanges
+from trucker.change import Partitions, SchemaChanges
 from trucker.config.connections import (
     CONNECTIONS,
     MIB,
@@ -265,6 +265,11 @@ class TruckFile(Model):
         description="When a table changes its shape: `apply` adds and widens columns at the destination and stops the"
         " truck, with the statement to run, for the rest; `stop` stops it for any change; `ignore` leaves the"
         " destination as it is.",
+    )
+    partitions: Partitions = Field(
+        default=Partitions.FOLLOW,
+        description="When a partition of a table is detached, dropped or truncated by itself: `follow` takes its rows"
+        " away at the destination, by copying the table again; `keep` leaves them there.",
     )
 
     compact: Literal["net", "none"] = Field(

@@ -29,7 +29,8 @@ class Known:
 
     `look` has the columns that have been written, under the names the stream last had. `taken` are those the truck
     takes, `left_out` those of them that the destination has no place for, `names` what the destination calls a column
-    where that is another name. `dropped` are columns there that the source has no more.
+    where that is another name. `dropped` are columns there that the source has no more. `truncated` is the transaction
+    of the last truncate that the stream told.
     """
 
     look: Look
@@ -37,6 +38,7 @@ class Known:
     left_out: frozenset[int] = frozenset()
     names: Mapping[int, str] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    truncated: int = 0
 
     def name_at_destination(self, number: int) -> str | None:
         """What the destination calls a column; None where it does not have it."""
@@ -57,6 +59,7 @@ class Known:
             "left_out": sorted(self.left_out),
             "names": sorted(self.names.items()),
             "dropped": sorted(self.dropped),
+            "truncated": self.truncated,
         }
 
     @classmethod
@@ -67,6 +70,7 @@ class Known:
             frozenset(raw["left_out"]),
             dict(raw["names"]),
             frozenset(raw["dropped"]),
+            raw.get("truncated", 0),
         )
 
 
@@ -115,7 +119,9 @@ class KnownTables:
 
 def says_the_same(stored: Known | None, known: Known) -> bool:
     """Whether both are the same but for the time of the look."""
-    return stored is not None and replace(stored, look=replace(stored.look, lsn=known.look.lsn)) == known
+    if stored is None:
+        return False
+    return replace(stored, look=replace(stored.look, lsn=known.look.lsn, horizon=known.look.horizon)) == known
 
 
 def _load(file: Document) -> dict[tuple[str, TableId], Known]:

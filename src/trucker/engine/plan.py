@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
-from trucker.change import Changes, Column, Lsn, SchemaChanges, TableId, TableSchema
+from trucker.change import Changes, Column, Lsn, Partitions, SchemaChanges, TableId, TableSchema
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import BlockRef
 from trucker.config.models import Connection, PostgresConnection, TruckConfig
@@ -68,6 +68,7 @@ class Table:
     where: str | None = None
     unfit: tuple[tuple[str, Unfit], ...] = ()
     schema_changes: SchemaChanges = SchemaChanges.APPLY
+    partitions: Partitions = Partitions.FOLLOW
     named: bool = True
     key_numbers: tuple[int, ...] = ()
 
@@ -285,7 +286,8 @@ class Waiting:
 class Outcome:
     """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow.
 
-    `read` and `left` are the changes of which only the net counts, and how many that was. `copied` are a copy's chunks.
+    `read` and `left` are the changes of which only the net counts, and how many that was. `copied` are a copy's chunks,
+    `truncated` the tables with a truncate among the changes.
     """
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
@@ -295,6 +297,7 @@ class Outcome:
     read: int = 0
     left: int = 0
     copied: Sequence[Copied] = ()
+    truncated: frozenset[TableId] = frozenset()
 
 
 def tell_slow(outcomes: Iterable[Outcome]) -> None:

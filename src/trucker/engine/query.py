@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace
-from trucker.changelog.reader import LogReader
+from trucker.changelog.reader import BlockRef, LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
 from trucker.engine.ahead import Ahead
@@ -286,7 +286,7 @@ class SourceQuery:
         """Whether the truck has settled what was seen: followed it, begun to copy the table again, or failed."""
         table, destination = sighting.table, self._destinations[run.truck.destination]
         try:
-            reading = self._schemas.examine(run.name, run.truck.tables[table], sighting.look, sighting.sent)
+            reading = self._schemas.examine(run.name, run.truck.tables[table], sighting)
             if reading is None or (destination.keeps_changes and not reading.remade):
                 return True
             reading = follow(run, reading, self._schemas, destination, self._recipes)
@@ -459,6 +459,7 @@ class SourceQuery:
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
         self._written([share for share in shares if share.run.name not in failures])
+        self._tell_truncated(shares, frozenset().union(*(outcome.truncated for outcome in outcomes)), blocks, failures)
         done = self._settle(runs, failures, rows, end, lane)
         for run in runs:
             if run.name in again and run.name not in failures:
@@ -478,6 +479,17 @@ class SourceQuery:
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
         self._schemas.settle(news)
+
+    def _tell_truncated(
+        self, shares: Sequence[TableShare], tables: frozenset[TableId], blocks: Sequence[BlockRef], failures: Failures
+    ) -> None:
+        """A TRUNCATE of a partitioned table has been applied: that its partitions were emptied is no news then."""
+        for share in shares:
+            table = share.reading.target.source.table
+            if table in tables and share.reading.known.look.partitioned and share.run.name not in failures:
+                xids = self.reader.truncations(blocks, share.reading.known.look.oid)
+                if xids:
+                    self._schemas.truncated(share.run.name, table, xids[-1])
 
     def copy_again(self, run: TruckRun, tables: Mapping[TableId, str], lane: Lane | None) -> None:
         """Have tables copied that the destination says are to be copied; a lane of them is over."""

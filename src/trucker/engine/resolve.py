@@ -123,6 +123,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             config.input.where,
             tuple(sorted((column, said.unfit) for column, said in config.output.columns.items())),
             config.schema_changes,
+            config.partitions,
             named=name in missing_tables(config.input.tables, ()),
             key_numbers=table.key_numbers,
         )

@@ -13,14 +13,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.change import Column, Lsn, Partitions, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables, says_the_same
+from trucker.engine.partitions import Probe, tree_change
 from trucker.engine.plan import OwnShapes, Renames, Table
 from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.pgoutput import Relation, parse_relation
-from trucker.postgres.shape import Look, SeenColumn
+from trucker.postgres.shape import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target
 
 log = logging.getLogger("trucker.shapes")
@@ -108,10 +109,11 @@ class Reading:
 
 
 class Schemas:
-    """Judges shapes for trucks. `describe` asks the source's catalogue."""
+    """Judges shapes for trucks. `describe` asks the source's catalogue, `probe` a partition."""
 
-    def __init__(self, describe: Describe, known: KnownTables) -> None:
+    def __init__(self, describe: Describe, known: KnownTables, probe: Probe = lambda *_: 0) -> None:
         self._describe = describe
+        self._probe = probe
         self._known = known
         self._read: dict[tuple[str, TableId], tuple[bytes, Reading]] = {}
         self._lock = threading.Lock()
@@ -131,7 +133,7 @@ class Schemas:
             relations = [parse_relation(message) for message in messages]
             described = self._describe(table.source, tuple(c for r in relations for c in r.columns))
             before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
-            return _Judge(truck, table, before, described, xid).read(relations, own=own), True
+            return _Judge(truck, table, before, described, xid, self._probe).read(relations, own=own), True
 
     def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, Reading]]) -> None:
         """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
@@ -142,15 +144,15 @@ class Schemas:
                 own = {columns: schema for columns, schema in reading.own.items() if columns == last}
                 self._read[slot] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
-    def examine(self, truck: str, table: Table, now: Look | None, sent: frozenset[str]) -> Reading | None:
+    def examine(self, truck: str, table: Table, sighting: Sighting) -> Reading | None:
         """The table as a look shows it, when all that was committed before the look has been applied.
 
-        `sent` are the columns that the stream carries. None where nothing is new to the truck. The destination must
-        follow the reading (`fit`) before it is stored (`follow`).
+        None where nothing is new to the truck. The destination must follow the reading (`fit`) before it is stored
+        (`follow`).
         Raises `SourceError` where a table that the truck names is gone.
         """
         with self._lock:
-            known = self._known.get(truck, table.source)
+            known, now = self._known.get(truck, table.source), sighting.look
             if known is None:
                 return None
             if now is None:
@@ -162,9 +164,18 @@ class Schemas:
                 (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
                 for column in (seen.column for seen in now.columns)
             }
-            reading = _Judge(truck, table, known, Described(now, types), lambda: None).seen(sent)
+            seen = replace(known, look=replace(known.look, horizon=max(known.look.horizon, sighting.since)))
+            judge = _Judge(truck, table, seen, Described(now, types), lambda: None, self._probe)
+            reading = judge.seen(sighting.sent)
             same = says_the_same(replace(known, left_out=frozenset(), names={}), reading.known)
             return None if same and not reading.again else reading
+
+    def truncated(self, truck: str, table: TableId, xid: int) -> None:
+        """The stream has told a TRUNCATE of the whole table, which has been applied."""
+        with self._lock:
+            known = self._known.get(truck, table)
+            if known is not None and known.look.partitioned:
+                self._known.put({(truck, table): replace(known, truncated=xid)})
 
     def follow(self, reading: Reading) -> None:
         """The destination's table has the shape of an examined reading now.
@@ -256,8 +267,16 @@ class _Judge:
     """One table's shapes for one truck."""
 
     def __init__(
-        self, truck: str, table: Table, before: Known, described: Described, xid: Callable[[], int | None]
+        self,
+        truck: str,
+        table: Table,
+        before: Known,
+        described: Described,
+        xid: Callable[[], int | None],
+        probe: Probe,
     ) -> None:
+        self._probe = probe
+        self._caught_up = False
         self._truck, self._table, self._before = truck, table, before
         now = self._there = described.look
         self._now = now if now is not None and now.oid == before.look.oid else None
@@ -285,6 +304,7 @@ class _Judge:
     def seen(self, sent: frozenset[str]) -> Reading:
         """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
         assert self._now is not None
+        self._caught_up = True
         seen = [each for each in self._now.columns if each.number in self._before.taken or each.column.name in sent]
         columns, numbers = tuple(each.column for each in seen), tuple(each.number for each in seen)
         relation = Relation(self._now.oid, self._table.source, "", columns, ())
@@ -360,7 +380,7 @@ class _Judge:
         dropped = before.dropped | self._dropped(numbers) | passing
         source = TableSchema(self._table.source, tuple(columns), self._key(relation, numbers))
         here = sorted(dropped - {column.name for column in columns})
-        known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped)
+        known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped, truncated=before.truncated)
         target = replace(
             self._table.target(self._truck, source),
             source=source,
@@ -423,7 +443,8 @@ class _Judge:
             if number not in seen and number not in self._before.taken and number in now.by_number:
                 seen[number] = now.by_number[number]
         columns = tuple(seen[number] for number in sorted(seen))
-        return replace(now, columns=columns, table=self._table.source)
+        look = replace(now, columns=columns, table=self._table.source)
+        return look if self._caught_up or not before.partitioned else look.with_tree_of(before)
 
     def _why_again(self, reading: Reading, shapes: Sequence[Numbers]) -> str:
         """Why the rows at the destination are not those of the source, if they are not."""
@@ -446,6 +467,26 @@ class _Judge:
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
             return "a column's type was altered in the midst of a transaction"
+        return self._partitions()
+
+    def _partitions(self) -> str:
+        """Why partitions that came or went have the table copied again, if they do."""
+        if self._now is None:
+            return ""
+        change = tree_change(self._before.look, self._now, self._before.truncated, self._probe)
+        if change is not None and not self._caught_up:
+            change = replace(change, emptied=())  # what the stream tells of that may be among the rows in hand
+        if change is None:
+            return ""
+        if self._table.partitions is Partitions.FOLLOW:
+            return str(change)
+        if change.attached:
+            raise attached_under_keep(self._truck, self._table.source, change.attached)
+        if self._caught_up:
+            log.warning(
+                "rows of partitions stay at the destination",
+                extra={"truck": self._truck, "table": str(self._table.source), "reason": str(change)},
+            )
         return ""
 
     def _unseen(self) -> set[int]:
@@ -511,6 +552,17 @@ def refuse_copy(truck: str, reading: Reading) -> SinkError | SourceError:
         " has taken its name",
         remedy=f"trucker reset --truck {truck}, then trucker run: the new table is published and copied",
         code="TRK254",
+    )
+
+
+def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId]) -> SourceError:
+    names = ", ".join(map(str, leaves))
+    return SourceError(
+        f"truck {truck}: {names} was attached to {table} with rows, which the destination does not have; under"
+        " partitions: keep the table is not copied again, because the rows kept there would go",
+        remedy=f"detach it, empty it and insert its rows into {table}; or write partitions: follow in truck.yml, then"
+        " trucker run",
+        code="TRK255",
     )
 
 

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from trucker.change import Lsn, TableId
@@ -21,7 +22,7 @@ from trucker.engine.supervisor import CaptureSupervisor
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection
-from trucker.postgres.shape import Sighting, digests, sightings
+from trucker.postgres.shape import Sighting, digests, ended, sightings
 
 log = logging.getLogger("trucker.shapes")
 
@@ -45,6 +46,7 @@ class ShapeWatch:
         self._known = known
         self._digests: dict[TableId, tuple[int, str] | None] = {}
         self._waiting: dict[TableId, tuple[Sighting, int]] = {}
+        self._since: dict[TableId, int] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look until told to stop. What keeps it from looking keeps capture from the source, too, which says so."""
@@ -72,14 +74,17 @@ class ShapeWatch:
     def look(self) -> Lsn:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""
         with closing(self._connect()) as database:
+            horizon = ended(database)
             found = digests(database, self._tables)
             missing = (None, "never looked at")
-            changed = [t for t in self._tables if self._digests.get(t, missing) != found.get(t)]
+            changed = {t for t in self._tables if self._digests.get(t, missing) != found.get(t)}
+            self._since |= dict.fromkeys(self._tables - changed - self._waiting.keys(), horizon)
             if changed:
                 # Counted before the look: what changes meanwhile makes it void.
                 counts = {table: self._known.changes(table) for table in changed}
                 for seen in sightings(database, self._publication, changed):
-                    self._waiting[seen.table] = seen, counts[seen.table]
+                    dated = replace(seen, since=self._since.get(seen.table, 0))
+                    self._waiting[seen.table] = dated, counts[seen.table]
                     self._digests[seen.table] = found.get(seen.table)
         return max((seen.lsn for seen, _ in self._waiting.values()), default=Lsn(0))
 

@@ -31,6 +31,7 @@ from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import Stopped, new_slot
+from trucker.engine.partitions import probe_leaf
 from trucker.engine.publication_record import PublicationRecord, Slot, record_file
 from trucker.engine.publication_start import PublicationStart
 from trucker.engine.publication_watch import PublicationWatch
@@ -109,7 +110,7 @@ class SourceRun:
         self._spark: SparkSession | None = None
         self.known = KnownTables(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
-        self._schemas = Schemas(self._describe, self.known)
+        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.reads))
         self._recipes = Recipes(
             resolved.reads,
             {name: destination.keeps_changes for name, destination in destinations.items()},

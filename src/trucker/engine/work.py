@@ -18,6 +18,7 @@ import numpy as np
 
 from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
+from trucker.engine.fold import has_truncate
 from trucker.engine.net import Net
 from trucker.engine.plan import (
     Assignment,
@@ -87,6 +88,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     failures: list[Failure] = []
     waiting: list[Waiting] = []
     nets: list[Net] = []
+    truncated: frozenset[TableId] = frozenset()
     last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
         kept, folded = list[Assignment](), list[Assignment]()
@@ -98,6 +100,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             shares = _read(batch, blocks, assignments, failures)
             if shares is None:
                 break
+            truncated |= shares.truncated
             for truck in _by_truck(_unfailed(assignments, failures)):
                 _make(batch, number, truck, shares, receipts, failures, waiting)
             for assignment in _unfailed(kept, failures):
@@ -106,7 +109,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
             del shares  # before the next piece is read: no more than one is in memory
     read, left = sum(net.read for net in nets), sum(net.left for net in nets)
-    return Outcome(receipts, failures, waiting, read=read, left=left)
+    return Outcome(receipts, failures, waiting, read=read, left=left, truncated=truncated)
 
 
 def _read(
@@ -344,6 +347,11 @@ class _Shares:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._done: dict[tuple[TableSchema, Lsn], list[Changes]] = {}
+
+    @property
+    def truncated(self) -> frozenset[TableId]:
+        """The tables with a truncate among their changes."""
+        return frozenset(table for table, changes in self._tables.items() if has_truncate(changes))
 
     def of(self, assignment: Assignment) -> list[Changes]:
         """All of them, in order; in the shapes they had, where those are the assignment's own."""

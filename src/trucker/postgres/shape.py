@@ -9,11 +9,12 @@ that last altered it, and rows that were written anew are in another file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import psycopg
+from psycopg import errors
 
 from trucker.change import Column, Lsn, TableId
 from trucker.postgres.catalog import SourceType, source_types
@@ -62,8 +63,36 @@ _COLUMNS = f"""{_TREE},
      where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
      order by a.attnum"""
 
-_FILES = f"""{_TREE}
-    select c.oid::bigint, c.relfilenode::bigint from tree t join pg_class c on c.oid = t.oid where c.relkind <> 'p'"""
+# A table that was created as a partition has columns as they were inserted into the catalogue together with its system
+# columns, by one command; ATTACH and DETACH update each of them. So it has been a partition for all of its life, if
+# the partitioned tables between it and the root have been, too.
+_LEAVES = """
+    with recursive tree as (
+        select %s::oid as oid, '' as attached, true as born
+        union all
+        select i.inhrelid, t.attached || '.' || i.xmin::text, t.born and exists (
+                 select from pg_attribute s
+                   join pg_attribute a on a.attrelid = s.attrelid and a.attnum > 0
+                    and (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text)
+                  where s.attrelid = i.inhrelid and s.attnum = -1)
+          from tree t join pg_inherits i on i.inhparent = t.oid
+          join pg_class c on c.oid = i.inhrelid and c.relispartition)
+    select c.oid::bigint, c.relfilenode::bigint, case when t.born then '' else t.attached end,
+           n.nspname, c.relname
+      from tree t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.relnamespace
+     where c.relkind <> 'p'"""
+
+_HORIZON = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+
+_AGE = """
+    select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %s < 1::bigint << 31"""
+
+# Rows of a leaf that were there before transaction %s ended, among the first: a rewrite keeps a row's xmin, TRUNCATE
+# leaves no row. Transactions 0 to 2 are none; xids count modulo 2^32.
+_OLD_ROWS = """
+    select exists (
+        select from (select xmin::text::bigint as xid from only {leaf} limit 1000) r
+         where xid > 2 and (%s::bigint - xid) & 4294967295 between 1 and 2147483647)"""
 
 # Generated columns are in pg_publication_tables where they are sent; attnames came with 15.
 _SENT = """
@@ -82,8 +111,9 @@ _DIGESTS = """
              (select string_agg(concat_ws(' ', a.attnum, a.attname, a.xmin), ',' order by a.attnum)
                 from pg_attribute a where a.attrelid = c.oid and a.attnum > 0),
              c.relfilenode,
-             (select string_agg(concat_ws(' ', l.oid, l.relfilenode), ',' order by l.oid)
-                from pg_partition_tree(c.oid) p join pg_class l on l.oid = p.relid)))
+             (select string_agg(concat_ws(' ', l.oid, l.relfilenode, i.xmin), ',' order by l.oid)
+                from pg_partition_tree(c.oid) p join pg_class l on l.oid = p.relid
+                left join pg_inherits i on i.inhrelid = l.oid)))
       from unnest(%s::text[], %s::text[]) w(schema, name)
       join pg_namespace n on n.nspname = w.schema
       join pg_class c on c.relnamespace = n.oid and c.relname = w.name and c.relkind in ('r', 'p')"""
@@ -103,7 +133,12 @@ class SeenColumn:
 @dataclass(frozen=True)
 class Look:
     """A table at a moment not later than `lsn`. `width` counts every column it ever had; `files` has the file of every
-    leaf that holds rows, by the leaf's oid."""
+    leaf that holds rows, by the leaf's oid.
+
+    `attached` has, of the leaves that have not been partitions of the table for all of their life, what is another text
+    after each ATTACH; None where that was not looked at. Transactions below `horizon` had ended. `leaves` has the
+    leaves' names.
+    """
 
     table: TableId
     oid: int
@@ -112,6 +147,13 @@ class Look:
     width: int
     columns: tuple[SeenColumn, ...]
     files: Mapping[int, int]
+    attached: Mapping[int, str] | None = None
+    horizon: int = 0
+    leaves: Mapping[int, TableId] = field(default_factory=dict)
+
+    @property
+    def partitioned(self) -> bool:
+        return self.oid not in self.files
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
@@ -120,6 +162,11 @@ class Look:
     @cached_property
     def by_number(self) -> Mapping[int, SeenColumn]:
         return {seen.number: seen for seen in self.columns}
+
+    def with_tree_of(self, other: Look) -> Look:
+        """The same with the partitions of another look."""
+        tree = {name: getattr(other, name) for name in ("files", "attached", "horizon", "leaves")}
+        return replace(self, **tree)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,6 +177,9 @@ class Look:
             "width": self.width,
             "columns": [asdict(seen) for seen in self.columns],
             "files": sorted(self.files.items()),
+            "attached": None if self.attached is None else sorted(self.attached.items()),
+            "horizon": self.horizon,
+            "leaves": [[oid, leaf.schema, leaf.name] for oid, leaf in sorted(self.leaves.items())],
         }
 
     @classmethod
@@ -145,6 +195,9 @@ class Look:
             raw["width"],
             columns,
             dict(map(tuple, raw["files"])),
+            None if raw.get("attached") is None else dict(map(tuple, raw["attached"])),
+            raw.get("horizon", 0),
+            {oid: TableId(schema, name) for oid, schema, name in raw.get("leaves", ())},
         )
 
 
@@ -171,21 +224,66 @@ def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look
         for number, name, type_oid, typmod, not_null, missing, filled, altered, labels in rows
         for kind in [types.get((type_oid, typmod), SourceType())]
     )
-    files: dict[int, int] = dict(connection.execute(_FILES.encode(), [oid]).fetchall())
-    return Look(table, oid, lsn or position(connection), tuple(key), width, columns, files)
+    leaves = connection.execute(_LEAVES, [oid]).fetchall()
+    return Look(
+        table,
+        oid,
+        lsn or position(connection),
+        tuple(key),
+        width,
+        columns,
+        {leaf: file for leaf, file, *_ in leaves},
+        {leaf: attached for leaf, _, attached, *_ in leaves if attached},
+        ended(connection),
+        {leaf: TableId(schema, name) for leaf, _, _, schema, name in leaves if leaf != oid},
+    )
+
+
+@translated("looking at a partition")
+def has_rows(connection: Connection, leaf: TableId) -> bool:
+    """Whether a leaf has a row; not, where it is gone."""
+    try:
+        row = connection.execute(f"select exists (select from only {leaf.quoted})".encode()).fetchone()
+    except errors.UndefinedTable:
+        return False
+    return bool(row and row[0])
+
+
+@translated("looking at a partition")
+def altered_by(connection: Connection, leaf: TableId) -> int:
+    """The transaction that last altered a leaf's entry in pg_class; 0 where it is gone."""
+    row = connection.execute(
+        "select c.xmin::text::bigint from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname = %s and c.relname = %s",
+        [leaf.schema, leaf.name],
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+@translated("looking at a partition")
+def has_older_rows(connection: Connection, leaf: TableId, horizon: int) -> bool:
+    """Whether a leaf surely has rows that were there when transactions below `horizon` had ended."""
+    try:
+        near = connection.execute(_AGE, [horizon]).fetchone()
+        row = connection.execute(_OLD_ROWS.format(leaf=leaf.quoted).encode(), [horizon]).fetchone()
+    except errors.UndefinedTable:
+        return False
+    return horizon > 0 and bool(near and near[0] and row and row[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """A table in the catalogue at one moment; None where there is none of the name.
 
-    `sent` are the columns whose values the publication sends. All that was seen was committed before `lsn`.
+    `sent` are the columns whose values the publication sends. All that was seen was committed before `lsn`. The table
+    was as it had been judged to be when transactions below `since` had ended, if that is known.
     """
 
     table: TableId
     look: Look | None
     sent: frozenset[str]
     lsn: Lsn
+    since: int = 0
 
 
 @translated("reading the catalogue")
@@ -209,6 +307,13 @@ def position(connection: Connection) -> Lsn:
     """Where the log ends: what has been seen so far was committed before."""
     row = connection.execute(_NOW).fetchone()
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
+
+
+@translated("reading the catalogue")
+def ended(connection: Connection) -> int:
+    """All transactions below this have ended."""
+    row = connection.execute(_HORIZON).fetchone()
+    return int(row[0]) if row else 0
 
 
 @translated("reading the catalogue")

@@ -225,6 +225,7 @@ def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatc
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     for name in ("replica", "lake"):
         project.truck(name, ["public.*"], {"connection": name})
+        project.sql(name, {}, on_table_failure="truck")  # what stops is answered, and all goes on in order
     return project
 
 

@@ -317,7 +317,7 @@ class Project:
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
-        lock.acquire(wait=False)
+        lock.acquire(wait=False, remedy="stop that one first, then run this command again")
         try:
             return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()})
         finally:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from trucker.project import Project
 
 HERE = Path()
+_NO_CHANGES = (
+    "the change log has no changes to show: those that every truck has applied are deleted, unless `log.keep` in"
+    " trucker.yml keeps them; --follow waits for new ones"
+)
 
 
 def init(
@@ -117,12 +121,19 @@ def peek(
 
     Nothing is applied or acknowledged.
     """
+    count = 0
     try:
-        for line in _open(project, debug).peek(truck=truck, limit=limit, follow=follow):
+        found = _open(project, debug).peek(truck=truck, limit=limit, follow=follow)
+        if follow:
+            sys.stderr.write("following the change log: changes are printed as they come; Ctrl-C ends it\n")
+        for line in found:
             sys.stdout.write(line + "\n")
+            count += 1
             if follow:
                 sys.stdout.flush()
         sys.stdout.flush()
+        if not count:
+            sys.stderr.write(f"{_NO_CHANGES}\n")
     except KeyboardInterrupt:
         return
     except BrokenPipeError:
@@ -169,7 +180,8 @@ def reset(
     opened = _open(project, debug)
     _ask(opened.reset_plan(truck or None), yes=yes)
     for line in opened.reset(truck or None):
-        output.say(line)
+        output.say(f"dropped: {line}")
+    output.say("next: `trucker run` copies the tables again; rows that were written stay until then")
 
 
 def redrive(

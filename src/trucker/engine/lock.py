@@ -21,6 +21,8 @@ from trucker.file_errors import file_error, file_trouble, folder_trouble
 
 log = logging.getLogger("trucker.run")
 
+WAITABLE = "stop that one, or use --wait to take over when it ends"
+
 TRIES = 10
 TRY_SECONDS = 0.02
 WAIT_SECONDS = 0.2
@@ -48,8 +50,8 @@ class ProjectLock:
         self._path = state / "lock"
         self._file: IO[str] | None = None
 
-    def acquire(self, *, wait: bool, stop: threading.Event | None = None) -> None:
-        """Take the lock; LockedError names the holder, or with `wait` its end is awaited.
+    def acquire(self, *, wait: bool, stop: threading.Event | None = None, remedy: str = WAITABLE) -> None:
+        """Take the lock; LockedError names the holder and has the `remedy`, or with `wait` its end is awaited.
 
         Raises `Stopped` if `stop` is set meanwhile.
         """
@@ -61,7 +63,7 @@ class ProjectLock:
                 file.seek(0)
                 raise LockedError(
                     f"the project is running already: {_instance(file.read())}",
-                    remedy="stop that one, or use --wait to take over when it ends",
+                    remedy=remedy,
                 )
         except BaseException:
             file.close()
@@ -124,7 +126,7 @@ def _take(file: IO[str]) -> bool:
 def _await(file: IO[str], stop: threading.Event) -> bool:
     """Wait until the lock can be had. It is polled: a call that blocks could not be told to stop."""
     file.seek(0)
-    log.info("waiting for the instance that holds the project", extra={"held_by": str(_instance(file.read()))})
+    log.warning("waiting for the instance that holds the project", extra={"held_by": str(_instance(file.read()))})
     while not stop.wait(WAIT_SECONDS):
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

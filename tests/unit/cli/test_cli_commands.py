@@ -281,8 +281,19 @@ def test_one_fault_of_several_trucks_is_one_error(project: FakeProject, capsys: 
 def test_peek(project: FakeProject, capsys: Captured) -> None:
     project.lines = ['{"a": 1}', '{"a": 2}']
     assert main(["peek", ".", "--truck", "orders", "-n", "2", "--follow"]) == 0
-    assert capsys.readouterr().out == '{"a": 1}\n{"a": 2}\n'
+    said = capsys.readouterr()
+    assert said.out == '{"a": 1}\n{"a": 2}\n'
+    assert said.err.startswith("following the change log")
     assert project.calls[-1] == ("peek", "orders", 2, True)
+
+
+def test_peek_at_nothing_says_why_on_standard_error(project: FakeProject, capsys: Captured) -> None:
+    project.lines = []
+    assert main(["peek"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no changes to show" in said.err
+    assert "log.keep" in said.err
 
 
 def test_peek_ends_quietly_when_interrupted(project: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +325,9 @@ def test_reset_with_yes(project: FakeProject, capsys: Captured) -> None:
     project.plan = ["slot a", "publication b"]
     assert main(["reset", "--yes", "-t", "orders", "-t", "items"]) == 0
     assert project.calls[1:] == [("reset_plan", ["orders", "items"]), ("reset", ["orders", "items"])]
-    assert capsys.readouterr().out == "dropped slot a\ndropped publication b\n"
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["dropped: slot a", "dropped: publication b"]
+    assert "trucker run" in out[2]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])

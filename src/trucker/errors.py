@@ -10,7 +10,8 @@
     │   └── ChangeLogUnavailable     … for now: its object storage cannot be reached
     ├── SinkError            TRK4xx  a destination cannot take what it is given
     │   ├── SinkUnavailable          … for now: the work is tried again
-    │   │   └── SinkRefused          … it does not accept the user, the password or the certificate
+    │   │   ├── SinkRefused          … it does not accept the user, the password or the certificate
+    │   │   └── SinkHeld             … by another process, which may be an instance of the project
     │   └── DataError                … because of what is in a row: it may be set aside as a letter
     ├── EngineError          TRK5xx  Spark or Java
     │   └── JobFailed                … for now: the work is tried again
@@ -160,6 +161,16 @@ class SinkRefused(SinkUnavailable):
     """The destination lets nobody in with these credentials; as `SourceRefused` it may pass."""
 
     code = "TRK403"
+
+
+class SinkHeld(SinkUnavailable):
+    """Another process has the destination for itself for now; `pid` is its id, 0 where that is not known."""
+
+    code = "TRK431"
+
+    def __init__(self, message: str, *, remedy: str = "", code: str | None = None, pid: int = 0) -> None:
+        super().__init__(message, remedy=remedy, code=code)
+        self.pid = pid
 
 
 class DataError(SinkError):

@@ -97,6 +97,7 @@ class Project:
         *,
         once: bool = False,
         wait: bool = False,
+        strict: bool = False,
         on_status: Callable[[ProjectStatus], None] | None = None,
         stop: threading.Event | None = None,
         spark: SparkSession | None = None,
@@ -104,7 +105,9 @@ class Project:
         """Run until SIGINT or SIGTERM, or with `once` until all that is there now has been taken.
 
         Everything wrong that can be seen beforehand is refused before anything is created on either side (I11).
-        `wait` waits for another instance of the project to end instead of raising LockedError. Setting `stop` ends
+        Where only some trucks have to wait, as for a destination that was used before and cannot be reached now, the
+        others run; `strict` refuses that too. `wait` waits for another instance of the project to end instead of
+        raising LockedError. Setting `stop` ends
         the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
         from trucker.engine.stopping import Stopped, stopping_on_signals
@@ -112,7 +115,7 @@ class Project:
         stop = stop or threading.Event()
         try:
             with stopping_on_signals(stop) as signals:
-                return self._run(signals, stop, once=once, wait=wait, on_status=on_status, spark=spark)
+                return self._run(signals, stop, once=once, wait=wait, strict=strict, on_status=on_status, spark=spark)
         except Stopped:
             log.info("stopped before anything was created")
             return self.status()
@@ -124,6 +127,7 @@ class Project:
         *,
         once: bool,
         wait: bool,
+        strict: bool,
         on_status: Callable[[ProjectStatus], None] | None,
         spark: SparkSession | None,
     ) -> ProjectStatus:
@@ -145,7 +149,7 @@ class Project:
 
                 with Situation(self.config) as situation:
                     findings = walk(situation)
-                    refuse(findings)
+                    refuse(findings, strict=strict)
                     tell(findings)
             run = ProjectRun(self.config, situation.streams, once=once, observer=on_status, stop=stop)
             return run.run(spark, starting=starting)

@@ -152,7 +152,9 @@ def _project(folder: Path, source: Database, destination: Database, **more: Any)
     return made.truck("shop", ["shop.orders", "shop.customers"], {"connection": "warehouse"})
 
 
-def _replicates(project: ProjectFolder, source: Database, destination: Database, spark: Any) -> None:
+def _replicates(
+    project: ProjectFolder, source: Database, destination: Database, spark: Any, schema: str = "shop"
+) -> None:
     """`check` is content, and a copy, changes and a new column arrive."""
     wrong = [finding for finding in Project.load(project.folder).check() if finding.level is not Level.OK]
     assert wrong == []
@@ -164,8 +166,8 @@ def _replicates(project: ProjectFolder, source: Database, destination: Database,
     )
     InThread(project, spark, once=True).join()
     for table in ("orders", "customers"):
-        order = f"select * from shop.{table} order by id"
-        assert destination.query(order) == source.query(order)
+        copy = destination.query(f"select * from {schema}.{table} order by id")
+        assert copy == source.query(f"select * from shop.{table} order by id")
 
 
 @pytest.mark.parametrize("way", ["a", "b"])
@@ -182,6 +184,20 @@ def test_the_grants_for_the_destination_are_enough(
         with destination.connect() as connection:
             connection.execute("set role analyst")
             assert connection.execute("select count(*) from shop.orders").fetchone() == (2,)
+
+
+def test_the_grants_for_schema_public_are_enough(
+    shop: None, database: Database, destination: Database, tmp_path: Path, spark: Any
+) -> None:
+    """Without the additional one `check` says so; with it, replication works."""
+    _grant(database, _statements("least_privilege.md", "source-b"))
+    _grant(destination, _statements("least_privilege.md", "destination-a"))
+    project = _project(tmp_path, database, destination)
+    project.truck("shop", ["shop.orders", "shop.customers"], {"connection": "warehouse", "schema": "public"})
+    wrong = [finding for finding in Project.load(project.folder).check() if finding.level is Level.ERROR]
+    assert {finding.code for finding in wrong} == {"TRK404"}
+    _grant(destination, _statements("least_privilege.md", "destination-public"))
+    _replicates(project, database, destination, spark, schema="public")
 
 
 def test_the_grants_for_a_publication_made_beforehand_are_enough(

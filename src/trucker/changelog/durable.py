@@ -146,7 +146,7 @@ def unreadable(folder: Path) -> ChangeLogError:
     return ChangeLogError(
         f"{folder / FILE} is damaged: neither of its records is whole",
         code="TRK303",
-        remedy="start trucker, whose capture rebuilds it from the segments, or `trucker reset`",
+        remedy="put it back from a backup; otherwise `trucker reset` and copy the tables anew",
     )
 
 

@@ -28,6 +28,14 @@ class _Complete:
 
 def recover(folder: Folder, recorded: Durable | None) -> Durable:
     """Cut off what is unfinished, seal what is left, and say how far the log goes."""
+    segments, unsealed, complete = survey(folder, recorded)
+    _cut(folder, unsealed, complete)
+    sealed = segments[: len(segments) - len(unsealed)]
+    return _durable_end(folder, recorded, complete or _sealed_end(folder, sealed))
+
+
+def survey(folder: Folder, recorded: Durable | None) -> tuple[list[Segment], list[Segment], _Complete | None]:
+    """All segments, those still open, and where the last complete block ends. Raises for damage; changes nothing."""
     segments = folder.segments()
     check_chain(folder.path, segments)
     check_reaches(folder.path, segments, recorded.segment if recorded else None)
@@ -38,10 +46,7 @@ def recover(folder: Folder, recorded: Durable | None) -> Durable:
             code="TRK303",
             remedy="put the files back as they were; otherwise `trucker reset` and copy the tables anew",
         )
-    complete = _last_complete(folder, unsealed, recorded)
-    _cut(folder, unsealed, complete)
-    sealed = segments[: len(segments) - len(unsealed)]
-    return _durable_end(folder, recorded, complete or _sealed_end(folder, sealed))
+    return segments, unsealed, _last_complete(folder, unsealed, recorded)
 
 
 def _last_complete(folder: Folder, unsealed: list[Segment], recorded: Durable | None) -> _Complete | None:

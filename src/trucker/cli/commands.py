@@ -71,6 +71,12 @@ def run(
     wait: Annotated[
         bool, typer.Option("--wait", help="Where another instance holds the project, wait for it.")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Start only if `check` finds no error, also where only some trucks would have to wait."
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only, show no table.")] = False,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How log lines are written.")] = LogFormat.TEXT,
@@ -86,7 +92,7 @@ def run(
     as_table = live.shows_table(opened.config, quiet=quiet) and not (shared and log_format is LogFormat.JSON)
     logs.set_up(_level(verbose or debug, quiet or (as_table and shared)), log_format, debug=debug)
     with live.table() if as_table else nullcontext() as on_status:
-        final = opened.run(once=once, wait=wait, on_status=on_status)
+        final = opened.run(once=once, wait=wait, strict=strict, on_status=on_status)
     _exit_if_failed(final)
 
 

@@ -69,6 +69,13 @@ def rearrange(
     return changed
 
 
+def refuse_moves(sources: Sequence[ResolvedSource], states: Mapping[str, TruckState]) -> None:
+    """Raise where a table goes to another slot and cannot be copied again. Changes nothing."""
+    for source in sources:
+        for truck in source.trucks:
+            _moved(truck, states)
+
+
 def _moved(truck: Truck, states: Mapping[str, TruckState]) -> Moves:
     """The tables that the destination knows as another part's."""
     found: Moves = {}

@@ -50,7 +50,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.config.sql_files import SqlFile
@@ -255,6 +255,21 @@ class Workspace:
     project: str
     folder: Path
     near: bool = False
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A sink that can be looked at before it is opened, in any process and beside one that has it open.
+
+    Both create and change nothing, and nothing waits for them.
+    """
+
+    def stored(self) -> Mapping[str, TruckState]:
+        """What `Sink.open` would return; none where nothing of trucker's is there yet."""
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        """What `Sink.prepare` would refuse of one truck's targets, and what the beginning of a copy would, for those
+        whose source tables are `due` to be copied; with the error that it would raise."""
 
 
 class Sink(ABC):

@@ -14,7 +14,7 @@ import errno
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,13 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows
+from trucker.change import Changes, CopiedRows, TableId
 from trucker.config.models import JsonLinesConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.file_errors import file_error, folder_trouble
 from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, TruckState, Work, Workspace
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.json_lines import block
 from trucker.sinks.ledger import Ledger, Plan
 from trucker.sinks.spool import Spool
@@ -80,6 +80,13 @@ class JsonLinesSink(Sink):
         except TruckerError as error:
             return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, f"{self._folder} can be written")]
+
+    def stored(self) -> Mapping[str, TruckState]:
+        return self._load()[0].states()
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        """There are no tables to refuse."""
+        yield from ()
 
     def open(self) -> Mapping[str, TruckState]:
         with self._failing_as("opening"):

@@ -12,7 +12,7 @@ store `plan.positions`, `plan.entries` and `plan.forgotten`, and commit all of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -146,6 +146,11 @@ class Ledger:
             frozenset(batch.forget),
             frozenset(slot for slot, target in targets.items() if batch.snapshot and now._adds(batch, slot, target)),
         )
+
+    def copies(self, targets: Sequence[Target]) -> tuple[Copy, ...]:
+        """How the copies of these tables of one truck would begin, if they began now. Raises as `plan` does."""
+        tables = {(each.truck, each.source.table): TableState(Phase.COPYING, Lsn(0)) for each in targets}
+        return self.plan(Batch(Lsn(0), Lsn(0), tables=tables, targets=tuple(targets), snapshot="examined")).copies
 
     def after(self, plan: Plan) -> Ledger:
         """The ledger once `plan` has been stored."""
@@ -322,7 +327,8 @@ def foreign_rows(target: Target) -> TruckFailed:
         SinkError(
             f"table {target.table} holds rows that trucker did not put there; "
             f"it would not be a copy of {target.source.table}",
-            remedy=f"TRUNCATE {target.table.quoted}, or name another table in the truck's output",
+            remedy=f"run at the destination: TRUNCATE {target.table.quoted}"
+            "  (or name another table in the truck's output)",
             code="TRK410",
         ),
         target.source.table,

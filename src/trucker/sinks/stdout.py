@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from trucker import private
-from trucker.change import Changes, CopiedRows
+from trucker.change import Changes, CopiedRows, TableId
 from trucker.config.models import StdoutConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, TruckState, Work, Workspace
+from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.json_lines import block
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.spool import Spool
@@ -48,6 +48,13 @@ class StdoutSink(Sink):
         except TruckerError as error:
             return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, "lines go to standard output, at least once")]
+
+    def stored(self) -> Mapping[str, TruckState]:
+        return self._load().states()
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        """There are no tables to refuse."""
+        yield from ()
 
     def open(self) -> Mapping[str, TruckState]:
         if self._ledger is None:

@@ -1,43 +1,80 @@
-"""Conditions on destinations."""
+"""Conditions on destinations: reachable, writable, what they store, their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from trucker.change import TableId
 from trucker.config.models import Connection, PostgresConnection
-from trucker.engine.conditions.condition import failure
+from trucker.config.sql_files import ON_SPARK
+from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
-from trucker.errors import TruckerError
+from trucker.engine.continuity import copied_tables
+from trucker.engine.known import Known, KnownTables, shapes_file
+from trucker.engine.plan import Table, Truck
+from trucker.engine.recipe import Recipes
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.schemas import copied
+from trucker.errors import SinkHeld, TruckerError
 from trucker.finding import Checkable, Finding, Level
 from trucker.postgres.connect import connect
+from trucker.postgres.shape import look
 from trucker.postgres.slot import identify
-from trucker.sinks.base import Sink
+from trucker.sinks.base import Examinable, Target
 from trucker.sinks.letters import KeepsLetters
 
+REFUSED = frozenset({"TRK403"})
+"""Failures to connect that no waiting mends, but somebody who mends the destination does: a changed password, say."""
 
-def usable(situation: Situation) -> Iterator[Finding]:
-    """Every destination can be reached and written."""
+
+def reachable(situation: Situation) -> Iterator[Finding]:
+    """Every destination answers, and tells what it stores.
+
+    A run waits for one that this project has used before: to it, that is no other than one that goes away later.
+    """
     for connection in situation.destination_connections:
-        yield from _destination(situation, connection, situation.sinks[connection.name])
-
-
-def _destination(situation: Situation, connection: Connection, sink: Sink) -> Iterator[Finding]:
-    if isinstance(connection, PostgresConnection) and connection.name not in situation.databases:
+        name, sink = connection.name, situation.sinks[connection.name]
         try:
-            with connect(connection, application="trucker check") as database:
-                system = identify(database)
-                situation.databases[connection.name] = (system.system_identifier, system.database)
+            stored = sink.stored() if isinstance(sink, Examinable) else None
+            _identify(situation, connection)
+            if stored is not None:
+                situation.stored[name] = stored
+        except SinkHeld as error:
+            situation.away[name] = error
+            instance = situation.instance
+            if instance is not None and error.pid == instance.pid:
+                yield fine(f"connection {name}", f"in use by this project's running instance ({instance})")
+            else:
+                yield failure(f"connection {name}", error, waits=situation.has_used(name))
         except TruckerError as error:
-            yield failure(connection.name, error)
-            return
-    if isinstance(sink, Checkable):
-        yield from sink.check()
+            situation.away[name] = error
+            yield failure(f"connection {name}", error, waits=may_wait(error) and situation.has_used(name))
+
+
+def may_wait(error: TruckerError) -> bool:
+    """Whether a start may wait for a destination that failed so, if it has been used before."""
+    return error.transient or error.code in REFUSED
+
+
+def _identify(situation: Situation, connection: Connection) -> None:
+    """Which database it really is; told by the source's look where both are one connection."""
+    if isinstance(connection, PostgresConnection) and connection.name not in situation.databases:
+        with connect(connection, application="trucker check") as database:
+            system = identify(database)
+            situation.databases[connection.name] = (system.system_identifier, system.database)
+
+
+def writable(situation: Situation) -> Iterator[Finding]:
+    """Every destination that answers can be written, and trucker's own tables can be there."""
+    for name, sink in situation.sinks.items():
+        if isinstance(sink, Checkable) and name not in situation.away:
+            yield from sink.check()
 
 
 def letters(situation: Situation) -> Iterator[Finding]:
     """Dead letters are no reason not to run, but somebody should look at them."""
-    for sink in situation.sinks.values():
-        if not isinstance(sink, KeepsLetters):
+    for name, sink in situation.sinks.items():
+        if not isinstance(sink, KeepsLetters) or name in situation.away:
             continue
         try:
             counts = sink.count_letters()
@@ -53,11 +90,70 @@ def letters(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def states(situation: Situation) -> Iterator[Finding]:
-    """What destinations store of the trucks can be read."""
-    yield from ()
-
-
 def tables(situation: Situation) -> Iterator[Finding]:
-    """The tables that are there can take the rows."""
-    yield from ()
+    """The tables at the destinations can take the rows, or can be made; those to be copied hold no rows of others.
+
+    Of a truck that has run before a fault is its own, or its table's: the others start.
+    """
+    for stream in situation.streams:
+        known = KnownTables(shapes_file(situation.config, stream.name))
+        kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
+        recipes = Recipes(stream.reads, kept, situation.config.slow_query_threshold_ms)
+        for truck in stream.trucks:
+            sink = situation.sinks[truck.destination]
+            if truck.destination in situation.stored and isinstance(sink, Examinable) and not _on_spark(truck):
+                yield from _examine(situation, stream, truck, sink, known, recipes)
+
+
+def _on_spark(truck: Truck) -> bool:
+    """Whether its rows are known only to Spark."""
+    return truck.config is not None and any(truck.config.file(name) for name in ON_SPARK)
+
+
+def _examine(
+    situation: Situation, stream: ResolvedSource, truck: Truck, sink: Examinable, known: KnownTables, recipes: Recipes
+) -> Iterator[Finding]:
+    state = situation.stored[truck.destination].get(truck.name)
+    there = copied_tables(truck, state, situation.unpublished(stream))
+    looked_at = {
+        name: table
+        for name, table in truck.tables.items()
+        if name not in there or _other_key(table, known.get(truck.name, name))
+    }
+    waits = not situation.is_new(truck.name, truck.destination)
+    try:
+        targets = _targets(situation, stream, truck, looked_at, known, recipes)
+        found = list(sink.examine(targets, looked_at.keys() - there.keys())) if targets else []
+    except TruckerError as error:
+        yield failure(f"truck {truck.name}", error, waits=waits)
+        return
+    for target, reason in found:
+        yield failure(f"truck {truck.name}, table {target.source.table}", reason, waits=waits)
+
+
+def _other_key(table: Table, known: Known | None) -> bool:
+    """Whether the source's table has another key than when its rows were last written."""
+    if known is None:
+        return False
+    return {known.look.numbers.get(name) for name in known.look.key} != set(table.key_numbers)
+
+
+def _targets(
+    situation: Situation,
+    stream: ResolvedSource,
+    truck: Truck,
+    tables: Mapping[TableId, Table],
+    known: KnownTables,
+    recipes: Recipes,
+) -> list[Target]:
+    """The targets as a copy, or the next batch, would have them."""
+    targets = []
+    for name, table in tables.items():
+        schema, before = stream.tables[name].schema, known.get(truck.name, name)
+        target = table.target(truck.name, schema)
+        if before is not None:
+            seen = look(situation.database(stream.connection), name)
+            target = copied(truck.name, table, schema, seen, before).target if seen is not None else target
+        made = recipes.of(truck, target)
+        targets.append(made[0] if made is not None else target)
+    return targets

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from trucker.changelog.place import ObjectPlace, place_of
-from trucker.changelog.source import log_exists
+from trucker.changelog.inspection import refuse_damaged
+from trucker.changelog.place import ObjectPlace, place_of, truth_of
+from trucker.changelog.reader import LogReader
+from trucker.changelog.source import SourceIdentity, log_exists
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
+from trucker.engine.continuity import History, needed_from, refuse_gap, refuse_pruned
+from trucker.engine.rearrange import refuse_moves
+from trucker.engine.resolve import ResolvedSource
+from trucker.engine.slot_loss import begins_anew
 from trucker.errors import TruckerError
 from trucker.finding import Finding
+from trucker.postgres.slot import SlotInfo, current_lsn, find_slot, identify
 
 
 def storage(situation: Situation) -> Iterator[Finding]:
@@ -26,10 +34,49 @@ def storage(situation: Situation) -> Iterator[Finding]:
 
 
 def continuous(situation: Situation) -> Iterator[Finding]:
-    """Slot, log and stored positions continue each other."""
-    yield from ()
+    """Slot, log and stored positions continue each other: no change between them is lost."""
+    for stream in situation.streams:
+        try:
+            if not _lost(stream, slot := find_slot(situation.database(stream.reads), stream.slot)):
+                yield from _continuous(situation, stream, slot)
+        except TruckerError as error:
+            yield failure(stream.name, error)
+
+
+def _lost(stream: ResolvedSource, slot: SlotInfo | None) -> bool:
+    """Whether the slot is lost and all begins anew for it, so that nothing has to be continued."""
+    return begins_anew(stream.connection) and (slot is None or slot.lost)
+
+
+def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | None) -> Iterator[Finding]:
+    database = situation.database(stream.connection)
+    system = identify(database)
+    identity = SourceIdentity(system.system_identifier, system.database, stream.slot, stream.publication)
+    place = place_of(situation.config, stream.name)
+    needed = needed_from(stream.trucks, situation.states(stream))
+    refuse_gap(History(stream.name, place, identity, slot, partial(current_lsn, database)), needed)
+    if log_exists(place):
+        again = situation.unpublished(stream)
+        refuse_pruned(LogReader(truth_of(place)), needed_from(stream.trucks, situation.states(stream), again))
+        yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks fit together")
 
 
 def whole(situation: Situation) -> Iterator[Finding]:
-    """The log is not damaged."""
-    yield from ()
+    """The log is whole, as far as it is needed."""
+    for stream in situation.streams:
+        place = place_of(situation.config, stream.name)
+        needed = needed_from(stream.trucks, situation.states(stream))
+        try:
+            if log_exists(place):
+                refuse_damaged(place, min(needed.values(), default=None), writing=situation.instance is not None)
+                yield fine(stream.name, f"the change log {place} is whole")
+        except TruckerError as error:
+            yield failure(stream.name, error)
+
+
+def spread(situation: Situation) -> Iterator[Finding]:
+    """Tables that go to another slot than before can be copied again."""
+    try:
+        refuse_moves(situation.streams, {name: s for stored in situation.stored.values() for name, s in stored.items()})
+    except TruckerError as error:
+        yield failure("slots", error)

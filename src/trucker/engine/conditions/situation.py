@@ -8,6 +8,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from trucker.change import TableId
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig
 from trucker.config.slots import whole_name
 from trucker.engine.lock import Instance
@@ -15,6 +16,7 @@ from trucker.engine.resolve import ResolvedSource
 from trucker.engine.streams import split
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
+from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Sink, TruckState, Workspace
 from trucker.sinks.registry import make_sink
 
@@ -38,6 +40,7 @@ class Situation:
         self.sources: dict[str, ResolvedSource] = {}
         self.stored: dict[str, Mapping[str, TruckState]] = {}
         self.away: dict[str, TruckerError] = {}
+        self._unpublished: dict[str, frozenset[TableId]] = {}
         self._opened = ExitStack()
         self._connections: dict[str, Database] = {}
 
@@ -89,6 +92,21 @@ class Situation:
             if state is not None:
                 found[truck.name] = state
         return found
+
+    def unpublished(self, source: ResolvedSource) -> frozenset[TableId]:
+        """The tables of which not all changes have been published as they are wanted now: they are copied again."""
+        if source.name not in self._unpublished:
+            database, managed = self.database(source.connection), source.manages_publication
+            try:
+                found = ensure_publication(database, source.publication, source.published, managed=managed, dry=True)
+            except TruckerError:  # what is wrong with the publication has been found
+                found = frozenset()
+            self._unpublished[source.name] = found
+        return self._unpublished[source.name]
+
+    def has_used(self, destination: str) -> bool:
+        """Whether the project has written to the destination before, as far as is known without it."""
+        return False
 
     def is_new(self, truck: str, destination: str) -> bool:
         """Whether its destination, which answered, stores nothing of the truck nor of any part of it."""

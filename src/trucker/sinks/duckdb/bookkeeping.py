@@ -42,6 +42,23 @@ class Bookkeeping:
         schema = _schema(connection)
         for statement in (*_MAKE, *letter_table.MAKE):
             run(connection, statement.format(schema=schema, version=FORMAT))
+        self._refuse_format(connection)
+
+    def read(self, connection: duckdb.DuckDBPyConnection) -> Ledger:
+        """What is stored, where trucker's tables are there. Changes nothing."""
+        made = run(
+            connection,
+            "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = 'format'",
+            [SCHEMA],
+        )
+        if made == [(0,)]:
+            return Ledger()
+        self._refuse_format(connection)
+        return self.load(connection)
+
+    def _refuse_format(self, connection: duckdb.DuckDBPyConnection) -> None:
+        schema = _schema(connection)
         ((version,),) = run(connection, f"SELECT max(version) FROM {schema}.format")
         if version > FORMAT:
             raise SinkError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Final
 import duckdb
 
 from trucker.change import TableId, quote_identifier
-from trucker.errors import SinkError, SinkUnavailable, TruckerError
+from trucker.errors import SinkError, SinkHeld, SinkUnavailable, TruckerError
 
 log = logging.getLogger("trucker.sinks.duckdb")
 
@@ -158,14 +159,16 @@ def catalog(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def _explained(path: Path, error: duckdb.Error) -> TruckerError:
+    if "different configuration" in str(error):  # a connection of another kind, in this process
+        return SinkHeld(f"{path} is held by this process", remedy="it is tried again", pid=os.getpid())
     holder = _HOLDER.search(str(error))
     if holder or "Could not set lock" in str(error):
         who = f"{holder[1]}, process {holder[2]}" if holder else "another process"
-        return SinkUnavailable(
+        return SinkHeld(
             f"{path} is held by {who}",
             remedy="DuckDB lets one process at a time write: close it there (usually a DuckDB shell, a notebook or a "
-            "BI tool left open, or another trucker); nothing is lost, it is tried again",
-            code="TRK431",
+            "BI tool left open, or another trucker); a run that has used the file before tries it again until then",
+            pid=int(holder[2]) if holder else 0,
         )
     if isinstance(error, duckdb.IOException) and path.exists() and path.is_file():
         return SinkError(

@@ -6,7 +6,7 @@ Only the driver opens the file. The ledger is in the file's schema `trucker` and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ from trucker.sinks.duckdb.commit import Commit, Stores, redrive
 from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.session import Session, connect
 from trucker.sinks.duckdb.staging import stage
-from trucker.sinks.duckdb.table import prepare_table, unique_columns
+from trucker.sinks.duckdb.table import examine_tables, prepare_table, unique_columns
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
 
@@ -61,11 +61,9 @@ class DuckDBSink(Sink):
         if not self._path.exists():
             return [Finding(Level.OK, subject, f"{self._path} will be created")]
         try:
-            if not self._session.is_open:
-                connect(self._path, read_only=True).close()
+            self.stored()
         except TruckerError as error:
-            level = Level.WARNING if error.transient else Level.ERROR
-            return [Finding(level, subject, error.message, error.remedy, error.code)]
+            return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code)]
         return [Finding(Level.OK, subject, f"{self._path} can be opened")]
 
     def _exists(self) -> bool:
@@ -76,6 +74,28 @@ class DuckDBSink(Sink):
 
     def _unusable(self, error: OSError) -> TruckerError:
         return file_error(error, "opening", self._path, SinkError, code="TRK433", setting="path")
+
+    def stored(self) -> Mapping[str, TruckState]:
+        if not self._exists():
+            return {}
+        with self._explaining(f"reading {self._path}"), self._reading() as connection:
+            return self._books.read(connection).states()
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        if not self._exists():
+            return
+        with self._explaining(f"reading {self._path}"), self._reading() as connection:
+            yield from examine_tables(connection, self._books.read(connection), targets, due)
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection that only reads: this sink's own where it has one, since it holds the file."""
+        if self._session.is_open:
+            with self._session.use() as connection:
+                yield connection
+            return
+        with connect(self._path, read_only=True) as connection:
+            yield connection
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         if not self._exists() or self._session.is_open:
@@ -128,12 +148,8 @@ class DuckDBSink(Sink):
     def count_letters(self) -> Mapping[str, int]:
         if not self._exists():
             return {}
-        with self._explaining(f"reading {self._path}"):
-            if self._session.is_open:
-                with self._session.use() as connection:
-                    return self._letters.count(connection)
-            with connect(self._path, read_only=True) as connection:
-                return self._letters.count(connection)
+        with self._explaining(f"reading {self._path}"), self._reading() as connection:
+            return self._letters.count(connection)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         if not self._exists():

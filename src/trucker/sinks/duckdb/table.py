@@ -8,19 +8,20 @@ have to be released again for a column that the source drops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
-from trucker.errors import DataError, SinkError
+from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
+from trucker.sinks.ledger import Ledger, foreign_rows
 from trucker.sinks.strict import refuse_columns
 from trucker.types import DUCKDB_TEXT, Unfit
 
@@ -72,15 +73,32 @@ def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
 def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> frozenset[str]:
     """Create the table, or bring it as near to the target as may be; the columns it has not. The caller owns the
     transaction."""
-    _check_names(target)
-    table = find_table(connection, target.table)
+    table, due = due_actions(connection, target)
     if table is None:
         _create(connection, target)
         return frozenset()
+    if due is None:
+        return _left_out(target, table)
+    for action in due:
+        run(connection, f"ALTER TABLE {table.sql} {action}")
+        log_altered(target, action)
+    return frozenset()
+
+
+def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[Table | None, list[str] | None]:
+    """The table that is there, and what has to be done to it; None where nothing may be. Changes nothing.
+
+    Raises `SinkError` for a table that cannot hold the target's rows, with the statements that a person has to run.
+    """
+    _check_names(target)
+    table = find_table(connection, target.table)
+    if table is None:
+        return None, []
     if target.strict:
         refuse_columns(target, table.types, _given(connection, target.table))
     elif target.schema_changes is SchemaChanges.IGNORE:
-        return _left_out(target, table)
+        _left_out(target, table)
+        return table, None
     moves = target.renames(table.types)
     renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
     table = _renamed(table, moves)
@@ -91,10 +109,34 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
         manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
         raise _statements(target, manual)
-    for action in due:
-        run(connection, f"ALTER TABLE {table.sql} {action}")
-        log_altered(target, action)
-    return frozenset()
+    return table, due
+
+
+def examine_tables(
+    connection: duckdb.DuckDBPyConnection, ledger: Ledger, targets: Sequence[Target], due: Collection[TableId]
+) -> Iterator[tuple[Target, TruckerError]]:
+    """See `Examinable.examine`. What is missing for output.sql its own check tells."""
+    there: dict[TableId, Table] = {}
+    for target in targets:
+        if target.statement is not None:
+            continue
+        try:
+            table, _ = due_actions(connection, target)
+        except SinkError as error:
+            yield target, error
+            continue
+        if table is not None:
+            there[target.source.table] = table
+    copied = [target for target in targets if target.source.table in due]
+    try:
+        copies = ledger.copies(copied) if copied else ()
+    except TruckFailed as error:
+        yield copied[0], error.reason
+        return
+    for copy in copies:
+        table = there.get(copy.target.source.table)
+        if table is not None and not copy.ours and not is_empty(connection, table):
+            yield copy.target, foreign_rows(copy.target).reason
 
 
 def _given(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:

@@ -22,6 +22,13 @@ Types = Mapping[str, tuple[str, int]]
 
 def alter(session: Session, target: Target, found: DestinationTable, types: Types) -> None:
     """Do what may be done; raise `SinkError` with the statements for what may not, having done nothing."""
+    for action in due_actions(target, found, types):
+        session.run(_statement(target, action))
+        log_altered(target, action)
+
+
+def due_actions(target: Target, found: DestinationTable, types: Types) -> list[str]:
+    """What has to be done to the table and may be; raises `SinkError` with the statements for what may not."""
     moves = target.renames(found.columns)
     renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
     found = _renamed(found, moves)
@@ -33,9 +40,7 @@ def alter(session: Session, target: Target, found: DestinationTable, types: Type
         manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
         raise _statements(target, manual)
-    for action in due:
-        session.run(_statement(target, action))
-        log_altered(target, action)
+    return due
 
 
 def _renamed(found: DestinationTable, moves: Sequence[tuple[str, str]]) -> DestinationTable:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 import psycopg
 
 from trucker.change import TableId, quote_identifier
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError
+from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
+from trucker.sinks.base import Target, TruckState
+from trucker.sinks.postgres import own_tables
+from trucker.sinks.postgres.examine import examine as examined
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.own_tables import OLDEST
 from trucker.sinks.postgres.session import Session, session
@@ -50,15 +55,35 @@ def _writable(lent: Session, subject: str) -> list[Finding]:
     if standby:
         return [Finding(Level.ERROR, subject, "the server is a standby", "name the primary as `host`", "TRK407")]
     if read_only:
-        remedy = f"ALTER ROLE {user} SET default_transaction_read_only = off"
+        remedy = f"run at the destination: ALTER ROLE {user} SET default_transaction_read_only = off"
         return [Finding(Level.ERROR, subject, f"transactions of {info.user} are read-only", remedy, "TRK404")]
     if exists and not may_use:
-        remedy = f"GRANT USAGE, CREATE ON SCHEMA trucker TO {user}"
+        remedy = f"run at the destination: GRANT USAGE, CREATE ON SCHEMA trucker TO {user}"
         return [Finding(Level.ERROR, subject, f"{info.user} may not use schema trucker", remedy, "TRK404")]
     if not exists and not may_create:
-        remedy = f"GRANT CREATE ON DATABASE {database} TO {user}"
+        remedy = f"run at the destination: GRANT CREATE ON DATABASE {database} TO {user}"
         return [Finding(Level.ERROR, subject, f"{info.user} may not create schema trucker", remedy, "TRK404")]
     return [Finding(Level.OK, subject, "writable")]
+
+
+def stored(config: PostgresConnection, project: str) -> Mapping[str, TruckState]:
+    """What the destination stores of the project's trucks."""
+    try:
+        with session(config) as lent:
+            return own_tables.read(lent, project).states()
+    except psycopg.Error as error:
+        raise explain(error, f"connection {config.name}, reading what is stored") from None
+
+
+def examine(
+    config: PostgresConnection, project: str, targets: Sequence[Target], due: Collection[TableId]
+) -> list[tuple[Target, TruckerError]]:
+    """See `Examinable.examine`."""
+    try:
+        with session(config) as lent:
+            return list(examined(lent, project, targets, due))
+    except psycopg.Error as error:
+        raise explain(error, f"connection {config.name}, looking at its tables") from None
 
 
 def unique_columns(config: PostgresConnection, table: TableId) -> list[tuple[str, ...]]:

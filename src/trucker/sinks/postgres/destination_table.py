@@ -44,7 +44,8 @@ class DestinationTable:
     """A table as the destination's catalogue has it.
 
     `unique` are its unique indexes that are checked at once, `referred` says that a foreign key would miss a row of
-    it that leaves and comes back.
+    it that leaves and comes back. `owned` says that the user is, or is a member of, its owner; `denied` has the
+    privileges on it that the user lacks.
     """
 
     table: TableId
@@ -52,6 +53,8 @@ class DestinationTable:
     columns: Mapping[str, DestinationColumn]
     unique: tuple[UniqueIndex, ...]
     referred: bool
+    owned: bool = True
+    denied: tuple[str, ...] = ()
 
     def type_of(self, name: str) -> str:
         return self._column(name).type

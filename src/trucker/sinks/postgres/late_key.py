@@ -72,6 +72,8 @@ def find(session: Session, project: str, slots: Iterable[Slot]) -> Mapping[Slot,
 
 def is_due(session: Session, table: TableId, key: Iterable[str]) -> bool:
     """Whether a table will have this key once its copy is complete."""
+    if session.run("select to_regclass('trucker.late_keys') is null").fetchone() == (True,):
+        return False
     found = session.run(
         "select columns from trucker.late_keys where target_schema = $1 and target_table = $2", table.schema, table.name
     ).fetchone()

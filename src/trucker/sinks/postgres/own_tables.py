@@ -77,6 +77,10 @@ def create(session: Session) -> None:
     ).fetchone()
     if found != (0,):
         _create(session)
+    _refuse_format(session)
+
+
+def _refuse_format(session: Session) -> None:
     version = session.run("select max(version) from trucker.format").fetchone()
     if version is None or version[0] != FORMAT:
         raise SinkError(
@@ -104,7 +108,8 @@ def _create(session: Session) -> None:
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
             f"user {info.user} may not make trucker's own tables in database {info.dbname}",
-            remedy=f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {quote_identifier(info.user)}",
+            remedy="run at the destination: "
+            f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {quote_identifier(info.user)}",
             code="TRK404",
         ) from None
 
@@ -124,6 +129,14 @@ _ENTRIES: Final = """select truck, source_schema, source_table, phase, lsn::text
 LETTER_COUNT: Final = """select truck, count(*) from trucker.dead_letters
     where project = $1 and truck = any($2::text[]) group by truck"""
 _OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
+
+
+def read(session: Session, project: str) -> Ledger:
+    """All that is stored of a project now, where trucker's tables are there. Waits for nobody and locks nothing."""
+    if session.run("select to_regclass('trucker.format') is null").fetchone() == (True,):
+        return Ledger()
+    _refuse_format(session)
+    return _ledger(session.run(_POSITIONS, project), session.run(_ENTRIES, project))
 
 
 def load(session: Session, project: str) -> Ledger:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import psycopg
 
 from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError
+from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
@@ -161,6 +161,12 @@ class PostgresSink(Sink):
 
     def check(self) -> list[Finding]:
         return check.check(self._connection)
+
+    def stored(self) -> Mapping[str, TruckState]:
+        return check.stored(self._connection, self._project)
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        yield from check.examine(self._connection, self._project, targets, due)
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         return check.unique_columns(self._connection, table)

@@ -11,6 +11,7 @@ import psycopg
 
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
+from trucker.sinks import strict
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.alter import alter
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
@@ -18,7 +19,6 @@ from trucker.sinks.postgres.late_key import is_due
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
-from trucker.sinks.strict import refuse_columns
 from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 
@@ -26,6 +26,13 @@ log = logging.getLogger("trucker.sink")
 
 _MOST_COLUMNS: Final = 1_600
 
+
+_TABLE: Final = """
+select c.oid::bigint, c.relkind::text, pg_has_role(c.relowner, 'usage'),
+    array(select p.name from unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p(name)
+        where not has_table_privilege(c.oid, p.name))
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = $1 and c.relname = $2"""
 
 _COLUMNS: Final = """
 with recursive base as (
@@ -55,19 +62,14 @@ order by a.attnum"""
 
 def describe(session: Session, table: TableId) -> DestinationTable | None:
     """The table as it is now; None where there is none."""
-    found = session.run(
-        """select c.oid::bigint, c.relkind::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname = $1 and c.relname = $2""",
-        table.schema,
-        table.name,
-    ).fetchone()
+    found = session.run(_TABLE, table.schema, table.name).fetchone()
     if found is None:
         return None
-    oid, kind = found
+    oid, kind, owned, denied = found
     columns = {row[0]: DestinationColumn(*row) for row in session.run(_COLUMNS, oid)}
     unique = tuple(UniqueIndex.of(*row) for row in session.run(INDEXES, oid))
     referred = session.run(REFERRED, oid).fetchone() == (True,)
-    return DestinationTable(table, kind, columns, unique, referred)
+    return DestinationTable(table, kind, columns, unique, referred, owned, tuple(denied))
 
 
 def prepare(session: Session, target: Target) -> tuple[DestinationTable, bool]:
@@ -76,22 +78,22 @@ def prepare(session: Session, target: Target) -> tuple[DestinationTable, bool]:
     try:
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
-            _refuse_width(target)
+            refuse_width(target)
             found = describe(session, target.table)
             if found is None:
                 _create(session, target)
             elif found.kind not in ("r", "p"):
-                raise _no_table(target)
+                raise no_table(target)
             elif target.strict:
-                _refuse_columns(target, found)
+                refuse_columns(target, found)
                 _alter(session, target, _made_text(session, target, found))
             elif target.schema_changes is SchemaChanges.IGNORE:
-                if not _called_otherwise(target, found):
-                    _refuse(session, _left_in(target, found), found)
+                if not called_otherwise(target, found):
+                    refuse(session, left_in(target, found), found, found)
             else:
                 _alter(session, target, _made_text(session, target, found))
     except psycopg.errors.InsufficientPrivilege:
-        raise _not_allowed(session, target) from None
+        raise not_allowed(session, target, describe(session, target.table)) from None
     made = describe(session, target.table)
     if made is None:
         raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
@@ -105,31 +107,32 @@ def _alter(session: Session, target: Target, found: DestinationTable) -> None:
         if column.name not in found.columns and column.was_name not in found.columns:
             _tell_text(target, column, types)
     alter(session, target, found, types)
-    _refuse(session, target, describe(session, target.table) or found)
+    refuse(session, target, describe(session, target.table) or found, found)
 
 
-def _refuse_columns(target: Target, found: DestinationTable) -> None:
+def refuse_columns(target: Target, found: DestinationTable) -> None:
+    """Raise for a table that must have just the target's columns, and has others."""
     own = [name for name, column in found.columns.items() if column.has_default or column.identity or column.generated]
-    refuse_columns(target, found.columns, own)
+    strict.refuse_columns(target, found.columns, own)
 
 
-def _no_table(target: Target) -> SinkError:
+def no_table(target: Target) -> SinkError:
     remedy = "name another table in the truck's output"
     return SinkError(f"{target.table} is not a table", remedy=remedy, code="TRK409")
 
 
-def _called_otherwise(target: Target, found: DestinationTable) -> bool:
+def called_otherwise(target: Target, found: DestinationTable) -> bool:
     """Whether the table has a column by the name it had before; it is then asked for by that."""
     return any(c.was_name in found.columns and c.name not in found.columns for c in target.source.columns)
 
 
-def _left_in(target: Target, found: DestinationTable) -> Target:
+def left_in(target: Target, found: DestinationTable) -> Target:
     """The target with the columns that the table has; its key all the same, without which nothing can be written."""
     kept = [name for name in target.source.names if name in found.columns or name in target.source.key]
     return replace(target, source=target.source.only(kept))
 
 
-def _refuse_width(target: Target) -> None:
+def refuse_width(target: Target) -> None:
     """A staged row is the row, what to do with it, and its old key; and a table has so many columns at the most."""
     most = _MOST_COLUMNS - 1 - len(target.source.key)
     if len(target.source.columns) > most:
@@ -169,8 +172,9 @@ def _made_text(session: Session, target: Target, found: DestinationTable) -> Des
     return (describe(session, target.table) or found) if typed else found
 
 
-def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
-    """Raise for what cannot hold the target's rows, naming both sides."""
+def refuse(session: Session, target: Target, found: DestinationTable, before: DestinationTable) -> None:
+    """Raise for what cannot hold the target's rows, naming both sides. `before` is the table as it is without what has
+    been, or would be, done to it: a statement that a person is asked to run meets that."""
     source, table = target.source, target.table
     differing = _differing(session, target, found)
     if differing:
@@ -183,7 +187,7 @@ def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
     if key and key <= found.columns.keys() and found.key(key) is None and not is_due(session, table, key):
         raise SinkError(
             f"table {table} has no unique key on ({', '.join(source.key)}), the key of {source.table}",
-            remedy=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})",
+            remedy=_make_key(session, target, before),
             code="TRK409",
         )
     if not key <= found.columns.keys():
@@ -202,6 +206,29 @@ def _refuse(session: Session, target: Target, found: DestinationTable) -> None:
                 + ("DROP EXPRESSION" if own.generated else "SET GENERATED BY DEFAULT"),
                 code="TRK409",
             )
+
+
+def _make_key(session: Session, target: Target, before: DestinationTable) -> str:
+    """The statements that give the table the source's key, in place of the one it has.
+
+    Where a column of the key is new there, its rows have no value of it: they have to be copied again.
+    """
+    source, name = target.source, target.table.quoted
+    rows = session.run(
+        "select conname from pg_constraint where conrelid = $1::regclass and contype = 'p'", name
+    ).fetchall()
+    types = types_of(session, target)
+    missing = [key for key in source.key if key not in before.columns]
+    actions = [f"DROP CONSTRAINT {quote_identifier(constraint)}" for (constraint,) in rows]
+    actions += [f"ADD COLUMN {quote_identifier(key)} {types[key][0]}" for key in missing]
+    actions.append(f"ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})")
+    statement = f"ALTER TABLE {name} {', '.join(actions)}"
+    if not missing:
+        return f"run at the destination: {statement}; then trucker run"
+    return (
+        f"run at the destination: TRUNCATE {name}; {statement}; then trucker reset --truck {target.truck},"
+        " then trucker run: the table is copied again"
+    )
 
 
 def _differing(session: Session, target: Target, found: DestinationTable) -> list[str]:
@@ -300,12 +327,25 @@ def _tell_text(target: Target, column: Column, types: Mapping[str, tuple[str, in
         )
 
 
-def _not_allowed(session: Session, target: Target) -> SinkError:
+def not_allowed(session: Session, target: Target, found: DestinationTable | None) -> SinkError:
+    """The user may not make, alter or write the table; the remedy is the one statement that lets it."""
     info, table = session.connection.info, target.table
     user, schema = quote_identifier(info.user), quote_identifier(table.schema)
+    row = session.run(
+        """select n.oid is not null, coalesce(has_schema_privilege(n.oid, 'usage'), false)
+        from (select max(oid) as oid from pg_namespace where nspname = $1) n""",
+        table.schema,
+    ).fetchone()
+    exists, enters = row or (False, False)
+    if not exists:
+        doing, remedy = "create", f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {user}"
+    elif found is None or not enters:
+        doing = "create" if found is None else "use"
+        remedy = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}"
+    elif found.denied and found.owned is False:
+        doing, remedy = "write", f"GRANT {', '.join(found.denied)} ON {table.quoted} TO {user}"
+    else:
+        doing, remedy = "alter", f"ALTER TABLE {table.quoted} OWNER TO {user}"
     return SinkError(
-        f"user {info.user} may not create or alter table {table}",
-        remedy=f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {user}, "
-        f"or GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}, or make it the owner of an existing table",
-        code="TRK404",
+        f"user {info.user} may not {doing} table {table}", remedy=f"run at the destination: {remedy}", code="TRK404"
     )

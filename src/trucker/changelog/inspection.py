@@ -1,0 +1,62 @@
+"""Whether a log is whole, told before anything depends on it. Changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from trucker.changelog.ends import end_reader
+from trucker.changelog.place import LogPlace, ObjectPlace, truth_of
+from trucker.changelog.reader import LogReader
+from trucker.changelog.recovery import survey
+from trucker.changelog.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.segment import Folder, Segment, check_chain
+from trucker.lsn import Lsn
+
+READ_BYTES: Final = 256 << 20
+"""So much of what is to be read next is checked by its checksums; of the rest, that it is all there. A log may hold
+days of changes, and whoever reads a block checks it anyway."""
+
+
+def refuse_damaged(place: LogPlace, start: Lsn | None, *, writing: bool) -> None:
+    """Raise where the log lacks something, or has something damaged, after `start`; None where nobody needs any of it.
+
+    `writing` says that capture runs: what it is about to write, and what is pruned meanwhile, is not looked at then.
+    """
+    if isinstance(place, ObjectPlace):
+        LogReader(truth_of(place)).oldest()
+        return
+    folder = Folder(place)
+    recorded = end_reader(place).read()
+    if writing:
+        check_chain(place, folder.segments())
+    else:
+        survey(folder, recorded)
+    room = READ_BYTES
+    for segment in folder.segments():
+        if segment.last is None or start is None or segment.last <= start:
+            continue
+        try:
+            _refuse_short(place, folder, segment)
+            if room > 0:
+                _refuse_damaged(place, folder, segment)
+        except FileNotFoundError:
+            if not writing:
+                raise
+        room -= segment.bytes
+
+
+def _refuse_short(place: Path, folder: Folder, segment: Segment) -> None:
+    size = folder.size(segment)
+    if size != segment.bytes:
+        raise damaged(place / segment.name, size, f"it ends there, but had {segment.bytes} bytes")
+
+
+def _refuse_damaged(place: Path, folder: Folder, segment: Segment) -> None:
+    with closing(folder.open(segment.id)) as content:
+        try:
+            for _ in heads(content, 0, segment.bytes, bodies=True):
+                pass
+        except DamagedBlockError as damage:
+            raise damaged(place / segment.name, damage.offset, str(damage)) from None

@@ -196,7 +196,7 @@ CASES = {
     "state folder deleted": Case(
         _all(_lose_changes, lambda world: shutil.rmtree(world.project.state)), "TRK301", ran=True, remedy=_reset
     ),
-    "state folder not usable": Case(_state_is_a_file, "TRK603", exit=2),
+    "state folder not usable": Case(_state_is_a_file, "TRK603"),
     "no CREATE on schema public": Case(_writer(*TO_WRITE), "TRK404", remedy=_run_at("destination")),
     "no CREATE for a schema": Case(
         _writer(f"create schema trucker authorization {WRITER}"), "TRK404", remedy=_run_at("destination")

@@ -151,7 +151,15 @@ class Project:
                     findings = walk(situation)
                     refuse(findings, strict=strict)
                     tell(findings)
-            run = ProjectRun(self.config, situation.streams, once=once, observer=on_status, stop=stop)
+            run = ProjectRun(
+                self.config,
+                situation.streams,
+                once=once,
+                observer=on_status,
+                stop=stop,
+                away=situation.away,
+                strict=strict,
+            )
             return run.run(spark, starting=starting)
         finally:
             if starting is not None:
@@ -329,9 +337,9 @@ class Project:
 
 
 def tell(findings: Sequence[Finding]) -> None:
-    """Log the warnings among the findings."""
+    """Log the warnings among the findings, and the errors that a run goes on with."""
     for finding in findings:
-        if finding.level is Level.WARNING:
+        if finding.level is Level.WARNING or (finding.level is Level.ERROR and finding.waits):
             facts = {"subject": finding.subject, "code": finding.code, "reason": finding.message}
             log.warning("warning at the start", extra={**facts, "remedy": finding.remedy})
 

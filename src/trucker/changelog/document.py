@@ -36,7 +36,7 @@ class FileDocument:
     def read(self) -> bytes | None:
         try:
             return self.path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise file_error(error, "reading", self.path, ChangeLogError, code="TRK306") from error

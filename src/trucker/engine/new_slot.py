@@ -1,4 +1,4 @@
-"""Making a slot, and giving up when the project is to stop.
+"""Making a slot, or waiting for one that is there, and giving up when the project is to stop.
 
 PostgreSQL waits for every transaction that is open to end before a new slot has its consistent point, which can take
 as long as somebody's forgotten session stays open.
@@ -6,15 +6,21 @@ as long as somebody's forgotten session stays open.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from trucker.config.models import PostgresConnection
+from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.stopping import Stopped as Stopped
 from trucker.errors import TruckerError
+from trucker.postgres.catalog import Connection
 from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, create_slot, find_slot
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, find_slot, in_use
+
+log = logging.getLogger("trucker.source")
 
 LOOK_SECONDS = 0.2
 
@@ -30,6 +36,29 @@ def new_slot(
         if stop.is_set():
             raise Stopped from None
         raise
+
+
+def await_slot(config: PostgresConnection, database: Connection, name: str, stop: threading.Event) -> SlotInfo | None:
+    """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
+
+    Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
+    """
+    with ExitStack() as opened:
+        reads = database
+        if config.replica is not None:
+            reads = opened.enter_context(connect(config.replica, application="trucker setup"))
+        began, said = time.monotonic(), False
+        while (slot := find_slot(reads, name)) is not None and slot.active_pid is not None:
+            waited = time.monotonic() - began
+            if waited > 1 and not said:
+                said = True
+                holder = in_use(reads, name, config.name)
+                log.warning("waiting for the slot", extra={"source": config.name, "slot": name, **holder.facts()})
+            if waited > SLOT_SECONDS:
+                raise in_use(reads, name, config.name)
+            if stop.wait(LOOK_SECONDS):
+                raise Stopped
+        return slot
 
 
 @contextmanager

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from trucker.change import Lsn, SchemaChanges, TableId
-from trucker.engine.destination import Destination
 from trucker.engine.plan import Truck
 from trucker.engine.publication_record import PublicationRecord, Slot
 from trucker.engine.resolve import ResolvedSource
@@ -24,7 +23,7 @@ from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection
 from trucker.postgres.membership import Membership, memberships
 from trucker.postgres.publication import ensure_publication
-from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.sinks.base import Phase, TableState, TruckState
 
 log = logging.getLogger("trucker.publication")
 
@@ -39,12 +38,13 @@ class PublicationStart:
         self,
         resolved: ResolvedSource,
         runs: Collection[TruckRun],
-        destinations: Mapping[str, Destination],
+        tell: Callable[[str, Mapping[Slot, TableState]], None],
         record: PublicationRecord,
     ) -> None:
+        """`tell` has a destination store the states of tables that must be copied again; durable when it returns."""
         self._resolved = resolved
         self._runs = runs
-        self._destinations = destinations
+        self._tell = tell
         self._record = record
 
     def publish(self, database: Connection, states: Mapping[str, TruckState]) -> frozenset[Slot]:
@@ -108,9 +108,7 @@ class PublicationStart:
             tables[by_name[slot[0]].truck.destination][slot] = TableState(Phase.COPYING, Lsn(0))
             log.warning("table is copied again", extra={"truck": slot[0], "table": str(slot[1]), "reason": why})
         for destination, states in tables.items():
-            failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=states), ())
-            for error in failures.values():
-                raise error
+            self._tell(destination, states)
 
 
 def missed(record: PublicationRecord, slot: Slot, found: Mapping[TableId, Membership]) -> str:

@@ -11,6 +11,7 @@ from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
+from trucker.engine.destination_record import records
 from trucker.engine.lock import refuse_unwritable
 from trucker.engine.publication_record import PublicationRecord, record_file
 from trucker.engine.resolve import source_names
@@ -71,11 +72,19 @@ def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[st
                 sink.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
         finally:
             sink.close()
+    _forget_positions(config, trucks)
     if trucks is None:
         for connection in _sources(config):
             # More than the project has now: it may have had more slots at an earlier start.
             drop_streams(config, connection, range(1, MOST + 1))
     return done
+
+
+def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> None:
+    """What is noted of the trucks for a start without their destinations."""
+    own = {name for chosen in _chosen(config, trucks).values() for name in chosen}
+    for record in records(config, _sources(config)):
+        record.forget(name for name in record.trucks if name in own or whole_name(name) in own)
 
 
 def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers: Iterable[int]) -> None:

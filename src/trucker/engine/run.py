@@ -18,6 +18,8 @@ from trucker.change import Lsn, TableId
 from trucker.changelog.durable import Durable
 from trucker.config.models import Connection, ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
+from trucker.engine.awaited import Awaited, may_wait
+from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import Executors, is_local, ship
 from trucker.engine.destination import Destination
 from trucker.engine.new_slot import Stopped
@@ -25,7 +27,7 @@ from trucker.engine.plan import SinkSpec
 from trucker.engine.rearrange import rearrange
 from trucker.engine.recipe import Recipes
 from trucker.engine.resolve import ResolvedSource
-from trucker.engine.source_run import SourceRun
+from trucker.engine.source_run import ONCE_TRIES, SourceRun
 from trucker.engine.sql_check import check_sql
 from trucker.engine.starting import StartingSession, has_spark_sql, started
 from trucker.engine.supervisor import Hearing
@@ -59,7 +61,12 @@ class ProjectRun:
         once: bool,
         observer: Observer | None = None,
         stop: threading.Event | None = None,
+        away: Mapping[str, TruckerError] | None = None,
+        strict: bool = False,
     ) -> None:
+        """`away` are destinations that do not answer and are waited for; `strict` waits for none."""
+        self._away = dict(away or {})
+        self._strict = strict
         self._config = config
         self._once = once
         self._observer = observer
@@ -115,6 +122,8 @@ class ProjectRun:
             with self._minding_java(spark):
                 for source in self._sources:
                     source.start_stream(spark, states)
+                for name, error in self._away.items():
+                    self._await(name, error)
                 watching = True
                 self._watch(spark)
         except Stopped:
@@ -136,24 +145,61 @@ class ProjectRun:
         states: Mapping[str, TruckState] = self._stored(self._sources)
         resolved = [source.resolved for source in self._sources]
         shapes = {source.name: source.known for source in self._sources}
-        if rearrange(self._config, resolved, self._destinations, states, shapes):
+        noted = {name: s for source in self._sources for name, s in source.noted.states(self._away).items()}
+        if rearrange(self._config, resolved, self._destinations, {**noted, **states}, shapes):
             states = self._stored(self._sources)
         for source in self._sources:
-            states = source.start_capture(states)
+            states = source.start_capture(states, self._away)
         return states
 
-    def _stored(self, sources: Sequence[SourceRun]) -> dict[str, TruckState]:
-        """What the destinations say of the sources' trucks, and of every other part of them."""
+    def _stored(self, sources: Sequence[SourceRun], *, anew: bool = False) -> dict[str, TruckState]:
+        """What the destinations say of the sources' trucks, and of every other part of them.
+
+        One that has been used before and does not answer is `_away` from then on; not for a source that begins `anew`,
+        which has to tell all of them.
+        """
+        states: dict[str, TruckState] = {}
+        for name in sorted({run.truck.destination for source in sources for run in source.runs.values()}):
+            if name in self._away and not anew:
+                continue
+            try:
+                states |= self._opened(name, sources)
+            except TruckerError as error:
+                used = any(source.noted.uses(name) for source in sources)
+                if anew or self._strict or not used or not may_wait(error):
+                    raise
+                self._away[name] = error
+        return states
+
+    def _opened(self, name: str, sources: Sequence[SourceRun]) -> dict[str, TruckState]:
+        """Open a destination for each source that has trucks to it; what it stores of them."""
         states: dict[str, TruckState] = {}
         trucks: dict[Destination, set[str]] = defaultdict(set)
         for source in sources:
             for run in source.runs.values():
-                trucks[source.destinations[run.truck.destination]].add(whole_name(run.name))
+                if run.truck.destination == name:
+                    trucks[source.destinations[name]].add(whole_name(run.name))
         for destination, names in trucks.items():
             private.make_folder(destination.spec.workspace.folder)
             # A truck that went to another destination before has a state there still: it says nothing of this one.
             states |= {part: state for part, state in destination.open().items() if whole_name(part) in names}
         return states
+
+    def _await(self, name: str, error: TruckerError) -> None:
+        """Take up the destination's trucks when it answers."""
+        log.warning(
+            "destination does not answer: its trucks wait, the others run",
+            extra={"destination": name, **error.facts()},
+        )
+        retry = self._config.retry
+        awaited = Awaited(
+            name,
+            lambda destination: self._opened(destination, self._sources),
+            lambda: list(self._sources),
+            backoff=Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest),
+            tries=ONCE_TRIES if self._once else None,
+        )
+        awaited.start(self._stop)
 
     def _watch(self, spark: SparkSession) -> None:
         process = _java(spark)
@@ -183,7 +229,7 @@ class ProjectRun:
             self._config, source.resolved, source.destinations, once=self._once, stop=self._stop, anew=True
         )
         try:
-            fresh.start_stream(spark, fresh.start_capture(self._stored([fresh])))
+            fresh.start_stream(spark, fresh.start_capture(self._stored([fresh], anew=True)))
         except TruckerError as error:
             fresh.stop()
             if not error.transient:

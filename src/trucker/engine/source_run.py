@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,20 +23,22 @@ from trucker.changelog.retention import prune
 from trucker.changelog.source import SourceIdentity, check_against_server, check_source, create_log, log_exists
 from trucker.changelog.storage import open_storage
 from trucker.config.models import ProjectConfig
+from trucker.engine.awaited import AbsentDestinations
 from trucker.engine.backoff import Backoff
-from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.continuity import History, copied_tables, needed_from, refuse_gap, refuse_pruned
 from trucker.engine.copy import Copier, Need
 from trucker.engine.destination import Destination
+from trucker.engine.destination_record import DestinationRecord, destinations_file
 from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.lane import LaneRunner
-from trucker.engine.new_slot import Stopped, new_slot
+from trucker.engine.new_slot import await_slot, new_slot
 from trucker.engine.partitions import probe_leaf
 from trucker.engine.publication_record import PublicationRecord, Slot, record_file
 from trucker.engine.publication_start import PublicationStart
 from trucker.engine.publication_watch import PublicationWatch
-from trucker.engine.query import SourceQuery
+from trucker.engine.query import BEFORE_COPY, SourceQuery
 from trucker.engine.recipe import Recipes
+from trucker.engine.record_keeper import RecordKeeper
 from trucker.engine.remade import take_up, tell_gone
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.schemas import Described, Schemas
@@ -50,11 +52,11 @@ from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
-from trucker.postgres.catalog import Connection, source_types
+from trucker.postgres.catalog import source_types
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import look
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, find_slot, identify, in_use
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
+from trucker.sinks.base import Batch, Phase, TableState, TruckState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +112,10 @@ class SourceRun:
         self._spark: SparkSession | None = None
         self.known = KnownTables(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
+        self.noted = DestinationRecord(destinations_file(config, self.name))
+        self._keeper = RecordKeeper(self.noted, self.runs)
+        self.absent = AbsentDestinations(self.noted, self.runs)
+        self._away = self.absent.reasons
         self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.reads))
         self._recipes = Recipes(
             resolved.reads,
@@ -128,25 +134,33 @@ class SourceRun:
 
     # -- before Spark -------------------------------------------------------------------------------------------
 
-    def start_capture(self, states: Mapping[str, TruckState]) -> Mapping[str, TruckState]:
+    def start_capture(
+        self, states: Mapping[str, TruckState], away: Mapping[str, TruckerError] | None = None
+    ) -> Mapping[str, TruckState]:
         """Publication, slot, log, capture; the states as they are then.
 
-        Refuses what would skip changes (I11) before it touches anything.
+        Refuses what would skip changes (I11) before it touches anything. `away` are destinations that do not answer:
+        of their trucks the record tells what is needed, until they do (`take_up`).
         """
         resolved = self.resolved
+        self._away.update({name: error for name, error in (away or {}).items() if self.absent.runs_to(name)})
+        known = {**self.noted.states(self._away), **states}
         threading.Thread(target=self._follow_project, name=f"stop {self.name}", daemon=True).start()
         with connect(resolved.connection, application="trucker setup") as database:
-            slot = self._await_slot(database)
+            slot = await_slot(resolved.connection, database, resolved.slot, self._stop)
             self.source_lsn = current_lsn(database)
             system = identify(database)
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
-                states = begin_anew(resolved, self.log, self.destinations, states)
+                for error in self._away.values():  # it must be told before anything is dropped
+                    raise error
+                states = known = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
             there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
-            begin = refuse_gap(there, self._needed(states))
-            start = PublicationStart(resolved, list(self.runs.values()), self.destinations, self.record)
-            self._incomplete = start.publish(database, states)
+            begin = refuse_gap(there, self._needed(known))
+            marked = self._tell_marked(states)
+            start = PublicationStart(resolved, list(self.runs.values()), self._tell, self.record)
+            self._incomplete = start.publish(database, known) | marked
             if slot is None:
                 reach("setup.slot.before")
                 failover = Capabilities.of(database).failover_slots
@@ -188,29 +202,32 @@ class SourceRun:
         check_against_server(LogReader(truth_of(self.log)).durable(), self.source_lsn)
         return self._anew or slot is None or slot.lost
 
-    def _await_slot(self, database: Connection) -> SlotInfo | None:
-        """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
+    def _tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[Slot]:
+        """Tell the destinations of tables that must be copied again what they could not be told when it was found."""
+        told: set[Slot] = set()
+        for name, run in self.runs.items():
+            marked = self.noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
+            if marked and run.truck.destination not in self._away:
+                self._store(run.truck.destination, {(name, table): BEFORE_COPY for table in marked})
+                told |= {(name, table) for table in marked}
+        return frozenset(told)
 
-        Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
+    def _tell(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+        """Tell a destination that tables must be copied again.
+
+        One that does not answer yet is told when it does (`take_up`): that is noted, so that no crash hides it.
         """
-        with ExitStack() as opened:
-            reads = database
-            if self.resolved.connection.replica is not None:
-                reads = opened.enter_context(connect(self.resolved.reads, application="trucker setup"))
-            began, said = time.monotonic(), False
-            while (slot := find_slot(reads, self.resolved.slot)) is not None and slot.active_pid is not None:
-                waited = time.monotonic() - began
-                if waited > 1 and not said:
-                    said = True
-                    holder = in_use(reads, slot.name, self.name)
-                    log.warning(
-                        "waiting for the slot", extra={"source": self.name, "slot": slot.name, **holder.facts()}
-                    )
-                if waited > SLOT_SECONDS:
-                    raise in_use(reads, slot.name, self.name)
-                if self._stop.wait(SLOT_LOOK_SECONDS):
-                    raise Stopped
-            return slot
+        if destination not in self._away:
+            self._store(destination, tables)
+            return
+        for run in self.absent.runs_to(destination):
+            again = frozenset(table for truck, table in tables if truck == run.name)
+            self.noted.mark(run.name, self.noted.again(run.name) | again)
+
+    def _store(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+        failures = self.destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
+        for error in failures.values():
+            raise error
 
     def _needed(self, states: Mapping[str, TruckState]) -> Mapping[str, Lsn]:
         """From where on each truck needs the log."""
@@ -250,7 +267,8 @@ class SourceRun:
             copy_again=self._copy_again,
         )
         refuse_pruned(query.reader, self._needed(states))
-        needs, lanes = self._divide(states, list(self.runs.values()))
+        waiting = {run.name for run in self.absent.wait()}
+        needs, lanes = self._divide(states, [run for run in self.runs.values() if run.name not in waiting])
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
         captured = query.reader.durable().commit_lsn
@@ -261,6 +279,7 @@ class SourceRun:
             if not joined:
                 self._spawn(lane)
         self._start_copy(spark, needs)
+        self._keeper.write(self._lanes, self._away)
         self._checkpoint = self._config.state_folder / "checkpoint" / self.name
         if self._once:
             self._thread(f"once {self.name}", self._stream_once)
@@ -290,7 +309,9 @@ class SourceRun:
         me = threading.current_thread()
         while not self._stop.is_set():
             others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
-            if not others:
+            if not others and self._away:
+                self._stop.wait(SLOT_LOOK_SECONDS)
+            elif not others:
                 watch = self._shape_watch(self._query)
                 for _ in range(ONCE_LOOKS):
                     if watch.once(self._capture, self._checkpoint, self._stop):
@@ -298,7 +319,8 @@ class SourceRun:
                 if not self._stop.is_set():
                     self._publication_watch(self._query).look()
                 return
-            others[0].join(0.1)
+            else:
+                others[0].join(0.1)
 
     def _divide(self, states: Mapping[str, TruckState], runs: Sequence[TruckRun]) -> tuple[list[Need], list[Lane]]:
         """What must be copied, and who goes on from where. The destinations decide."""
@@ -326,6 +348,40 @@ class SourceRun:
             if due:
                 needs.append(Need(run, due, whole=not copied))
         return needs, [*trucks.values(), *tables]
+
+    # -- destinations that do not answer at the start -------------------------------------------------------------
+
+    def take_up(self, destination: str, states: Mapping[str, TruckState]) -> None:
+        """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
+        if destination not in self._away or self._query is None or self._spark is None or self._stop.is_set():
+            return
+        runs = [run for run in self.absent.runs_to(destination) if self._resume(run, states)]
+        needs, lanes = self._divide(states, runs)
+        for run in runs:
+            run.phase, run.error = TruckPhase.CATCHING_UP, None
+        for lane in lanes:
+            self._spawn(lane)
+        self._start_copy(self._spark, needs)
+        del self._away[destination]
+
+    def _resume(self, run: TruckRun, states: Mapping[str, TruckState]) -> bool:
+        """Whether the truck can go on; tell its destination what it could not be told before."""
+        assert self._query is not None
+        state = states.get(run.name)
+        stored = state.tables.keys() if state else frozenset()
+        again = self.noted.again(run.name) | {table for truck, table in self._incomplete if truck == run.name}
+        tables = {(run.name, table): BEFORE_COPY for table in again & stored}
+        try:
+            if run.phase is TruckPhase.FAILED:
+                return False
+            if tables:
+                self._store(run.truck.destination, tables)
+                self._incomplete |= tables.keys()
+            refuse_pruned(self._query.reader, needed_from([run.truck], states, self._incomplete))
+        except TruckerError as error:
+            run.phase, run.error = TruckPhase.FAILED, error
+            return False
+        return True
 
     def _start_copy(self, spark: SparkSession, needs: Sequence[Need]) -> None:
         first, self._first = self._first, None
@@ -425,6 +481,7 @@ class SourceRun:
         if failed is None and not self._once and self._query.active:
             self._retry_tables()
             self._retry_trucks(self._query)
+        self._keeper.look(self._lanes, self._away)
         self._prune()
 
     def _retry_tables(self) -> None:
@@ -542,7 +599,8 @@ class SourceRun:
     @property
     def done(self) -> bool:
         """With `once`: nothing is left to do."""
-        return self._query is not None and not self._query.active and not any(t.is_alive() for t in self._threads)
+        idle = self._query is not None and not self._query.active and not self._away
+        return idle and not any(t.is_alive() for t in self._threads)
 
     def once_failure(self) -> str | None:
         return self._query.failure() if self._query is not None else None
@@ -554,7 +612,14 @@ class SourceRun:
         """
         self._stop.set()
         # The query twice: `_stream_once` may have been about to start it.
-        steps = (self._stop_query, self._stop_threads, self._stop_query, self._stop_capture, self._recipes.close)
+        steps = (
+            self._stop_query,
+            self._stop_threads,
+            self._stop_query,
+            self._stop_capture,
+            self._recipes.close,
+            self._note_at_end,
+        )
         for step in steps:
             try:
                 step()
@@ -563,6 +628,10 @@ class SourceRun:
                     "stopping met a problem",
                     extra={"source": self.name, "step": step.__name__, "reason": type(error).__name__},
                 )
+
+    def _note_at_end(self) -> None:
+        if self._query is not None:
+            self._keeper.write(self._lanes, self._away)
 
     def _stop_query(self) -> None:
         if self._query is not None:

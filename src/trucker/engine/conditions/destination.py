@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from trucker.change import TableId
 from trucker.config.models import Connection, PostgresConnection
 from trucker.config.sql_files import ON_SPARK
+from trucker.engine.awaited import may_wait
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
 from trucker.engine.continuity import copied_tables
@@ -22,9 +23,6 @@ from trucker.postgres.shape import look
 from trucker.postgres.slot import identify
 from trucker.sinks.base import Examinable, Target
 from trucker.sinks.letters import KeepsLetters
-
-REFUSED = frozenset({"TRK403"})
-"""Failures to connect that no waiting mends, but somebody who mends the destination does: a changed password, say."""
 
 
 def reachable(situation: Situation) -> Iterator[Finding]:
@@ -49,11 +47,6 @@ def reachable(situation: Situation) -> Iterator[Finding]:
         except TruckerError as error:
             situation.away[name] = error
             yield failure(f"connection {name}", error, waits=may_wait(error) and situation.has_used(name))
-
-
-def may_wait(error: TruckerError) -> bool:
-    """Whether a start may wait for a destination that failed so, if it has been used before."""
-    return error.transient or error.code in REFUSED
 
 
 def _identify(situation: Situation, connection: Connection) -> None:
@@ -114,7 +107,7 @@ def _examine(
     situation: Situation, stream: ResolvedSource, truck: Truck, sink: Examinable, known: KnownTables, recipes: Recipes
 ) -> Iterator[Finding]:
     state = situation.stored[truck.destination].get(truck.name)
-    there = copied_tables(truck, state, situation.unpublished(stream))
+    there = copied_tables(truck, state, situation.incomplete(stream))
     looked_at = {
         name: table
         for name, table in truck.tables.items()

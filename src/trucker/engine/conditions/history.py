@@ -53,10 +53,10 @@ def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | N
     system = identify(database)
     identity = SourceIdentity(system.system_identifier, system.database, stream.slot, stream.publication)
     place = place_of(situation.config, stream.name)
-    needed = needed_from(stream.trucks, situation.states(stream))
+    needed = needed_from(stream.trucks, {**situation.noted(stream), **situation.states(stream)})
     refuse_gap(History(stream.name, place, identity, slot, partial(current_lsn, database)), needed)
     if log_exists(place):
-        again = situation.unpublished(stream)
+        again = situation.incomplete(stream)
         refuse_pruned(LogReader(truth_of(place)), needed_from(stream.trucks, situation.states(stream), again))
         yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks fit together")
 

@@ -8,14 +8,17 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from trucker.change import TableId
 from trucker.config.models import Connection, PostgresConnection, ProjectConfig
 from trucker.config.slots import whole_name
+from trucker.engine.destination_record import DestinationRecord, records
 from trucker.engine.lock import Instance
+from trucker.engine.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.publication_start import missed
 from trucker.engine.resolve import ResolvedSource
 from trucker.engine.streams import split
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
+from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Sink, TruckState, Workspace
 from trucker.sinks.registry import make_sink
@@ -40,7 +43,7 @@ class Situation:
         self.sources: dict[str, ResolvedSource] = {}
         self.stored: dict[str, Mapping[str, TruckState]] = {}
         self.away: dict[str, TruckerError] = {}
-        self._unpublished: dict[str, frozenset[TableId]] = {}
+        self._incomplete: dict[str, frozenset[Slot]] = {}
         self._opened = ExitStack()
         self._connections: dict[str, Database] = {}
 
@@ -93,20 +96,37 @@ class Situation:
                 found[truck.name] = state
         return found
 
-    def unpublished(self, source: ResolvedSource) -> frozenset[TableId]:
-        """The tables of which not all changes have been published as they are wanted now: they are copied again."""
-        if source.name not in self._unpublished:
-            database, managed = self.database(source.connection), source.manages_publication
-            try:
-                found = ensure_publication(database, source.publication, source.published, managed=managed, dry=True)
-            except TruckerError:  # what is wrong with the publication has been found
-                found = frozenset()
-            self._unpublished[source.name] = found
-        return self._unpublished[source.name]
+    def incomplete(self, source: ResolvedSource) -> frozenset[Slot]:
+        """The trucks' tables of which not all changes have been published as they are wanted now: they are copied
+        again."""
+        if source.name not in self._incomplete:
+            self._incomplete[source.name] = self._look_at_publication(source)
+        return self._incomplete[source.name]
+
+    def _look_at_publication(self, source: ResolvedSource) -> frozenset[Slot]:
+        database, managed = self.database(source.connection), source.manages_publication
+        slots = [(truck.name, table) for truck in source.trucks for table in truck.tables]
+        record = PublicationRecord(record_file(self.config, source.name))
+        try:
+            other = ensure_publication(database, source.publication, source.published, managed=managed, dry=True)
+            found = memberships(database, source.publication, source.tables)
+        except TruckerError:  # what is wrong with the publication has been found
+            return frozenset()
+        return frozenset(slot for slot in slots if slot[1] in other or missed(record, slot, found))
 
     def has_used(self, destination: str) -> bool:
         """Whether the project has written to the destination before, as far as is known without it."""
-        return False
+        return any(record.uses(destination) for record in self._records)
+
+    @cached_property
+    def _records(self) -> list[DestinationRecord]:
+        return records(self.config, self.source_connections)
+
+    def noted(self, source: ResolvedSource) -> dict[str, TruckState]:
+        """What is known of the source's trucks to destinations that do not answer: not less than what they need."""
+        names = {truck.name for truck in source.trucks}
+        states = {name: state for record in self._records for name, state in record.states(self.away).items()}
+        return {name: state for name, state in states.items() if name in names}
 
     def is_new(self, truck: str, destination: str) -> bool:
         """Whether its destination, which answered, stores nothing of the truck nor of any part of it."""

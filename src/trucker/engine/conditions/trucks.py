@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trucker.change import TableId
 from trucker.config.sql_files import NAMES, misnamed_files
@@ -74,8 +75,10 @@ def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
 
 
 def sql(situation: Situation) -> Iterator[Finding]:
-    """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session."""
+    """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session, those of
+    trucks whose destination does not answer to when it does."""
     kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
     for source in situation.sources.values():
         recipes = Recipes(source.reads, kept, situation.config.slow_query_threshold_ms)
-        yield from check_sql(source, situation.sinks, recipes, spark=False)
+        there = tuple(truck for truck in source.trucks if truck.destination not in situation.away)
+        yield from check_sql(replace(source, trucks=there), situation.sinks, recipes, spark=False)

@@ -8,9 +8,11 @@ twenty, far less than the pause that caused it.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import re
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,9 @@ log = logging.getLogger("trucker.sinks.duckdb")
 
 IDLE_SECONDS: Final = 1.0
 _written: Final[set[Path]] = set()
+_open: Final[list[Path]] = []
+_opening: Final = threading.Lock()
+_FLOCK: Final = "hhqqi"
 MEMORY: Final = 1 << 30
 _HOLDER: Final = re.compile(r"lock is held in (.+?) \(PID (\d+)\)")
 _SETTINGS: Final = (
@@ -64,7 +69,9 @@ class Session:
         with self._lock:
             if self._connection is None:
                 _written.add(self._path.resolve())
-                self._connection = connect(self._path, memory=self._memory)
+                with _opening:
+                    self._connection = connect(self._path, memory=self._memory)
+                    _open.append(self._path.resolve())
                 # A process that ends without closing still leaves no log to replay, and no complaint of the binding.
                 atexit.register(self.close)
             try:
@@ -103,7 +110,9 @@ class Session:
             if self._connection is not None:
                 atexit.unregister(self.close)
                 connection, self._connection = self._connection, None
-                connection.close()
+                with _opening:
+                    _open.remove(self._path.resolve())
+                    connection.close()
 
     def _watch(self, seconds: float) -> None:
         if self._timer is None and self._connection is not None:
@@ -128,6 +137,29 @@ class Session:
 def written_here(path: Path) -> bool:
     """Whether a session of this process writes to the file: no other connection may be of another kind then."""
     return path.resolve() in _written
+
+
+def refuse_held(path: Path) -> None:
+    """Raise `SinkHeld` where another process has the file open, to read or to write: nobody can write to it then.
+
+    The kernel is asked whose lock is in the way, so that nothing is opened for writing. Not where a session of this
+    process is open: to close another descriptor of the file would end its lock.
+    """
+    with _opening:
+        if path.resolve() in _open:
+            return
+        with path.open("rb") as file:
+            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, wanted))
+    if kind != fcntl.F_UNLCK:
+        raise _held(path, pid, _program(pid))
+
+
+def _program(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
 
 
 def connect(path: Path, *, memory: int | None = None, read_only: bool = False) -> duckdb.DuckDBPyConnection:
@@ -163,13 +195,7 @@ def _explained(path: Path, error: duckdb.Error) -> TruckerError:
         return SinkHeld(f"{path} is held by this process", remedy="it is tried again", pid=os.getpid())
     holder = _HOLDER.search(str(error))
     if holder or "Could not set lock" in str(error):
-        who = f"{holder[1]}, process {holder[2]}" if holder else "another process"
-        return SinkHeld(
-            f"{path} is held by {who}",
-            remedy="DuckDB lets one process at a time write: close it there (usually a DuckDB shell, a notebook or a "
-            "BI tool left open, or another trucker); a run that has used the file before tries it again until then",
-            pid=int(holder[2]) if holder else 0,
-        )
+        return _held(path, int(holder[2]) if holder else 0, holder[1] if holder else "")
     if isinstance(error, duckdb.IOException) and path.exists() and path.is_file():
         return SinkError(
             f"{path} cannot be opened: {_first_line(error)}",
@@ -180,6 +206,16 @@ def _explained(path: Path, error: duckdb.Error) -> TruckerError:
         f"{path} cannot be opened: {_first_line(error)}",
         remedy="name a file in a folder that exists and that trucker may write",
         code="TRK433",
+    )
+
+
+def _held(path: Path, pid: int, program: str) -> SinkHeld:
+    who = f"{program or 'another program'}, process {pid}" if pid > 0 else "another process"
+    return SinkHeld(
+        f"{path} is held by {who}",
+        remedy="DuckDB lets one process at a time write: close it there (usually a DuckDB shell, a notebook or a BI"
+        " tool left open, or another trucker); a run that has used the file before tries it again until then",
+        pid=max(pid, 0),
     )
 
 

@@ -22,7 +22,7 @@ from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.commit import Commit, Stores, redrive
 from trucker.sinks.duckdb.letter_table import LetterTable
-from trucker.sinks.duckdb.session import Session, connect
+from trucker.sinks.duckdb.session import Session, connect, refuse_held
 from trucker.sinks.duckdb.staging import stage
 from trucker.sinks.duckdb.table import examine_tables, prepare_table, unique_columns
 from trucker.sinks.letters import Choice, Redriven
@@ -78,8 +78,10 @@ class DuckDBSink(Sink):
     def stored(self) -> Mapping[str, TruckState]:
         if not self._exists():
             return {}
-        with self._explaining(f"reading {self._path}"), self._reading() as connection:
-            return self._books.read(connection).states()
+        with self._explaining(f"reading {self._path}"):
+            refuse_held(self._path)
+            with self._reading() as connection:
+                return self._books.read(connection).states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
         if not self._exists():

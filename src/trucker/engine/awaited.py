@@ -1,0 +1,123 @@
+"""Destinations that do not answer at a start.
+
+One that the project has used before is waited for, as one that goes away later is: its trucks are *retrying*, all else
+runs. When it answers, its trucks take up from what it stores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from trucker.engine.backoff import Backoff
+from trucker.engine.destination_record import DestinationRecord
+from trucker.engine.truck_run import TruckRun
+from trucker.errors import TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.sinks.base import TruckState
+
+if TYPE_CHECKING:
+    from trucker.engine.source_run import SourceRun
+
+log = logging.getLogger("trucker.destination")
+
+REFUSED: Final = frozenset({"TRK403"})
+"""Failures to connect that no waiting mends, but somebody at the destination does: a password that was changed, say."""
+
+
+def may_wait(error: TruckerError) -> bool:
+    """Whether a start may wait for a destination that failed so, if it has been used before."""
+    return error.transient or error.code in REFUSED
+
+
+class AbsentDestinations:
+    """The destinations of one source that do not answer yet, with the reasons, and the trucks that wait for them."""
+
+    def __init__(self, noted: DestinationRecord, runs: Mapping[str, TruckRun]) -> None:
+        self.reasons: dict[str, TruckerError] = {}
+        self._noted = noted
+        self._runs = runs
+
+    def runs_to(self, destination: str) -> list[TruckRun]:
+        return [run for run in list(self._runs.values()) if run.truck.destination == destination]
+
+    def wait(self) -> list[TruckRun]:
+        """Let their trucks wait. The log is kept from where each was when that was last noted."""
+        runs = [run for run in list(self._runs.values()) if run.truck.destination in self.reasons]
+        for run in runs:
+            if run.phase is not TruckPhase.FAILED:
+                run.phase, run.error = TruckPhase.RETRYING, self.reasons[run.truck.destination]
+            recorded = self._noted.get(run.name)
+            if recorded is not None and recorded.lsn:
+                run.position = run.stored = recorded.lsn
+        return runs
+
+    def note(self, destination: str, error: TruckerError) -> None:
+        """It still does not answer."""
+        if destination in self.reasons:
+            self.reasons[destination] = error
+            for run in self.runs_to(destination):
+                if run.phase is TruckPhase.RETRYING:
+                    run.error = error
+
+    def give_up(self, destination: str) -> None:
+        """It will not answer, or not as it has to: its trucks have failed."""
+        error = self.reasons.pop(destination, None)
+        for run in self.runs_to(destination) if error is not None else ():
+            run.phase, run.error = TruckPhase.FAILED, error
+
+
+class Awaited:
+    """Waits for one destination, in a thread of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        open_all: Callable[[str], Mapping[str, TruckState]],
+        sources: Callable[[], Sequence[SourceRun]],
+        *,
+        backoff: Backoff,
+        tries: int | None,
+    ) -> None:
+        """`open_all` opens the destination for every source; what is stored there. `tries` is how often at the most."""
+        self._name = name
+        self._open_all = open_all
+        self._sources = sources
+        self._backoff = backoff
+        self._tries = tries
+
+    def start(self, stop: threading.Event) -> None:
+        threading.Thread(target=self._run, args=[stop], name=f"await {self._name}", daemon=True).start()
+
+    def _run(self, stop: threading.Event) -> None:
+        try:
+            while not stop.is_set() and not self._try(stop):
+                pass
+        except Exception as error:
+            log.exception("taking up the trucks of a destination failed", extra={"destination": self._name})
+            for source in self._sources():
+                source.fatal = error
+
+    def _try(self, stop: threading.Event) -> bool:
+        """Whether nothing is left to wait for."""
+        if self._tries is not None and self._backoff.tries >= self._tries:
+            for source in self._sources():
+                source.absent.give_up(self._name)
+            return True
+        self._backoff.wait(stop)
+        if stop.is_set():
+            return True
+        try:
+            states = self._open_all(self._name)
+        except TruckerError as error:
+            for source in self._sources():
+                source.absent.note(self._name, error)
+                if not may_wait(error):
+                    source.absent.give_up(self._name)
+            return not may_wait(error)
+        log.info("destination answers: its trucks go on", extra={"destination": self._name})
+        for source in self._sources():
+            source.take_up(self._name, states)
+        return True

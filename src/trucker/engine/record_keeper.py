@@ -33,7 +33,7 @@ class RecordKeeper:
 
     def _is_news(self, run: TruckRun) -> bool:
         recorded = self._record.get(run.name)
-        return recorded is None or bool(run.stored and not recorded.tables >= run.floors.keys())
+        return recorded is None or bool(run.stored and not frozenset(run.floors) <= recorded.tables)
 
     def write(self, lanes: Sequence[Lane], away: Collection[str]) -> None:
         """Note where the trucks are, but for those to destinations that are `away`: of them is known what was noted.

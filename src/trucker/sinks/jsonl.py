@@ -82,7 +82,10 @@ class JsonLinesSink(Sink):
         return [Finding(Level.OK, subject, f"{self._folder} can be written")]
 
     def stored(self) -> Mapping[str, TruckState]:
-        return self._load()[0].states()
+        if (trouble := folder_trouble(self._folder)) is not None:
+            raise self._unusable(trouble, "writing to")
+        with self._failing_as("opening"):
+            return self._load()[0].states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
         """There are no tables to refuse."""

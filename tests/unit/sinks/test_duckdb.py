@@ -87,7 +87,7 @@ def test_a_file_held_by_another_process(path: Path) -> None:
         with pytest.raises(SinkUnavailable):
             make(path).open()
         (finding,) = make(path).check()
-        assert (finding.level, finding.code) == (Level.WARNING, "TRK431")
+        assert (finding.level, finding.code) == (Level.ERROR, "TRK431")
     change(sink, insert({"id": "1"}))
     sink.close()
     assert query(path, "SELECT id FROM public.items") == [(1,)]

@@ -11,12 +11,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from trucker.change import Lsn
+from trucker.changelog.reader import LogReader
 from trucker.engine.backoff import Backoff
+from trucker.engine.continuity import needed_from, refuse_pruned
+from trucker.engine.destination import Destination
 from trucker.engine.destination_record import DestinationRecord
+from trucker.engine.publication_record import Slot
+from trucker.engine.table_failure import BEFORE_COPY
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import TruckState
+from trucker.sinks.base import Batch, TableState, TruckState
 
 if TYPE_CHECKING:
     from trucker.engine.source_run import SourceRun
@@ -35,7 +41,10 @@ def may_wait(error: TruckerError) -> bool:
 class AbsentDestinations:
     """The destinations of one source that do not answer yet, with the reasons, and the trucks that wait for them."""
 
-    def __init__(self, noted: DestinationRecord, runs: Mapping[str, TruckRun]) -> None:
+    def __init__(
+        self, noted: DestinationRecord, runs: Mapping[str, TruckRun], destinations: Mapping[str, Destination]
+    ) -> None:
+        self._destinations = destinations
         self.reasons: dict[str, TruckerError] = {}
         self._noted = noted
         self._runs = runs
@@ -67,6 +76,57 @@ class AbsentDestinations:
         error = self.reasons.pop(destination, None)
         for run in self.runs_to(destination) if error is not None else ():
             run.phase, run.error = TruckPhase.FAILED, error
+
+    # -- tables that must be copied again ---------------------------------------------------------------------------
+
+    def tell(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+        """Tell a destination that tables must be copied again. Durable when this returns.
+
+        One that does not answer yet is told when it does (`resume`): that is noted, so that no crash hides it.
+        """
+        if destination not in self.reasons:
+            self._store(destination, tables)
+            return
+        for run in self.runs_to(destination):
+            again = frozenset(table for truck, table in tables if truck == run.name)
+            self._noted.mark(run.name, self._noted.again(run.name) | again)
+
+    def tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[Slot]:
+        """Tell destinations that answer now what they could not be told when it was found; the tables."""
+        told: set[Slot] = set()
+        for name, run in self._runs.items():
+            marked = self._noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
+            if marked and run.truck.destination not in self.reasons:
+                self._store(run.truck.destination, {(name, table): BEFORE_COPY for table in marked})
+                told |= {(name, table) for table in marked}
+        return frozenset(told)
+
+    def resume(
+        self, destination: str, states: Mapping[str, TruckState], incomplete: frozenset[Slot], reader: LogReader
+    ) -> tuple[list[TruckRun], frozenset[Slot]]:
+        """The trucks of a destination that answers which can go on, and the tables it has been told to copy again."""
+        runs: list[TruckRun] = []
+        told: set[Slot] = set()
+        for run in self.runs_to(destination):
+            state = states.get(run.name)
+            stored = state.tables.keys() if state else frozenset()
+            again = self._noted.again(run.name) | {table for truck, table in incomplete if truck == run.name}
+            tables = {(run.name, table): BEFORE_COPY for table in again & stored}
+            try:
+                if tables:
+                    self._store(destination, tables)
+                refuse_pruned(reader, needed_from([run.truck], states, incomplete | tables.keys()))
+            except TruckerError as error:
+                run.phase, run.error = TruckPhase.FAILED, error
+            told |= tables.keys()
+            if run.phase is not TruckPhase.FAILED:
+                runs.append(run)
+        return runs, frozenset(told)
+
+    def _store(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+        failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
+        for error in failures.values():
+            raise error
 
 
 class Awaited:

@@ -51,9 +51,11 @@ class RecordKeeper:
 
 
 def _noted(run: TruckRun, lanes: Sequence[Lane]) -> Recorded:
-    """Tables that catch up in lanes of their own may be behind their truck."""
+    """Tables that catch up in lanes of their own, or are set aside, may be behind their truck."""
     if not run.stored:
         return Recorded(run.truck.destination)
     behind = [lane for lane in lanes if lane.tables and any(run is each for each in lane.runs)]
-    tables = frozenset(run.floors).union(*(lane.tables or () for lane in behind))
-    return Recorded(run.truck.destination, min([run.stored, *(lane.position for lane in behind)]), tables)
+    aside = {table: failure.position for table, failure in list(run.failed.items()) if failure.held}
+    tables = frozenset(run.floors).union(aside, *(lane.tables or () for lane in behind))
+    needed = min([run.stored, *aside.values(), *(lane.position for lane in behind)])
+    return Recorded(run.truck.destination, needed, tables)

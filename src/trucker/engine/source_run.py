@@ -3,6 +3,8 @@
 Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its
 publication fails for good), then capture, then copies; a truck streams when its destination says it has been
 copied.
+
+Size: it is the one place that has the parts of a source at hand and calls them in order; what they do is elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from trucker.engine.partitions import probe_leaf
 from trucker.engine.publication_record import PublicationRecord, Slot, record_file
 from trucker.engine.publication_start import PublicationStart
 from trucker.engine.publication_watch import PublicationWatch
-from trucker.engine.query import BEFORE_COPY, SourceQuery
+from trucker.engine.query import SourceQuery
 from trucker.engine.recipe import Recipes
 from trucker.engine.record_keeper import RecordKeeper
 from trucker.engine.remade import take_up, tell_gone
@@ -56,7 +58,7 @@ from trucker.postgres.catalog import source_types
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import look
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
-from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.sinks.base import Phase, TableState, TruckState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +116,7 @@ class SourceRun:
         self.record = PublicationRecord(record_file(config, self.name))
         self.noted = DestinationRecord(destinations_file(config, self.name))
         self._keeper = RecordKeeper(self.noted, self.runs)
-        self.absent = AbsentDestinations(self.noted, self.runs)
+        self.absent = AbsentDestinations(self.noted, self.runs, destinations)
         self._away = self.absent.reasons
         self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.reads))
         self._recipes = Recipes(
@@ -158,8 +160,8 @@ class SourceRun:
                 slot = None
             there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
             begin = refuse_gap(there, self._needed(known))
-            marked = self._tell_marked(states)
-            start = PublicationStart(resolved, list(self.runs.values()), self._tell, self.record)
+            marked = self.absent.tell_marked(states)
+            start = PublicationStart(resolved, list(self.runs.values()), self.absent.tell, self.record)
             self._incomplete = start.publish(database, known) | marked
             if slot is None:
                 reach("setup.slot.before")
@@ -201,33 +203,6 @@ class SourceRun:
         check_source(self.log, identity)
         check_against_server(LogReader(truth_of(self.log)).durable(), self.source_lsn)
         return self._anew or slot is None or slot.lost
-
-    def _tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[Slot]:
-        """Tell the destinations of tables that must be copied again what they could not be told when it was found."""
-        told: set[Slot] = set()
-        for name, run in self.runs.items():
-            marked = self.noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
-            if marked and run.truck.destination not in self._away:
-                self._store(run.truck.destination, {(name, table): BEFORE_COPY for table in marked})
-                told |= {(name, table) for table in marked}
-        return frozenset(told)
-
-    def _tell(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
-        """Tell a destination that tables must be copied again.
-
-        One that does not answer yet is told when it does (`take_up`): that is noted, so that no crash hides it.
-        """
-        if destination not in self._away:
-            self._store(destination, tables)
-            return
-        for run in self.absent.runs_to(destination):
-            again = frozenset(table for truck, table in tables if truck == run.name)
-            self.noted.mark(run.name, self.noted.again(run.name) | again)
-
-    def _store(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
-        failures = self.destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
-        for error in failures.values():
-            raise error
 
     def _needed(self, states: Mapping[str, TruckState]) -> Mapping[str, Lsn]:
         """From where on each truck needs the log."""
@@ -355,7 +330,8 @@ class SourceRun:
         """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
         if destination not in self._away or self._query is None or self._spark is None or self._stop.is_set():
             return
-        runs = [run for run in self.absent.runs_to(destination) if self._resume(run, states)]
+        runs, told = self.absent.resume(destination, states, self._incomplete, self._query.reader)
+        self._incomplete |= told
         needs, lanes = self._divide(states, runs)
         for run in runs:
             run.phase, run.error = TruckPhase.CATCHING_UP, None
@@ -363,25 +339,6 @@ class SourceRun:
             self._spawn(lane)
         self._start_copy(self._spark, needs)
         del self._away[destination]
-
-    def _resume(self, run: TruckRun, states: Mapping[str, TruckState]) -> bool:
-        """Whether the truck can go on; tell its destination what it could not be told before."""
-        assert self._query is not None
-        state = states.get(run.name)
-        stored = state.tables.keys() if state else frozenset()
-        again = self.noted.again(run.name) | {table for truck, table in self._incomplete if truck == run.name}
-        tables = {(run.name, table): BEFORE_COPY for table in again & stored}
-        try:
-            if run.phase is TruckPhase.FAILED:
-                return False
-            if tables:
-                self._store(run.truck.destination, tables)
-                self._incomplete |= tables.keys()
-            refuse_pruned(self._query.reader, needed_from([run.truck], states, self._incomplete))
-        except TruckerError as error:
-            run.phase, run.error = TruckPhase.FAILED, error
-            return False
-        return True
 
     def _start_copy(self, spark: SparkSession, needs: Sequence[Need]) -> None:
         first, self._first = self._first, None

@@ -179,5 +179,5 @@ class Awaited:
             return not may_wait(error)
         log.info("destination answers: its trucks go on", extra={"destination": self._name})
         for source in self._sources():
-            source.take_up(self._name, states)
+            source.resume(self._name, states)
         return True

@@ -142,7 +142,7 @@ class SourceRun:
         """Publication, slot, log, capture; the states as they are then.
 
         Refuses what would skip changes (I11) before it touches anything. `away` are destinations that do not answer:
-        of their trucks the record tells what is needed, until they do (`take_up`).
+        of their trucks the record tells what is needed, until they do (`resume`).
         """
         resolved = self.resolved
         self._away.update({name: error for name, error in (away or {}).items() if self.absent.runs_to(name)})
@@ -326,7 +326,7 @@ class SourceRun:
 
     # -- destinations that do not answer at the start -------------------------------------------------------------
 
-    def take_up(self, destination: str, states: Mapping[str, TruckState]) -> None:
+    def resume(self, destination: str, states: Mapping[str, TruckState]) -> None:
         """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
         if destination not in self._away or self._query is None or self._spark is None or self._stop.is_set():
             return

@@ -26,6 +26,7 @@ from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_
 
 if TYPE_CHECKING:
     from trucker.changelog.place import LogPlace
+    from trucker.engine.lock import Instance
     from trucker.engine.session import SparkSession
     from trucker.engine.stopping import Signals
     from trucker.engine.trial import Shown
@@ -59,9 +60,8 @@ class Project:
         """
         from trucker.engine.conditions.listed import has_errors, walk
         from trucker.engine.conditions.situation import Situation
-        from trucker.engine.lock import ProjectLock
 
-        with Situation(self.config, ProjectLock(self.config.state_folder).instance()) as situation:
+        with Situation(self.config, self._instance()) as situation:
             findings = walk(situation)
             if has_errors(findings) or not self._has_spark_sql():
                 return findings
@@ -71,6 +71,15 @@ class Project:
 
     def _has_spark_sql(self) -> bool:
         return any(truck.file(name) for truck in self.config.trucks for name in ON_SPARK)
+
+    def _instance(self) -> Instance | None:
+        """The running instance; what keeps the lock from being read is told with the state folder."""
+        from trucker.engine.lock import ProjectLock
+
+        try:
+            return ProjectLock(self.config.state_folder).instance()
+        except TruckerError:
+            return None
 
     def _sources(self) -> list[PostgresConnection]:
         used = {truck.input.connection for truck in self.config.trucks}
@@ -225,13 +234,12 @@ class Project:
         from trucker.engine.conditions.listed import DESCRIBED, walk
         from trucker.engine.conditions.situation import Situation
         from trucker.engine.given_changes import given_changes
-        from trucker.engine.lock import ProjectLock
         from trucker.engine.run import spark_for
         from trucker.engine.trial import Trial, recent
         from trucker.errors import ChangeLogError
 
         (config,) = self._trucks(truck)
-        with Situation(self.config, ProjectLock(self.config.state_folder).instance()) as situation:
+        with Situation(self.config, self._instance()) as situation:
             refuse(walk(situation, DESCRIBED))
         source = situation.sources[config.input.connection]
         resolved = next(each for each in source.trucks if each.name == truck)

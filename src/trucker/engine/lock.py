@@ -87,7 +87,7 @@ class ProjectLock:
         """Who runs the project; None where nobody does. Takes the lock for an instant, shared, and waits for nobody."""
         try:
             file = self._path.open("r", encoding="utf-8")
-        except OSError:  # there is none, or no folder for it: nobody can run then
+        except (FileNotFoundError, NotADirectoryError):  # nobody can run then
             return None
         except OSError as error:
             raise _unusable(error, self._path.parent) from error

@@ -76,6 +76,8 @@ class DuckDBSink(Sink):
         return file_error(error, "opening", self._path, SinkError, code="TRK433", setting="path")
 
     def stored(self) -> Mapping[str, TruckState]:
+        if (trouble := file_trouble(self._path)) is not None:
+            raise self._unusable(trouble)
         if not self._exists():
             return {}
         with self._explaining(f"reading {self._path}"):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace
-from trucker.changelog.reader import BlockRef, LogReader
+from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
 from trucker.config.models import PostgresConnection
 from trucker.engine.ahead import Ahead
@@ -42,7 +42,7 @@ from trucker.engine.set_aside import set_aside, table_at_fault
 from trucker.engine.stager import Stager, Staging
 from trucker.engine.stream_batch import batch_of
 from trucker.engine.table_failure import BEFORE_COPY
-from trucker.engine.table_share import TableShare, assigned, divide, follow, to_copy_again
+from trucker.engine.table_share import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
@@ -459,7 +459,8 @@ class SourceQuery:
         for receipt in (receipt for kept in receipts.values() for receipt in kept):
             rows[receipt.truck] += receipt.rows
         self._written([share for share in shares if share.run.name not in failures])
-        self._tell_truncated(shares, frozenset().union(*(outcome.truncated for outcome in outcomes)), blocks, failures)
+        truncated: frozenset[TableId] = frozenset().union(*(outcome.truncated for outcome in outcomes))
+        tell_truncated([s for s in shares if s.run.name not in failures], truncated, self.reader, blocks, self._schemas)
         done = self._settle(runs, failures, rows, end, lane)
         for run in runs:
             if run.name in again and run.name not in failures:
@@ -479,17 +480,6 @@ class SourceQuery:
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
         self._schemas.settle(news)
-
-    def _tell_truncated(
-        self, shares: Sequence[TableShare], tables: frozenset[TableId], blocks: Sequence[BlockRef], failures: Failures
-    ) -> None:
-        """A TRUNCATE of a partitioned table has been applied: that its partitions were emptied is no news then."""
-        for share in shares:
-            table = share.reading.target.source.table
-            if table in tables and share.reading.known.look.partitioned and share.run.name not in failures:
-                xids = self.reader.truncations(blocks, share.reading.known.look.oid)
-                if xids:
-                    self._schemas.truncated(share.run.name, table, xids[-1])
 
     def copy_again(self, run: TruckRun, tables: Mapping[TableId, str], lane: Lane | None) -> None:
         """Have tables copied that the destination says are to be copied; a lane of them is over."""

@@ -543,18 +543,6 @@ def _lost(truck: str, table: Table) -> None:
     )
 
 
-def refuse_copy(truck: str, reading: Reading) -> SinkError | SourceError:
-    """Why a table is not copied again, where the truck may not do that by itself."""
-    if not reading.remade:
-        return stale(truck, reading.target.source.table, reading.again)
-    return SourceError(
-        f"truck {truck}: table {reading.target.source.table} was dropped at the source and made again, or another table"
-        " has taken its name",
-        remedy=f"trucker reset --truck {truck}, then trucker run: the new table is published and copied",
-        code="TRK254",
-    )
-
-
 def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId]) -> SourceError:
     names = ", ".join(map(str, leaves))
     return SourceError(

@@ -12,7 +12,7 @@ from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Assignment
 from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas, fit, refuse_copy
+from trucker.engine.schemas import Reading, Schemas, fit, stale
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.pgoutput import parse_relation
@@ -143,7 +143,7 @@ def _share(
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
         return TableShare(run, messages[-1], reading, news, assignment)
     if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
-        raise refuse_copy(run.name, reading)
+        raise stale(run.name, reading.target.source.table, reading.again)
     return TableShare(run, messages[-1], reading, news)
 
 
@@ -169,8 +169,23 @@ def follow(run: TruckRun, reading: Reading, schemas: Schemas, destination: Desti
     elif run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
     if reading.again and (reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable):
-        raise refuse_copy(run.name, reading)
+        raise stale(run.name, reading.target.source.table, reading.again)
     return reading
+
+
+def tell_truncated(
+    shares: Sequence[TableShare],
+    tables: frozenset[TableId],
+    reader: LogReader,
+    blocks: Sequence[BlockRef],
+    schemas: Schemas,
+) -> None:
+    """A TRUNCATE of partitioned tables has been applied: that their partitions were emptied is no news then."""
+    for share in shares:
+        table, look = share.reading.target.source.table, share.reading.known.look
+        xids = reader.truncations(blocks, look.oid) if table in tables and look.partitioned else []
+        if xids:
+            schemas.truncated(share.run.name, table, xids[-1])
 
 
 def _found_place(reading: Reading, schemas: Schemas) -> str:

@@ -71,6 +71,13 @@ def test_what_outlives_the_transaction_is_refused(own: Place) -> None:
     assert found == dict.fromkeys(statements, "TRK481")
 
 
+def test_the_guess_at_a_missing_table_names_no_table_of_truckers(own: Place) -> None:
+    refused = own.refused("insert into output_chek select r.id, r.qty from {{ rows }}")
+    assert refused.code == "TRK480"
+    assert "output_check" not in str(refused)
+    assert refused.remedy == "correct the statement, then run `trucker check`"
+
+
 def test_statements_that_duckdb_does_not_explain(own: Place) -> None:
     target = output_target("truncate totals; insert into totals select r.id, r.qty from {{ rows }}")
     sink = own.made(target)

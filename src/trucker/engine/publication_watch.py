@@ -12,6 +12,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from copy import copy
+from dataclasses import replace
 
 from trucker.change import TableId
 from trucker.engine.publication_record import PublicationRecord, Slot
@@ -22,8 +24,8 @@ from trucker.engine.schemas import stale
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import Connection, load_table
-from trucker.postgres.membership import Membership, memberships
+from trucker.postgres.catalog import Connection, identity_problem, is_refused_by_server, load_table
+from trucker.postgres.membership import UNFIT, Membership, memberships
 from trucker.postgres.publication import ensure_publication, unserved
 
 log = logging.getLogger("trucker.publication")
@@ -50,6 +52,7 @@ class PublicationWatch:
         self._query = query
         self._record = record
         self._right: Found = {}
+        self._refused: dict[TableId, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look until told to stop. While the source cannot be reached, capture reports it."""
@@ -63,6 +66,7 @@ class PublicationWatch:
         """Compare the publication with the record; correct it, and have copied again what may be incomplete."""
         with closing(self._connect()) as database:
             found: Found = memberships(database, self._resolved.publication, self._resolved.tables)
+            self._judge_identities(database, found)
             altered = self._altered(found)
             if not altered:
                 return
@@ -71,21 +75,57 @@ class PublicationWatch:
                 found, failures = self._set_right(database, found, altered)
         for run in self._runs:
             own = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
-            if trouble := self._trouble(run, own, failures):
-                self._query.fail(run, trouble)
-            elif own and self._query.copy_incomplete(run, own):
+            stopped = {table for table in own if self._stops(run, table, own[table], failures)}
+            own = {table: why for table, why in own.items() if table not in stopped}
+            if own and self._query.copy_incomplete(run, own):
                 self._record.put({(run.name, table): found[table] for table in own})
 
-    def _trouble(
-        self, run: TruckRun, tables: Mapping[TableId, str], failures: Mapping[TableId, TruckerError]
-    ) -> TruckerError | None:
-        """Why a truck cannot go on, though its tables could be copied again."""
-        for table, why in sorted(tables.items()):
-            if table in failures:
-                return failures[table].of_table(table)
-            if not may_copy_again(run.truck, table):
-                return stale(run.name, table, why).of_table(table)
-        return None
+    def _stops(self, run: TruckRun, table: TableId, why: str, failures: Mapping[TableId, TruckerError]) -> bool:
+        """Stop a truck, or set the table aside, where the table cannot go on though it could be copied again."""
+        trouble = failures.get(table)
+        if trouble is None and not may_copy_again(run.truck, table):
+            trouble = stale(run.name, table, why)
+        if trouble is not None and run.phase is not TruckPhase.FAILED:
+            self._query.fail(run, trouble.of_table(table))
+        return trouble is not None
+
+    def _judge_identities(self, database: Connection, found: Found) -> None:
+        """Look at partitioned tables whose partitions, or the replica identities of them, are other ones than before.
+
+        Where PostgreSQL refuses what could not be followed nothing is lost, and the user is told the statement. Other
+        changes of the table come by an identity that does not fit: its trucks fail.
+        """
+        for table, now in found.items():
+            before = {
+                run.name: (run, entry)
+                for run in self._runs
+                if (entry := self._record.get(run.name, table)) and entry.relation == now.relation
+                if entry.identities != now.identities and run.phase is not TruckPhase.FAILED and table not in run.failed
+            }
+            if not before or self._refused.get(table) == now.identities:
+                continue
+            problem, refused = self._identity_problem(database, table)
+            if problem is not None and refused:
+                self._refused[table] = now.identities
+                log.warning("partition cannot be updated", extra={"table": str(table), **problem.facts()})
+                continue
+            # The record first: once the identity is right again, nothing else tells that the table is incomplete.
+            identities = UNFIT if problem is not None else now.identities
+            entries = {(name, table): entry for name, (_, entry) in before.items() if entry.identities != UNFIT}
+            self._record.put({slot: replace(entry, identities=identities) for slot, entry in entries.items()})
+            for run, _ in before.values():
+                if problem is not None:
+                    self._query.fail(run, problem.of_table(table))
+
+    def _identity_problem(self, database: Connection, table: TableId) -> tuple[TruckerError | None, bool]:
+        """What is wrong with a table's identities or partitions; and whether the server refuses such changes itself."""
+        try:
+            source = load_table(database, table, publication=self._resolved.connection.publication)
+        except TruckerError as error:
+            if error.transient:
+                raise
+            return error, False
+        return identity_problem(source), is_refused_by_server(source)
 
     def _altered(self, found: Found) -> dict[Slot, str]:
         """The tables whose changes may be missing."""
@@ -119,7 +159,7 @@ class PublicationWatch:
         except TruckerError as error:
             if error.transient:
                 raise
-            return found, dict.fromkeys(tables, error)
+            return found, {table: copy(error) for table in tables}
         now: Found = memberships(database, self._resolved.publication, self._resolved.tables)
         if now != found:
             log.warning("publication was corrected", extra=extra)

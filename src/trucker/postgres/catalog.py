@@ -156,6 +156,7 @@ class SourceTable:
     hidden: tuple[str, ...] = ()
     key_numbers: tuple[int, ...] = ()
     toastable: tuple[str, ...] = ()
+    own_identity: tuple[str, ...] = ()
 
     @property
     def table(self) -> TableId:
@@ -163,8 +164,34 @@ class SourceTable:
 
     @property
     def full(self) -> bool:
-        """Whether every old tuple is the whole row."""
-        return all(leaf.identity == "f" for leaf in self.leaves or (self,))
+        """Whether every old tuple is the whole row, and is sent as such."""
+        return self.whole_rows and self.identity == "f"
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether every old tuple holds the whole row."""
+        return all(leaf.identity == "f" for leaf in self.holders)
+
+    @property
+    def holders(self) -> tuple[Leaf, ...]:
+        """The leaves; the table itself while it has no partition."""
+        return self.leaves or (Leaf(self.oid, self.table, self.identity, self.own_identity),)
+
+    @property
+    def described(self) -> bool:
+        """Whether old tuples are sent as whole rows, or as keys of some columns."""
+        return self.identity == "f" or bool(self.own_identity)
+
+    @property
+    def unfit(self) -> tuple[Leaf, ...]:
+        """The leaves whose old tuples are not what they are sent as, or do not hold the key."""
+        key = set(self.schema.key)
+        return tuple(
+            leaf
+            for leaf in self.holders
+            if leaf.identity != "f"
+            and ((self.partitioned and self.identity == "f") or not key or not key <= set(leaf.identity_columns))
+        )
 
 
 @translated("reading the catalogue")
@@ -194,7 +221,10 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
     leaves = tuple(_leaf(found, names) for found in relations if found["relkind"] != "p")
     for found in relations:
         _refuse_kind(TableId(found["nspname"], found["relname"]), found["relkind"], found["relpersistence"], False)
-    identity_columns = _common(leaves, names) if leaves else _leaf(root, names).identity_columns
+    own_identity = _leaf(root, names).identity_columns
+    identity_columns = _common(leaves, names) if leaves else own_identity
+    if row["relkind"] == "p":
+        identity_columns = tuple(name for name in identity_columns if name in own_identity)
     # A column may have been renamed since the identities were read.
     called = {number: name for name, number in numbers.items()}
     key = tuple(called.get(number, name) for name, number in zip(_key(root), root["numbers"], strict=True))
@@ -211,13 +241,15 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
         generated if connection.info.server_version >= _SINCE_HIDDEN else (),
         tuple(root["numbers"]),
         _toastable(connection, [found["oid"] for found in relations], names),
+        own_identity,
     )
 
 
 def to_full(table: SourceTable) -> str:
     """The remedy where old tuples must be whole rows. Partitions do not take their identity from their table."""
     lacking = [leaf.table for leaf in table.leaves if leaf.identity != "f"]
-    names = list(dict.fromkeys([*lacking, *([table.table] if table.partitioned or not lacking else [])]))
+    lacking += [table.table] if table.identity != "f" or not lacking else []
+    names = list(dict.fromkeys(lacking))
     statements = "; ".join(f"ALTER TABLE {name.quoted} REPLICA IDENTITY FULL" for name in names)
     if not table.hidden:
         return f"run: {statements}"
@@ -237,11 +269,12 @@ def identity_problem(table: SourceTable) -> SourceError | None:
             remedy=_other_key(table),
             code="TRK212",
         )
-    for leaf in table.leaves or (Leaf(table.oid, table.table, table.identity, table.identity_columns),):
-        if leaf.identity == "f" and table.hidden:
-            return _hidden_problem(table, leaf)
-        if leaf.identity == "f" or (key and set(key) <= set(leaf.identity_columns)):
-            continue
+    hidden = next((leaf for leaf in table.holders if leaf.identity == "f" and table.hidden), None)
+    if hidden is not None:
+        return _hidden_problem(table, hidden)
+    if table.partitioned and (not table.described or (table.identity == "f" and table.unfit)):
+        return _partitions_problem(table)
+    for leaf in table.unfit:
         return SourceError(
             f"table {leaf.table} has no usable replica identity ({_lacking(leaf, key)}): once it is published,"
             " PostgreSQL would refuse every UPDATE and DELETE of it, or they could not be followed",
@@ -249,6 +282,33 @@ def identity_problem(table: SourceTable) -> SourceError | None:
             code="TRK212",
         )
     return None
+
+
+def is_refused_by_server(table: SourceTable) -> bool:
+    """Whether PostgreSQL itself refuses every UPDATE and DELETE that `identity_problem` is about: none can come."""
+    return table.described and all(not leaf.identity_columns for leaf in table.unfit)
+
+
+def _partitions_problem(table: SourceTable) -> SourceError:
+    """For a table whose changes are sent by another identity than its partitions have. New partitions do not take over
+    the identity of their table."""
+    name, key = table.table.quoted, table.schema.key
+    by_key = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT"
+    if table.identity == "f":
+        leaf = table.unfit[0]
+        rather = f"  (or, to identify rows by the primary key: {by_key})" if key else ""
+        return SourceError(
+            f"partition {leaf.table} does not have the REPLICA IDENTITY FULL of table {table.table}: its old rows would"
+            " be sent with columns missing, or PostgreSQL would refuse every UPDATE and DELETE of it",
+            remedy=to_full(table) + rather,
+            code="TRK212",
+        )
+    return SourceError(
+        f"partitioned table {table.table} has no replica identity, by which the changes of its partitions are sent,"
+        " whatever identity those have",
+        remedy=f"run: {by_key}" if table.identity == "n" and key else f"add a primary key, or {to_full(table)}",
+        code="TRK212",
+    )
 
 
 def _other_key(table: SourceTable) -> str:

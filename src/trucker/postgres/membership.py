@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -25,6 +25,9 @@ from trucker.change import TableId
 from trucker.postgres.connect import translated
 
 Connection = psycopg.Connection[Any]
+UNFIT: Final = "unfit"
+"""Instead of a digest of identities: by them changes came that could not be followed."""
+
 Row = tuple[int, int]
 """`oid` and `xmin` of a row of the catalogue."""
 
@@ -76,8 +79,10 @@ class Membership:
     def missed(self, now: Membership) -> str:
         """Why changes may be missing since the table was published so; "" where none can be.
 
-        `identities` is no part of it: partitions come and go.
+        Other `identities` are no reason: partitions come and go.
         """
+        if self.identities == UNFIT:
+            return "the replica identity of a partition was not that of the table"
         if self.relation != now.relation:
             return "it was dropped at the source and made again"
         if now.publication is None or self.publication is None:

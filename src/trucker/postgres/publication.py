@@ -156,7 +156,8 @@ def _fitted(version: Capabilities, wanted: PublishedTable, source: SourceTable) 
         )
     if not version.column_lists or any(leaf.identity == "f" for leaf in source.leaves):
         return PublishedTable(wanted.table, None, wanted.where)
-    needed = {*wanted.columns, *source.identity_columns, *source.schema.key}
+    identities = (name for leaf in source.leaves for name in leaf.identity_columns)
+    needed = {*wanted.columns, *source.identity_columns, *source.schema.key, *identities}
     if needed >= set(source.schema.names):
         return PublishedTable(wanted.table, None, wanted.where)
     return PublishedTable(wanted.table, tuple(name for name in source.schema.names if name in needed), wanted.where)
@@ -277,7 +278,7 @@ def _verify_filters(
 
 def filter_problem(connection: Connection, source: SourceTable, expression: str | None) -> SourceError | None:
     """Why a row filter, as PostgreSQL stores it, would break the application's UPDATE or DELETE of the table."""
-    if not expression or source.full:
+    if not expression or source.whole_rows:
         return None
     numbers = sorted({int(number) for number in re.findall(r":varattno (\d+)", expression)})
     used = [column for (column,) in connection.execute(_FILTER_COLUMNS, [source.oid, numbers])]
@@ -287,7 +288,7 @@ def filter_problem(connection: Connection, source: SourceTable, expression: str 
 def outside_identity(source: SourceTable, used: Sequence[str]) -> SourceError | None:
     """An error where a condition on the columns `used` does not keep to the identity."""
     outside = [name for name in used if name not in source.identity_columns]
-    if not outside or source.full:
+    if not outside or source.whole_rows:
         return None
     return SourceError(
         f"table {source.table}: `where` uses {', '.join(outside)}, which the replica identity does not hold:"

@@ -160,6 +160,15 @@ def test_altered_and_altered_back_while_it_is_stopped(
     assert _copied_again(before, destination) == set(TABLES)
 
 
+def _stopped(run: InThread, *, alone: bool) -> str | None:
+    """Why the truck has failed; or, where only one of its tables is concerned, why that is set aside."""
+    truck = run.truck()
+    assert truck is not None
+    if alone:
+        return next((failed.error for failed in truck.failed if failed.table == "public.back"), None)
+    return truck.error if truck.phase is TruckPhase.FAILED else None
+
+
 MADE = {
     "tables": "for table gone, back, filtered, listed, same",
     "schema": "for tables in schema public",
@@ -193,10 +202,9 @@ def test_a_publication_made_beforehand(
         wait_until(lambda: _copied_again(before, destination) == concerned, 60)
         run.wait_streaming()
         source.execute(f"alter publication made {take}", "update back set word = 'again' where id = 3")
-        truck = wait_until(lambda: (found := run.truck()) and found.phase is TruckPhase.FAILED and found, 60)
-        assert truck.error
-        assert "[TRK240]" in truck.error
-        assert 'ALTER PUBLICATION "made"' in truck.error
+        error = wait_until(lambda: _stopped(run, alone=kind == "tables"), 60)
+        assert "[TRK240]" in error
+        assert 'ALTER PUBLICATION "made"' in error
     source.execute(f"alter publication made {give}")
     assert _warnings(folder)
     InThread(folder, spark, once=True).join()

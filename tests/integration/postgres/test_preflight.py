@@ -72,7 +72,7 @@ TABLES: dict[str, tuple[str, PublishedTable, str, str]] = {
     "bad filter": ("create table t (id int primary key)", table("t", None, "id >"), "not a condition", "correct"),
     "partitions to come": (
         "create table t (id int) partition by range (id); create table t_1 partition of t for values from (0) to (9);"
-        " alter table t_1 replica identity full",
+        " alter table t_1 replica identity full; alter table t replica identity full",
         table("t"),
         "a partition added later",
         "primary key",

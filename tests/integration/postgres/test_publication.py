@@ -120,12 +120,12 @@ IDENTITIES = {
     "partition without": (
         "create table t (id int) partition by range (id); create table t_1 partition of t for values from (0) to (9);"
         " alter table t replica identity full",
-        "t_1 has no usable replica identity",
+        "t_1 does not have the REPLICA IDENTITY FULL",
     ),
     "partition's own key": (
         "create table t (id int) partition by range (id); create table t_1 partition of t (primary key (id))"
         " for values from (0) to (9)",
-        "not the whole table's",
+        "has no replica identity, by which",
     ),
 }
 

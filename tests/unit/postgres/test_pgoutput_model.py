@@ -90,7 +90,9 @@ class Writer:
         new = self._row(relation)
         old, kind = self._old(relation) if relation.identity == "f" or self.draw(st.booleans()) else (None, b"")
         for i, column in enumerate(relation.columns):
-            safe = column.name not in relation.key_columns or old is not None
+            # What is not sent anew is in an old row that is sent whole, and is not NULL there.
+            whole = relation.identity == "f" and old is not None
+            safe = old[i] is not None if whole else column.name not in relation.key_columns or old is not None
             if safe and not self.draw(st.integers(0, 3)):
                 new[i] = UNSENT
         self.stream.messages.append(stream.update(relation.oid, new, old, kind))

@@ -73,7 +73,7 @@ class Chunk:
         places[with_old] = old.places + 1
         new = self._at(buffer, places[with_new], ends[with_new], with_new)
         if len(old):
-            new.fill_with(old, old_at[with_new], old_kind[with_old] == OLD_FULL)
+            new.fill_with(old, old_at[with_new])
         return Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
 
     def _at(self, buffer: Bytes, places: Places, ends: Places, rows: Mask) -> Tuples:
@@ -134,16 +134,18 @@ class Chunk:
             inserts = mask & (rows.op == INSERT)
             if inserts.any():
                 raise self.run.blame(int(self.messages[rows.at[inserts.argmax()]]), "a column was not sent")
+            if (mask & (rows.old_kind == OLD_FULL)).any():
+                raise _uncovered(self.relation.table)  # of a partition that is not identified as its table is
             masks[name] = mask
         return masks
 
 
 def _uncovered(table: TableId) -> SourceError:
     return SourceError(
-        f"table {table}: its replica identity does not contain its key, so that updates and deletes do not identify"
-        " a row",
-        remedy=f"run at the source: ALTER TABLE {table.quoted} REPLICA IDENTITY FULL (or DEFAULT, where the key is the"
-        " primary key); then trucker reset --truck NAME and trucker run",
+        f"table {table}: its replica identity, or that of one of its partitions, does not contain its key, so that"
+        " updates and deletes do not identify a row",
+        remedy="run the ALTER TABLE that trucker check shows, if it shows one; then trucker reset --truck NAME and"
+        " trucker run",
         code="TRK251",
     ).of_table(table)
 

@@ -65,8 +65,8 @@ class Tuples:
     """The tuples that begin at `places` of `buffer`, in messages that end at `ends`, in rising order.
 
     `cells` grows as columns are read. `fill_with` names the tuples whose cells stand in for unchanged ones:
-    `origin[i]` is the old tuple of tuple i's message, or -1; `full` marks the donors that are whole rows, whose NULLs
-    are values (in a key-only tuple NULL means "not sent").
+    `origin[i]` is the old tuple of tuple i's message, or -1. NULL there means "not sent": a value that is left out of
+    the new tuple lives out of line, and is not NULL.
     """
 
     def __init__(self, buffer: Bytes, places: Places, ends: Places, messages: Places, width: int, blame: Blame) -> None:
@@ -75,15 +75,14 @@ class Tuples:
         self.cells: list[Cells] = []
         self._donor: Tuples | None = None
         self._origin: Places = np.empty(0, np.int64)
-        self._full: Mask = np.empty(0, np.bool_)
         self._require(uint16_at(buffer, places) == width, f"its tuple has not the {width} columns of its relation")
         self.places = places + 2
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def fill_with(self, donor: Tuples, origin: Places, full: Mask) -> None:
-        self._donor, self._origin, self._full = donor, origin, full
+    def fill_with(self, donor: Tuples, origin: Places) -> None:
+        self._donor, self._origin = donor, origin
 
     def read(self, count: int) -> None:
         """Read on until `count` columns are known."""
@@ -119,7 +118,7 @@ class Tuples:
         if not len(wanting):
             return
         origin = self._origin[wanting]
-        given = (donor.kinds[origin] == TEXT) | self._full[origin]
+        given = donor.kinds[origin] == TEXT
         cells.ends = cells.ends.copy()  # they are the next column's places too
         cells.put(wanting[given], donor.take(origin[given]))
 

@@ -185,7 +185,6 @@ class Ledger:
                         remedy=f"trucker reset --truck {slot[0]}, then run: the table is copied to its new place",
                         code="TRK418",
                     ),
-                    slot[1],
                 )
 
     def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:

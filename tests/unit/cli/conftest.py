@@ -48,9 +48,14 @@ class FakeProject:
         return self.findings
 
     def run(
-        self, *, once: bool = False, wait: bool = False, on_status: Callable[[ProjectStatus], None] | None = None
+        self,
+        *,
+        once: bool = False,
+        wait: bool = False,
+        strict: bool = False,
+        on_status: Callable[[ProjectStatus], None] | None = None,
     ) -> ProjectStatus:
-        self._called("run", once, wait)
+        self._called("run", once, wait, *(["strict"] if strict else []))
         narrator = Narrator()
         for status in self.statuses:
             narrator(status)

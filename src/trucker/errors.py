@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from trucker.change import TableId
 
-DECISIONS: Final = frozenset({"TRK253", "TRK255", "TRK409", "TRK425", "TRK426"})
+DECISIONS: Final = frozenset({"TRK253", "TRK255", "TRK409", "TRK425", "TRK426", "TRK428"})
 """Codes of failures that only the user can settle, by a change of the configuration or of the destination. The change
 log is kept for what failed so; nothing is copied again before the user has decided."""
 

@@ -25,6 +25,7 @@ from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
+    from trucker.change import TableId
     from trucker.changelog.place import LogPlace
     from trucker.engine.lock import Instance
     from trucker.engine.session import SparkSession
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from trucker.engine.trial import Shown
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
+    from trucker.sinks.table_identity import TableChange
 
 log = logging.getLogger("trucker.project")
 
@@ -276,11 +278,10 @@ class Project:
 
         Those that are applied are gone; the others stay, with the reason they were refused for now.
         """
-        from trucker.config.patterns import parse_table
         from trucker.sinks.letters import Choice, KeepsLetters
 
         trucks = self._trucks(truck)
-        source = parse_table(table) if table else None
+        source = _table(table)
         found: list[Redriven] = []
         left: dict[str, int] = {}
         for place in self._destinations():
@@ -319,17 +320,18 @@ class Project:
 
     # -- reset --------------------------------------------------------------------------------------------------
 
-    def reset_plan(self, trucks: Sequence[str] | None = None) -> list[str]:
+    def reset_plan(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[str]:
         """What `reset` would do, for people to read."""
         from trucker.engine.reset import plan
 
-        return plan(self.config, trucks)
+        return plan(self.config, trucks, _table(table))
 
     @all_explained()
-    def reset(self, trucks: Sequence[str] | None = None) -> list[str]:
+    def reset(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[str]:
         """Forget positions; without `trucks` also drop slot, publication and change log. Rows already written stay.
 
-        The next run copies the tables again. Refused while the project runs.
+        With `table` only that source table of these trucks is forgotten. The next run copies the tables again. Refused
+        while the project runs.
         """
         from trucker.engine.lock import ProjectLock
         from trucker.engine.reset import reset
@@ -339,9 +341,40 @@ class Project:
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=False, remedy="stop that one first, then run this command again")
         try:
-            return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()})
+            return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()}, _table(table))
         finally:
             lock.release()
+
+    # -- accept -------------------------------------------------------------------------------------------------
+
+    @all_explained()
+    def accept(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[TableChange]:
+        """Go on with destination tables as they are now, where somebody has dropped or altered them; what had changed.
+
+        A table that was dropped is made again by the next run, empty, and gets the changes from then on; a column that
+        was dropped is treated as a new one. Refused while the project runs.
+        """
+        from trucker.engine.accept import accept
+        from trucker.engine.lock import ProjectLock
+        from trucker.engine.state import secure_state
+
+        secure_state(self.config)
+        lock = ProjectLock(self.config.state_folder)
+        lock.acquire(wait=False, remedy="stop that one first, then run this command again")
+        try:
+            return accept(self.config, trucks, _table(table), {c.name: self._sink(c) for c in self._destinations()})
+        finally:
+            lock.release()
+
+
+def _table(text: str | None) -> TableId | None:
+    """The source table that the command line names."""
+    from trucker.config.patterns import PatternError, parse_table
+
+    try:
+        return parse_table(text) if text else None
+    except PatternError as error:
+        raise ConfigError(f"--table {text}: {error}", remedy="write schema.table, or table for schema public") from None
 
 
 def tell(findings: Sequence[Finding]) -> None:

@@ -176,18 +176,51 @@ def reset(
     truck: Annotated[
         list[str] | None, typer.Option("--truck", "-t", metavar="NAME", help="Only this truck; may be repeated.")
     ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="TABLE", help="Only this source table of the trucks named, schema.table."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Forget how far trucks have come.
 
-    Drops the slot, the publication and the positions, after asking. The next run begins anew.
+    Drops the slot, the publication and the positions, after asking; with --truck only positions, with --table only the
+    state of that table. The next run copies again what was forgotten.
     """
     opened = _open(project, debug)
-    _ask(opened.reset_plan(truck or None), yes=yes)
-    for line in opened.reset(truck or None):
+    _ask(opened.reset_plan(truck or None, table=table), yes=yes)
+    done = opened.reset(truck or None, table=table)
+    if as_json:
+        output.say(output.lines_json(done))
+        return
+    for line in done:
         output.say(f"dropped: {line}")
     output.say("next: `trucker run` copies the tables again; rows that were written stay until then")
+
+
+def accept(
+    project: ProjectFolder = HERE,
+    truck: Annotated[
+        list[str] | None, typer.Option("--truck", "-t", metavar="NAME", help="Only this truck; may be repeated.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="TABLE", help="Only this source table, schema.table.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with destination tables that somebody has dropped or altered.
+
+    They are taken as they are now. The next run makes a dropped table again, empty, and applies the changes from where
+    the truck is; a dropped column is treated as a new one. To have the rows again, use `trucker reset --table` instead.
+    """
+    accepted = _open(project, debug).accept(truck or None, table=table)
+    if as_json:
+        output.say(output.accepted_json(accepted))
+    else:
+        output.accepted_text(accepted)
 
 
 def redrive(

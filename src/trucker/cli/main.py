@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "try": commands.try_,
     "redrive": commands.redrive,
     "reset": commands.reset,
+    "accept": commands.accept,
     "demo": commands.demo,
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trucker.engine.trial import Shown
     from trucker.sinks.letters import Redriven
+    from trucker.sinks.table_identity import TableChange
 
 _PHASE_STYLE: Final = {
     TruckPhase.STREAMING: "green",
@@ -217,6 +218,27 @@ def trial_text(shown: Sequence[Shown]) -> None:
             table.add_row(*(Text("NULL", style="dim") if cell is None else Text(cell) for cell in row))
         console().print(table if step.rows else Text("no rows", style="dim"))
         console().print()
+
+
+def lines_json(lines: Sequence[str]) -> str:
+    return json.dumps(list(lines), indent=2)
+
+
+def accepted_text(accepted: Sequence[TableChange]) -> None:
+    if not accepted:
+        say("there is nothing to accept: the tables are those that trucker has filled")
+    for change in accepted:
+        say(f"truck {change.truck}: {change.what()}; accepted")
+
+
+def accepted_json(accepted: Sequence[TableChange]) -> str:
+    return json.dumps(
+        [
+            {**asdict(change), "source": str(change.source), "table": str(change.table), "what": change.what()}
+            for change in accepted
+        ],
+        indent=2,
+    )
 
 
 def trial_json(shown: Sequence[Shown]) -> str:

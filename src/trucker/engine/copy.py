@@ -180,6 +180,8 @@ class Copier:
             names = ", ".join(map(str, sorted(need.tables)))
             log.warning("copy failed", extra={"truck": need.run.name, "tables": names, **error.facts()})
             if need.run.phase is TruckPhase.RETRYING:
+                # Its tables may have been dropped or altered, which may be why it failed.
+                self.destinations[need.run.truck.destination].forget_tables(need.run.name)
                 again.append(need)
         return again
 

@@ -17,6 +17,7 @@ from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.registry import make_sink
+from trucker.sinks.table_identity import TableChange
 
 log = logging.getLogger("trucker.destination")
 
@@ -131,6 +132,11 @@ class Destination:
         """Have what was staged for the batch taken away: it is not going to be committed."""
         with suppress(TruckerError), self._lock:
             self.sink.discard(batch)
+
+    def changed_tables(self) -> Sequence[TableChange]:
+        """Tables that are no longer the ones that were filled."""
+        with self._lock:
+            return self.sink.changed_tables()
 
     def letters(self, truck: str) -> int:
         """How many dead letters a truck has, as far as the sink has seen."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
-from trucker.change import Lsn
+from trucker.change import Lsn, TableId
 from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import PostgresConnection, ProjectConfig
@@ -19,13 +19,20 @@ from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import drop_publication
 from trucker.postgres.slot import drop_slot
-from trucker.sinks.base import Batch, Sink
+from trucker.sinks.base import Batch, Phase, Sink, TableState, TruckState
 
 
-def plan(config: ProjectConfig, trucks: Sequence[str] | None) -> list[str]:
+def plan(config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | None = None) -> list[str]:
     """What `reset` does, a line for each thing. Raises where the state folder cannot be used."""
     refuse_unwritable(config.state_folder)
-    chosen = _chosen(config, trucks)
+    chosen = chosen_trucks(config, trucks)
+    if table is not None:
+        _require_trucks(trucks)
+        return [
+            f"state of table {table} of truck {name} at {destination}"
+            for destination, own in chosen.items()
+            for name in sorted(own)
+        ]
     lines = [
         f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)
     ]
@@ -60,15 +67,23 @@ def _stream_plan(config: ProjectConfig, connection: PostgresConnection, number: 
     return [*lines, f"change log {place_of(config, part_name(connection.name, number))}"]
 
 
-def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[str, Sink]) -> list[str]:
-    """Do it: positions first, so that what follows can be repeated after a failure; what was done."""
-    done = plan(config, trucks)
-    for destination, own in _chosen(config, trucks).items():
+def reset(
+    config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[str, Sink], table: TableId | None = None
+) -> list[str]:
+    """Do it: positions first, so that what follows can be repeated after a failure; what was done.
+
+    With `table` only that one, of these trucks, is to be copied again; their positions and their other tables stay.
+    """
+    done = plan(config, trucks, table)
+    for destination, own in chosen_trucks(config, trucks).items():
         sink = sinks[destination]
         private.make_folder(config.state_folder / "spool" / destination)
         try:
-            known = tuple(sorted(name for name in sink.open() if name in own or whole_name(name) in own))
-            if known:
+            stored = sink.open()
+            known = tuple(sorted(name for name in stored if name in own or whole_name(name) in own))
+            if table is not None:
+                _forget_table(sink, table, {name: stored[name] for name in known}, own)
+            elif known:
                 sink.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
         finally:
             sink.close()
@@ -82,9 +97,28 @@ def reset(config: ProjectConfig, trucks: Sequence[str] | None, sinks: Mapping[st
 
 def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> None:
     """What is noted of the trucks for a start without their destinations."""
-    own = {name for chosen in _chosen(config, trucks).values() for name in chosen}
+    own = {name for chosen in chosen_trucks(config, trucks).values() for name in chosen}
     for record in records(config, _sources(config)):
         record.forget(name for name in record.trucks if name in own or whole_name(name) in own)
+
+
+def _forget_table(sink: Sink, table: TableId, stored: Mapping[str, TruckState], trucks: Iterable[str]) -> None:
+    parts = [name for name, state in stored.items() if table in state.tables]
+    if not parts:
+        tables = sorted(str(each) for state in stored.values() for each in state.tables)
+        raise ConfigError(
+            f"truck {', '.join(sorted(trucks))} has copied no table {table}",
+            remedy=f"name one of {', '.join(tables[:10])}{' …' if tables[10:] else ''}"
+            if tables
+            else "trucker run: it has copied none yet",
+        )
+    before = TableState(Phase.COPYING, Lsn(0))
+    sink.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in parts}), ())
+
+
+def _require_trucks(trucks: Sequence[str] | None) -> None:
+    if not trucks:
+        raise ConfigError("a table is of a truck, and none is named", remedy="name it: --truck NAME --table TABLE")
 
 
 def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers: Iterable[int]) -> None:
@@ -111,7 +145,7 @@ def _sources(config: ProjectConfig) -> list[PostgresConnection]:
     return [c for c in config.connections if c.name in used and isinstance(c, PostgresConnection)]
 
 
-def _chosen(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[str, frozenset[str]]:
+def chosen_trucks(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[str, frozenset[str]]:
     """The trucks to forget, by destination. The part of one that a slot of several has can be named, as status does."""
     names = [truck.name for truck in config.trucks]
     for name in trucks or ():

@@ -48,6 +48,7 @@ from trucker.engine.shape_watch import ShapeWatch
 from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.engine.table_failure import Retry, RetryWaits
+from trucker.engine.table_watch import TableWatch
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import ChangeLogUnavailable, TruckerError
@@ -244,6 +245,7 @@ class SourceRun:
         refuse_pruned(query.reader, self._needed(states))
         waiting = {run.name for run in self.absent.wait()}
         needs, lanes = self._divide(states, [run for run in self.runs.values() if run.name not in waiting])
+        self._table_watch(query).look()
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
         captured = query.reader.durable().commit_lsn
@@ -264,8 +266,9 @@ class SourceRun:
 
     def _watch_shapes(self, query: SourceQuery) -> None:
         """In a thread that nobody waits for: it holds nothing."""
-        watch = self._shape_watch(query)
+        watch, tables = self._shape_watch(query), self._table_watch(query)
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
+        threading.Thread(target=tables.run, args=[self._stop], name=f"tables {self.name}", daemon=True).start()
         published = self._publication_watch(query)
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
@@ -277,6 +280,14 @@ class SourceRun:
         reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
         return ShapeWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
 
+    def _table_watch(self, query: SourceQuery) -> TableWatch:
+        return TableWatch(self.destinations, self.runs, self.known, self._source_columns, query.fail)
+
+    def _source_columns(self, table: TableId) -> frozenset[str]:
+        with connect(self.resolved.reads, application="trucker catalog") as database:
+            seen = look(database, table)
+            return frozenset(seen.numbers) if seen is not None else frozenset()
+
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
         assert self._query is not None
@@ -287,6 +298,7 @@ class SourceRun:
             if not others and self._away:
                 self._stop.wait(SLOT_LOOK_SECONDS)
             elif not others:
+                self._table_watch(self._query).look()  # at those that have caught up, too
                 watch = self._shape_watch(self._query)
                 for _ in range(ONCE_LOOKS):
                     if watch.once(self._capture, self._checkpoint, self._stop):

@@ -1,12 +1,14 @@
 """The contract every sink keeps.
 
-The framework owns batching, retries, reconnection, order and metrics. A sink has at most six methods:
+The framework owns batching, retries, reconnection, order and metrics. A sink has at most eight methods:
 
     open()                      driver    connect, reconcile what a crash left, return what is stored there
     prepare(target)             driver    create or widen the destination table; may be repeated
     write(work, changes)        executor  stage one part of a batch; may be repeated, for the same work or in vain
     commit(batch, receipts)     driver    make the batch visible and move the positions, as one; idempotent
     discard(batch)              driver    remove what was staged for a batch that will not be committed; optional
+    changed_tables()            driver    name the tables that are no longer the ones it has filled; optional
+    accept_tables(slots)        driver    take these tables as they are now; optional
     close()                     both      give back what is held; may be called on a sink never opened
 
 Order and repetition. `open` comes first; it is called again on the same sink when the outcome of a commit is not
@@ -37,6 +39,10 @@ makes the copy count, and no table is looked at or emptied for them (`sinks.outp
 adds to what other tables of the truck brought, by key; where it begins is decided by `ledger`, and a truncate of one of
 them is refused.
 
+Other people's DDL. A table that was filled and has been dropped since, or made again, or has lost a column, is neither
+made again nor widened: `prepare` and `commit` raise for it (`sinks.table_identity` has the rules and the error). One
+that is in COPYING may be made: all of its rows come again.
+
 Failures. `SinkUnavailable` means "the same again later": the framework backs off and repeats the batch. Any other
 `SinkError` stops the truck (I8). `commit` raises `TruckFailed` when it can tell whose fault it was, having
 written nothing; the framework stops that truck and commits the others. A row that is refused for what is in it
@@ -55,6 +61,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 from trucker.change import Changes, CopiedRows, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.config.sql_files import SqlFile
 from trucker.errors import SinkError, TruckerError
+from trucker.sinks.table_identity import TableChange
 from trucker.types import Unfit
 
 CARRIED: Final = 1 << 20
@@ -308,6 +315,15 @@ class Sink(ABC):
 
     def discard(self, batch: Batch) -> None:  # noqa: B027  (optional)
         """Remove what was staged for a batch that will not be committed, where later commits would not."""
+
+    def changed_tables(self) -> Sequence[TableChange]:
+        """Tables that are no longer the ones that were filled, of all trucks of the project. Changes nothing, and needs
+        no `open`."""
+        return ()
+
+    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:  # noqa: B027  (optional)
+        """Take the tables of these trucks and source tables as they are now: what is missing may be made again, empty.
+        Needs `open`."""
 
     def close(self) -> None:  # noqa: B027  (optional)
         """Give back connections and files."""

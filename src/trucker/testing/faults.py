@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from trucker.change import Changes, CopiedRows
+from trucker.change import Changes, CopiedRows, TableId
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import Batch, Receipt, Sink, Target, TruckState, Work
+from trucker.sinks.table_identity import TableChange
 
-Method = Literal["open", "prepare", "write", "commit", "close"]
+Method = Literal["open", "prepare", "write", "commit", "discard", "changed_tables", "accept_tables", "close"]
 T = TypeVar("T")
 
 
@@ -96,6 +97,15 @@ class FaultySink(Sink):
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         self._call("commit", lambda: self.inner.commit(batch, receipts))
+
+    def discard(self, batch: Batch) -> None:
+        self._call("discard", lambda: self.inner.discard(batch))
+
+    def changed_tables(self) -> Sequence[TableChange]:
+        return self._call("changed_tables", self.inner.changed_tables)
+
+    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
+        self._call("accept_tables", lambda: self.inner.accept_tables(slots))
 
     def close(self) -> None:
         self._call("close", self.inner.close)

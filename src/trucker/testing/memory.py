@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, ClassVar, Final
+from uuid import uuid4
 
 from trucker.change import (
     DELETE,
@@ -27,14 +29,16 @@ from trucker.change import (
     as_changes,
 )
 from trucker.errors import SinkError, TruckFailed
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
-from trucker.sinks.ledger import Ledger, foreign_rows
+from trucker.sinks.base import Batch, Capabilities, Phase, Receipt, Sink, Target, TruckState, Work
+from trucker.sinks.ledger import Entry, Ledger, Slot, foreign_rows
 from trucker.sinks.output_sql import refuse_truncate
 from trucker.sinks.strict import refuse_columns
+from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
 
 Row = dict[str, str | None]
 Key = tuple[str | None, ...]
 
+_numbers: Final = count()
 _INTEGERS: Final = frozenset({20, 21, 23})
 
 
@@ -46,6 +50,20 @@ class MemoryTable:
     key: tuple[str, ...]
     rows: list[Row] = field(default_factory=list)
     missing: dict[str, str | None] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid4().hex)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            self.number(name)
+
+    def number(self, column: str) -> None:
+        """Give a new column a number that no other has had."""
+        self.numbers[column] = next(_numbers)
+
+    @property
+    def identity(self) -> TableIdentity:
+        return TableIdentity(self.mark, {name: self.numbers[name] for name in self.columns})
 
     @classmethod
     def like(cls, schema: TableSchema) -> MemoryTable:
@@ -57,6 +75,7 @@ class MemoryTable:
             self.missing[column.name] = column.missing_value
             if column.name not in self.columns:
                 self.columns = (*self.columns, column.name)
+                self.number(column.name)
                 for row in self.rows:
                     row[column.name] = column.missing_value
 
@@ -152,6 +171,7 @@ class Store:
 
     tables: dict[TableId, MemoryTable] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    identities: dict[str, dict[Slot, TableIdentity]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -192,13 +212,59 @@ class MemorySink(Sink):
     def prepare(self, target: Target) -> frozenset[str]:
         super().prepare(target)
         with self._store.lock:
+            filled = self._refuse_changed(target)
             table = self._store.tables.setdefault(target.table, MemoryTable.like(target.source))
             if target.strict:
                 refuse_columns(target, table.columns, ())
             if table.key != target.source.key:
                 raise SinkError(f"table {target.table} has the key {table.key}, not {target.source.key}")
             table.widen(target.source)
+            if not filled or _judged(filled, target):
+                slot = (target.truck, target.source.table)
+                self._identities[slot] = table.identity.only(target.source.names)
         return frozenset()
+
+    @property
+    def _identities(self) -> dict[Slot, TableIdentity]:
+        return self._store.identities.setdefault(self._project, {})
+
+    def _refuse_changed(self, target: Target) -> Entry | None:
+        """Raise for a table that has been filled and is another one now; where it was filled."""
+        slot = (target.truck, target.source.table)
+        entry = self._filled().get(slot)
+        change = self._compare(slot, target.table, target) if entry and _judged(entry, target) else None
+        if change is not None:
+            raise change.error()
+        return entry
+
+    def _filled(self) -> dict[Slot, Entry]:
+        entries = self._store.ledgers.get(self._project, Ledger()).entries
+        return {slot: entry for slot, entry in entries.items() if entry.phase is not Phase.COPYING and entry.target}
+
+    def _compare(self, slot: Slot, table: TableId, target: Target | None = None) -> TableChange | None:
+        held = self._store.tables.get(table)
+        sharing = [other for other, entry in self._filled().items() if (other[0], entry.target) == (slot[0], table)]
+        return compare(
+            *slot,
+            table,
+            self._identities.get(slot),
+            held.identity if held else None,
+            target.source.columns if target else None,
+            shared=len(sharing) > 1,
+        )
+
+    def changed_tables(self) -> Sequence[TableChange]:
+        with self._store.lock:
+            found = [self._compare(slot, entry.target) for slot, entry in self._filled().items() if entry.target]
+        return [change for change in found if change is not None]
+
+    def accept_tables(self, slots: Collection[Slot]) -> None:
+        with self._store.lock:
+            for slot, entry in self._filled().items():
+                if slot in slots and entry.target is not None:
+                    held, known = self._store.tables.get(entry.target), self._identities.get(slot)
+                    columns = known.columns if known and known.columns else held.columns if held else ()
+                    self._identities[slot] = held.identity.only(columns) if held else TableIdentity("")
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         values = [value.only(work.target.source.names) for value in as_changes(changes)]
@@ -218,6 +284,13 @@ class MemorySink(Sink):
                 if table.rows and not copy.ours:
                     raise foreign_rows(copy.target)
             due = [target for target in batch.targets if (target.truck, target.source.table) in plan.apply]
+            for target in due:
+                if (target.truck, target.source.table) not in self._identities:
+                    continue  # never prepared
+                change = self._compare((target.truck, target.source.table), target.table, target)
+                if change is not None:
+                    copied = replaced_while_copied(change.source, change.table)
+                    raise TruckFailed(target.truck, copied if batch.snapshot else change.error())
             added = {target.table for target in due if (target.truck, target.source.table) in plan.adds}
             for target in due:
                 if batch.snapshot and target.table in tables and target.table not in added:
@@ -242,6 +315,10 @@ def _apply(tables: dict[TableId, MemoryTable], target: Target, receipts: Sequenc
     except SinkError as error:
         reason = SinkError(f"table {target.table}: {error.message}")
         raise TruckFailed(target.truck, reason, target.source.table) from error
+
+
+def _judged(entry: Entry, target: Target) -> bool:
+    return entry.target == target.table and not target.stale
 
 
 def _part(receipt: Receipt) -> int:

@@ -13,16 +13,17 @@ from trucker.change import TableId
 from trucker.engine.arriving import Arriving, ArrivingReceipts
 from trucker.engine.plan import Outcome
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import CARRIED, Sink, Work, Workspace
+from trucker.sinks.base import CARRIED, Sink, Target, Work, Workspace
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle
+from trucker.testing.changed_tables_suite import ChangedTablesSuite
 from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
 from trucker.testing.server import Server
 from trucker.testing.sink_suite import BAG, ITEMS, START, target_of
-from trucker.testing.table_suite import TableSinkSuite, item
+from trucker.testing.table_suite import item
 
 
-class TestPostgresSink(TableSinkSuite):
+class TestPostgresSink(ChangedTablesSuite):
     """On one version what is much is staged in tables, on the other in files, as where all run on one machine."""
 
     @pytest.fixture(autouse=True)
@@ -41,6 +42,23 @@ class TestPostgresSink(TableSinkSuite):
 
     def put_foreign_row(self, table: TableId) -> None:
         self.database.execute(f"insert into {table.quoted} (id) values (77)")
+
+    def drop_table(self, table: TableId) -> None:
+        self.database.execute(f"drop table {table.quoted}")
+
+    def make_table(self, target: Target) -> None:
+        columns = ", ".join(f'"{c.name}" {c.type_name}' for c in target.source.columns)
+        key = ", ".join(f'"{name}"' for name in target.source.key)
+        self.database.execute(f"create table {target.table.quoted} ({columns}, primary key ({key}))")
+
+    def drop_column(self, table: TableId, column: str) -> None:
+        self.database.execute(f'alter table {table.quoted} drop column "{column}"')
+
+    def add_column(self, table: TableId, column: str) -> None:
+        self.database.execute(f'alter table {table.quoted} add column "{column}" text')
+
+    def forget_identities(self) -> None:
+        self.database.execute("drop table trucker.identities")
 
     def test_more_chunks_than_temporary_tables(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """I9: a commit's locks do not grow with its parts. Staged or carried, all is applied in order, then gone."""

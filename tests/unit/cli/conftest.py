@@ -16,6 +16,7 @@ from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus
 from trucker.sinks.letters import Redriven
+from trucker.sinks.table_identity import TableChange
 
 
 def make_status(*trucks: TruckStatus, running: bool = True, updated: float = 1.0) -> ProjectStatus:
@@ -32,6 +33,7 @@ class FakeProject:
     lines: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
     redriven: list[Redriven] = field(default_factory=list)
+    changes: list[TableChange] = field(default_factory=list)
     error: BaseException | None = None
     calls: list[tuple[object, ...]] = field(default_factory=list)
     config: ProjectConfig = field(
@@ -74,13 +76,17 @@ class FakeProject:
         self._called("redrive", truck, table, ids, dry_run)
         return self.redriven
 
-    def reset_plan(self, trucks: Sequence[str] | None) -> list[str]:
-        self._called("reset_plan", trucks)
+    def reset_plan(self, trucks: Sequence[str] | None, *, table: str | None = None) -> list[str]:
+        self._called("reset_plan", trucks, *([table] if table else []))
         return self.plan
 
-    def reset(self, trucks: Sequence[str] | None) -> list[str]:
-        self._called("reset", trucks)
+    def reset(self, trucks: Sequence[str] | None, *, table: str | None = None) -> list[str]:
+        self._called("reset", trucks, *([table] if table else []))
         return list(self.plan)
+
+    def accept(self, trucks: Sequence[str] | None, *, table: str | None = None) -> list[TableChange]:
+        self._called("accept", trucks, table)
+        return self.changes
 
     def _called(self, *call: object) -> None:
         self.calls.append(call)

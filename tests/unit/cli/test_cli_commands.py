@@ -33,6 +33,7 @@ from trucker.errors import (
 from trucker.finding import Finding, Level
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
 from trucker.sinks.letters import Letter, Reason, Redriven
+from trucker.sinks.table_identity import TableChange
 
 FakeProject = Any
 Captured = pytest.CaptureFixture[str]
@@ -94,7 +95,7 @@ def test_the_current_folder_is_the_default(project: FakeProject) -> None:
         (TruckFailed("t", SinkError("x")), 1),
     ],
 )
-@pytest.mark.parametrize("command", ["check", "run", "status", "peek", "redrive", "reset"])
+@pytest.mark.parametrize("command", ["check", "run", "status", "peek", "redrive", "reset", "accept"])
 def test_errors_and_exit_codes(
     project: FakeProject, capsys: Captured, error: TruckerError, code: int, command: str
 ) -> None:
@@ -354,6 +355,28 @@ def test_nothing_to_reset(project: FakeProject, capsys: Captured) -> None:
     assert main(["reset"]) == 0
     assert capsys.readouterr().out == "there is nothing to reset\n"
     assert ("reset", None) not in project.calls
+
+
+def test_reset_of_a_table(project: FakeProject, capsys: Captured) -> None:
+    project.plan = ["state of table public.a"]
+    assert main(["reset", "--yes", "--json", "-t", "orders", "--table", "public.a"]) == 0
+    assert project.calls[1:] == [("reset_plan", ["orders"], "public.a"), ("reset", ["orders"], "public.a")]
+    assert json.loads(capsys.readouterr().out) == ["state of table public.a"]
+
+
+def test_accept(project: FakeProject, capsys: Captured) -> None:
+    assert main(["accept"]) == 0
+    assert capsys.readouterr().out.startswith("there is nothing to accept")
+    table = TableId("public", "a")
+    project.changes = [TableChange("orders", table, table, missing_columns=("b", "c"))]
+    assert main(["accept", "-t", "orders", "--table", "a"]) == 0
+    assert capsys.readouterr().out == (
+        "truck orders: columns b, c of table public.a were dropped at the destination; accepted\n"
+    )
+    assert project.calls[-1] == ("accept", ["orders"], "a")
+    assert main(["accept", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["truck"], shown["table"], shown["missing_columns"]) == ("orders", "public.a", ["b", "c"])
 
 
 def test_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

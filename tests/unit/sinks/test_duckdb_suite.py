@@ -9,19 +9,22 @@ import pytest
 
 from trucker.change import TableId
 from trucker.config.models import DuckDBConnection
-from trucker.sinks.base import Workspace
+from trucker.sinks.base import Target, Workspace
 from trucker.sinks.duckdb import DuckDBSink
-from trucker.testing.table_suite import TableSinkSuite
+from trucker.sinks.duckdb.types import duckdb_type
+from trucker.testing.changed_tables_suite import ChangedTablesSuite
 
 
-class TestDuckDBSink(TableSinkSuite):
+class TestDuckDBSink(ChangedTablesSuite):
     @pytest.fixture(autouse=True)
     def _destination(self, tmp_path: Path) -> None:
         self.folder = tmp_path
+        self.sinks: list[DuckDBSink] = []
 
     def make_sink(self, project: str = "suite") -> DuckDBSink:
         connection = DuckDBConnection(name="duck", adapter="duckdb", path=self.folder / "data.duckdb")
-        return DuckDBSink(connection, Workspace(project, self.folder / project))
+        self.sinks.append(DuckDBSink(connection, Workspace(project, self.folder / project)))
+        return self.sinks[-1]
 
     def rows(self, table: TableId) -> list[dict[str, str | None]]:
         with duckdb.connect(str(self.folder / "data.duckdb")) as connection:
@@ -35,6 +38,29 @@ class TestDuckDBSink(TableSinkSuite):
     def put_foreign_row(self, table: TableId) -> None:
         with duckdb.connect(str(self.folder / "data.duckdb")) as connection:
             connection.execute(f"INSERT INTO data.{table.quoted} (id) VALUES (77)")
+
+    def _execute(self, statement: str) -> None:
+        """As another process would, which has to wait until trucker lets go of the file."""
+        for sink in self.sinks:
+            sink._session.close()
+        with duckdb.connect(str(self.folder / "data.duckdb")) as connection:
+            connection.execute(statement)
+
+    def drop_table(self, table: TableId) -> None:
+        self._execute(f"DROP TABLE data.{table.quoted}")
+
+    def make_table(self, target: Target) -> None:
+        columns = ", ".join(f'"{c.name}" {duckdb_type(c, None)}' for c in target.source.columns)
+        self._execute(f"CREATE TABLE data.{target.table.quoted} ({columns})")
+
+    def drop_column(self, table: TableId, column: str) -> None:
+        self._execute(f'ALTER TABLE data.{table.quoted} DROP COLUMN "{column}"')
+
+    def add_column(self, table: TableId, column: str) -> None:
+        self._execute(f'ALTER TABLE data.{table.quoted} ADD COLUMN "{column}" VARCHAR')
+
+    def forget_identities(self) -> None:
+        self._execute("DROP TABLE data.trucker.identities")
 
 
 class TestDuckDBSinkWithLargeUpdates(TestDuckDBSink):

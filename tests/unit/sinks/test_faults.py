@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from inspect import signature
+from typing import get_args
+from unittest.mock import create_autospec
 from uuid import uuid4
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from trucker.change import TableId
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import Sink
-from trucker.testing.faults import FaultySink, Hang, Pass, unavailable
+from trucker.testing.faults import FaultySink, Hang, Method, Pass, unavailable
 from trucker.testing.handmade import insert
 from trucker.testing.memory import MemorySink, drop_store, store
 from trucker.testing.sink_suite import ITEMS, target_of
@@ -51,6 +54,17 @@ class TestFaultySink(TableSinkSuite):
         self.holds(items, item(1))
         assert sink.done
         assert sink.calls == ["open", "commit", "commit", "commit"]
+
+    def test_every_method_of_a_sink_is_forwarded(self) -> None:
+        methods = {name for name, member in vars(Sink).items() if callable(member) and not name.startswith("_")}
+        assert {"open", "discard", "close"} <= methods
+        inner = create_autospec(MemorySink, instance=True)
+        sink = FaultySink(inner)
+        for name in methods:
+            arguments = [object()] * (len(signature(getattr(Sink, name)).parameters) - 1)
+            getattr(sink, name)(*arguments)
+            getattr(inner, name).assert_called_once_with(*arguments)
+        assert set(sink.calls) == methods == set(get_args(Method))
 
     def test_a_call_hangs_until_released(self) -> None:
         items = target_of(ITEMS)

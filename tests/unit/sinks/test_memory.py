@@ -11,13 +11,14 @@ import pytest
 from trucker.change import TableId
 from trucker.config.sql_files import SqlFile
 from trucker.errors import SinkError
-from trucker.sinks.base import Sink
-from trucker.testing.memory import MemorySink, drop_store, store
+from trucker.sinks.base import Sink, Target
+from trucker.testing.changed_tables_suite import ChangedTablesSuite
+from trucker.testing.handmade import schema_of
+from trucker.testing.memory import MemorySink, MemoryTable, drop_store, store
 from trucker.testing.sink_suite import ITEMS, target_of
-from trucker.testing.table_suite import TableSinkSuite
 
 
-class TestMemorySink(TableSinkSuite):
+class TestMemorySink(ChangedTablesSuite):
     @pytest.fixture(autouse=True)
     def destination(self) -> Iterator[None]:
         self.name = uuid4().hex
@@ -34,6 +35,24 @@ class TestMemorySink(TableSinkSuite):
     def put_foreign_row(self, table: TableId) -> None:
         held = store(self.name).tables[table]
         held.rows.append(dict.fromkeys(held.columns) | {"id": "77"})
+
+    def drop_table(self, table: TableId) -> None:
+        del store(self.name).tables[table]
+
+    def make_table(self, target: Target) -> None:
+        store(self.name).tables[target.table] = MemoryTable.like(target.source)
+
+    def drop_column(self, table: TableId, column: str) -> None:
+        held = store(self.name).tables[table]
+        held.columns = tuple(name for name in held.columns if name != column)
+        for row in held.rows:
+            del row[column]
+
+    def add_column(self, table: TableId, column: str) -> None:
+        store(self.name).tables[table].widen(schema_of(table, {column: "text"}, []))
+
+    def forget_identities(self) -> None:
+        store(self.name).identities.clear()
 
     def test_it_runs_no_sql(self) -> None:
         sink = self.make_sink()

@@ -7,6 +7,7 @@
     source.py       the source: server, privileges, tables, publication, slot
     history.py      slot, change log and stored positions, held against each other
     destination.py  destinations: reachable, writable, what they store, their tables
+    filled.py       destination tables that somebody has dropped or altered
     trucks.py       trucks, their rules and their SQL
 
 A condition reads. It creates nothing, takes no lock that anything waits for, and may be asked while the project runs.

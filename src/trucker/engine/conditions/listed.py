@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trucker.engine.conditions import destination, history, source, state, trucks
+from trucker.engine.conditions import destination, filled, history, source, state, trucks
 from trucker.engine.conditions.condition import Condition, failure
 from trucker.engine.conditions.situation import Situation
 from trucker.errors import TruckerError
@@ -35,6 +35,7 @@ CONDITIONS: Final = (
     Condition("tables that go to another slot can be copied again", history.spread),
     Condition("slot, change log and stored positions continue each other", history.continuous),
     Condition("the change log is whole", history.whole),
+    Condition("the destination's tables are those that were filled", filled.tables),
     Condition("the destination's tables can take the rows", destination.tables),
 )
 """Everything that a start needs."""

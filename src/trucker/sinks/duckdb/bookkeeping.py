@@ -10,7 +10,7 @@ import duckdb
 from trucker.change import Lsn, TableId
 from trucker.errors import SinkError
 from trucker.sinks.base import Phase
-from trucker.sinks.duckdb import letter_table
+from trucker.sinks.duckdb import identity, letter_table
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.ledger import Entry, Ledger, Plan
 
@@ -40,7 +40,7 @@ class Bookkeeping:
     def make(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Create what is missing. Raises `SinkError` for tables of a newer trucker."""
         schema = _schema(connection)
-        for statement in (*_MAKE, *letter_table.MAKE):
+        for statement in (*_MAKE, *letter_table.MAKE, *identity.MAKE):
             run(connection, statement.format(schema=schema, version=FORMAT))
         self._refuse_format(connection)
 

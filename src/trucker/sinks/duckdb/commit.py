@@ -24,6 +24,7 @@ from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Target
 from trucker.sinks.duckdb.apply import Applier, Load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
+from trucker.sinks.duckdb.identity import Identities
 from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.output_sql import Outputs
 from trucker.sinks.duckdb.session import Session, run
@@ -51,6 +52,7 @@ class Stores:
     spool: Spool
     books: Bookkeeping
     letters: LetterTable
+    identities: Identities
     timeout: float | None = None
 
 
@@ -251,6 +253,7 @@ class _Work:
                 self._begin_copy(copy)
         all_due = [t for t in self._batch.targets if (t.truck, t.source.table) in self._plan.apply]
         due = [target for target in all_due if not target.statement]
+        self._refuse_changed(due)
         if self._batch.snapshot:
             self._empty(due)
         loads = [load for target in self._ordered(due) for load in self._loads(target)]
@@ -271,6 +274,14 @@ class _Work:
         for truck, pending in self._pending.items():
             self._drive(truck, pending)
             self._commit.stores.letters.store(self._connection, truck, pending, self._batch.dead_letters.get(truck))
+
+    def _refuse_changed(self, targets: Sequence[Target]) -> None:
+        """Raise where a table is not the one that trucker has filled. Asked once after the file is opened: nobody else
+        can alter it meanwhile."""
+        stores, copied = self._commit.stores, bool(self._batch.snapshot)
+        unknown = [target for target in targets if copied or target.table not in stores.session.tables]
+        for target, reason in stores.identities.refuse_written(self._connection, unknown, copied=copied):
+            raise TruckFailed(target.truck, reason)
 
     def _table(self, target: Target) -> Table:
         tables: dict[TableId, Table] = self._commit.stores.session.tables

@@ -55,6 +55,8 @@ class Session:
         self.tables: dict[TableId, Any] = {}
         self._timer: threading.Timer | None = None
         self._used = time.monotonic()
+        self._writers = 0
+        self._left: tuple[tuple[int, int] | None, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Session, (self._path, self._memory))
@@ -63,12 +65,29 @@ class Session:
     def is_open(self) -> bool:
         return self._connection is not None
 
+    @property
+    def writers(self) -> int:
+        """A number that grows when somebody else may have written to the file: nobody can while it is open."""
+        with self._lock:
+            self._count_writers()
+            return self._writers
+
+    def _count_writers(self) -> None:
+        if self._connection is None and self._left != (now := self._files()):
+            self._left = now
+            self._writers += 1
+
+    def _files(self) -> tuple[tuple[int, int] | None, ...]:
+        """Size and time of change of the file and of its log."""
+        return tuple(_signature(path) for path in (self._path, self._path.with_name(f"{self._path.name}.wal")))
+
     @contextmanager
     def use(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """The connection, for as long as the block runs."""
         with self._lock:
             if self._connection is None:
                 _written.add(self._path.resolve())
+                self._count_writers()
                 with _opening:
                     self._connection = connect(self._path, memory=self._memory)
                     _open.append(self._path.resolve())
@@ -113,6 +132,7 @@ class Session:
                 with _opening:
                     _open.remove(self._path.resolve())
                     connection.close()
+                    self._left = self._files()
 
     def _watch(self, seconds: float) -> None:
         if self._timer is None and self._connection is not None:
@@ -132,6 +152,14 @@ class Session:
                 self.close()
             except duckdb.Error:
                 log.warning("closing an idle database failed", exc_info=True)
+
+
+def _signature(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def written_here(path: Path) -> bool:

@@ -21,12 +21,14 @@ from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, Truck
 from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.commit import Commit, Stores, redrive
+from trucker.sinks.duckdb.identity import Identities
 from trucker.sinks.duckdb.letter_table import LetterTable
-from trucker.sinks.duckdb.session import Session, connect, refuse_held
+from trucker.sinks.duckdb.session import Session, connect, refuse_held, written_here
 from trucker.sinks.duckdb.staging import stage
 from trucker.sinks.duckdb.table import examine_tables, prepare_table, unique_columns
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
+from trucker.sinks.table_identity import TableChange
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
@@ -47,9 +49,12 @@ class DuckDBSink(Sink):
         self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
         self._letters = LetterTable(workspace.project)
+        self._identities = Identities(workspace.project)
         timeout = connection.timeouts.statement
-        self._stores = Stores(self._session, self._spool, self._books, self._letters, timeout)
+        self._stores = Stores(self._session, self._spool, self._books, self._letters, self._identities, timeout)
         self._opened = False
+        self._looked = -1
+        self._changes: Sequence[TableChange] = ()
         self.letters: Mapping[str, int] = {}
 
     def check(self) -> list[Finding]:
@@ -119,6 +124,7 @@ class DuckDBSink(Sink):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._session.transaction() as connection:
                 self._books.make(connection)
+                self._identities.adopt(connection)
                 ledger = self._books.load(connection)
                 self.letters = self._letters.count(connection)
         self._opened = True
@@ -131,7 +137,9 @@ class DuckDBSink(Sink):
             return frozenset()
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
+            state = self._identities.refuse_changed(connection, target)
             left = prepare_table(connection, target)
+            self._identities.put(connection, target, state)
             if self.letters.get(target.truck):
                 self._letters.reshape(connection, target)
         return left
@@ -148,6 +156,25 @@ class DuckDBSink(Sink):
             commit.run()
             self.letters = commit.counts
         self._spool.discard(batch)
+
+    def changed_tables(self) -> Sequence[TableChange]:
+        if not self._path.exists():
+            return ()
+        if self._looked == self._session.writers and not self._changes:
+            return ()  # nobody else has written to the file since, and readers are not kept from it
+        with self._explaining(f"reading {self._path}"):
+            if written_here(self._path):
+                with self._session.use() as connection:
+                    self._looked = self._session.writers
+                    self._changes = self._identities.changed(connection)
+            else:
+                with connect(self._path, read_only=True) as connection:
+                    self._changes = self._identities.changed(connection)
+        return self._changes
+
+    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
+        with self._explaining(f"accepting tables of {self._path}"), self._session.transaction() as connection:
+            self._identities.accept(connection, slots)
 
     def count_letters(self) -> Mapping[str, int]:
         if not self._exists():

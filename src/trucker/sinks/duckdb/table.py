@@ -306,12 +306,12 @@ def _unfit(target: Target, name: str, actual: str, wanted: str) -> SinkError:
 
 
 def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
-    """The prepared table of a target. Raises `SinkError` if somebody has dropped it or a column of it."""
+    """The prepared table of a target. Raises `SinkError` if it, or a column, was dropped while it is being copied."""
     table = find_table(connection, target.table)
     lost = [] if table is None else [name for name in target.source.names if name not in table.types]
     if table is None or lost:
         what = f"column {lost[0]!r} of table {target.table}" if lost else f"table {target.table}"
-        raise SinkError(f"{what} is gone", remedy="run `trucker reset`, then copy it again", code="TRK439")
+        raise SinkError(f"{what} is gone", remedy="trucker run: it is made, and the table copied", code="TRK439")
     return table
 
 

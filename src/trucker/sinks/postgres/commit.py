@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -16,7 +16,7 @@ from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Receipts, Target
 from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
-from trucker.sinks.postgres import beside, late_key, letter_table, own_tables
+from trucker.sinks.postgres import beside, identity, late_key, letter_table, own_tables
 from trucker.sinks.postgres.apply import (
     Step,
     Unforeseen,
@@ -62,8 +62,12 @@ class Commit:
         new: Collection[TableId] = (),
         files: TextFiles | None = None,
         unsure: set[tuple[str, TableId]] | None = None,
+        written: identity.WrittenTables | None = None,
     ) -> None:
         """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows."""
+        self._written = written or identity.WrittenTables(project)
+        self._touched: list[Target] = []
+        self._ends_copies = False
         self._files = files
         self._unsure = set() if unsure is None else unsure
         self._session = session
@@ -163,6 +167,9 @@ class Commit:
         session = self._session
         ledger, self.letters = own_tables.lock(session, self._project, _trucks(batch))
         plan = ledger.plan(batch)
+        self._touched = [target for target in batch.targets if not target.statement and _due(target, plan)]
+        self._ends_copies = bool(batch.snapshot)
+        self._written.learn(session, self._touched)
         self._begin_copies(batch, plan)
         if self.letters:
             begun = [(copy.target.truck, copy.target.source.table) for copy in plan.copies]
@@ -411,10 +418,14 @@ class Commit:
         if not todo and plan is None:
             return
         cursors: list[psycopg.Cursor[object]] = []
+        tables: psycopg.Cursor[Any] | None = None
         try:
             with self._session.connection.pipeline():
                 cursors.extend(self._session.run(step.statement, *step.parameters) for step in todo)
                 if plan is not None:
+                    if self._touched:
+                        # After the steps: what they have written to cannot be dropped or altered until COMMIT.
+                        tables = identity.ask(self._session, [target.table for target in self._touched])
                     reach("sink.position.before")
                     own_tables.store(self._session, self._project, plan)
                     reach("sink.position.after")
@@ -424,6 +435,13 @@ class Commit:
                 raise
             raise _failure(failed, error) from None
         check_touched([(step, cursor.rowcount) for step, cursor in zip(todo, cursors, strict=True)])
+        if tables is not None:
+            self._refuse_changed(tables.fetchall())
+
+    def _refuse_changed(self, rows: Sequence[tuple[int, int, list[str]]]) -> None:
+        """Raise where a table that has been written to is not the one that trucker has filled."""
+        for (truck, _), change in self._written.compare(self._touched, rows).items():
+            raise TruckFailed(truck, identity.reason(change, copied=self._ends_copies))
 
 
 def _failure(step: Step, error: psycopg.Error) -> TruckerError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trucker.change import TableId
 from trucker.errors import SinkError
 from trucker.sinks.postgres.unique import UniqueIndex
+from trucker.sinks.table_identity import TableIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class DestinationColumn:
 
     `base` is the same without a length or precision. A cast to a type with one cuts what is too long; a value of the
     base type is checked when it is assigned, as it should be. `enum` names the enum it is of, with its `labels`.
+    `number` is its attnum, which no other column of the table ever has.
     """
 
     name: str
@@ -28,6 +30,7 @@ class DestinationColumn:
     base: str
     enum: str = ""
     labels: Sequence[str] = ()
+    number: int = 0
 
     @property
     def is_text(self) -> bool:
@@ -45,7 +48,7 @@ class DestinationTable:
 
     `unique` are its unique indexes that are checked at once, `referred` says that a foreign key would miss a row of
     it that leaves and comes back. `owned` says that the user is, or is a member of, its owner; `denied` has the
-    privileges on it that the user lacks.
+    privileges on it that the user lacks. `oid` is 0 for rows that are of no table.
     """
 
     table: TableId
@@ -55,6 +58,11 @@ class DestinationTable:
     referred: bool
     owned: bool = True
     denied: tuple[str, ...] = ()
+    oid: int = 0
+
+    @property
+    def identity(self) -> TableIdentity:
+        return TableIdentity(str(self.oid), {name: column.number for name, column in self.columns.items()})
 
     def type_of(self, name: str) -> str:
         return self._column(name).type
@@ -66,7 +74,7 @@ class DestinationTable:
         if name not in self.columns:
             raise SinkError(
                 f"table {self.table} has no column {name}",
-                remedy="start trucker again: it adds the column",
+                remedy="trucker run: it adds the column, and copies the table from the beginning",
                 code="TRK408",
             )
         return self.columns[name]
@@ -89,7 +97,7 @@ class DestinationTable:
 
     def writable(self, name: str) -> bool:
         """A generated column is computed there, whatever the source says."""
-        return not self.columns[name].generated
+        return not self._column(name).generated
 
 
 def literal(text: str) -> str:

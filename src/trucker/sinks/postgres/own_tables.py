@@ -5,6 +5,7 @@ tables        the phase of each source table of a truck, and where its rows go
 chunks        the parts of unfinished snapshots that have been copied
 dead_letters  changes that could not be applied, see `sinks.letters`
 late_keys     primary keys that are made when a first copy is complete, see `late_key`
+identities    which table and which columns each truck has filled, see `identity`
 format        the version of these tables
 """
 
@@ -19,7 +20,7 @@ from trucker.change import Lsn, TableId, quote_identifier
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.sinks.base import Phase
 from trucker.sinks.ledger import Entry, Ledger, Plan, Slot
-from trucker.sinks.postgres import late_key
+from trucker.sinks.postgres import identity, late_key
 from trucker.sinks.postgres.session import Session
 
 SCHEMA: Final = "trucker"
@@ -73,7 +74,7 @@ def create(session: Session) -> None:
     """Make schema and tables where they are missing."""
     found = session.run(
         """select num_nulls(to_regclass('trucker.format'), to_regclass('trucker.dead_letters'),
-            to_regclass('trucker.late_keys'))"""
+            to_regclass('trucker.late_keys'), to_regclass('trucker.identities'))"""
     ).fetchone()
     if found != (0,):
         _create(session)
@@ -105,6 +106,8 @@ def _create(session: Session) -> None:
                 session.run(statement)
             if "late_keys" not in found:
                 session.run(late_key.TABLE)
+            if "identities" not in found:
+                session.run(identity.TABLE)
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
             f"user {info.user} may not make trucker's own tables in database {info.dbname}",

@@ -10,12 +10,12 @@ import psycopg
 
 from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError, TruckerError
+from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.output_sql import as_rows, refuse_truncate
-from trucker.sinks.postgres import beside, check, late_key, letter_table, output_sql, own_tables, table
+from trucker.sinks.postgres import beside, check, identity, late_key, letter_table, output_sql, own_tables, table
 from trucker.sinks.postgres.commit import Commit
 from trucker.sinks.postgres.copy import copy_part
 from trucker.sinks.postgres.destination_table import DestinationTable
@@ -26,6 +26,7 @@ from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
 from trucker.sinks.postgres.text_file import TextFiles
 from trucker.sinks.postgres.unfit import fitting
+from trucker.sinks.table_identity import TableChange
 
 
 class PostgresSink(Sink):
@@ -52,10 +53,12 @@ class PostgresSink(Sink):
         self._used = False
         self._files = TextFiles(workspace.folder) if workspace.near else None
         self._unsure: set[tuple[str, TableId]] = set()
+        self._written = identity.WrittenTables(workspace.project)
 
     def open(self) -> Mapping[str, TruckState]:
         self._tables.clear()
         self._trucks.clear()
+        self._written.clear()
         with self._session("opening the destination") as lent:
             own_tables.refuse_unusable(lent, self._connection.name)
             own_tables.create(lent)
@@ -65,6 +68,7 @@ class PostgresSink(Sink):
                 if self._files is not None:
                     self._files.remove(stage_prefix(self._project))
             self.letters = letter_table.count(lent, self._project)
+            identity.adopt(lent, self._project)
             ledger = own_tables.load(lent, self._project)
             if not self._swept:
                 beside.sweep(lent, self._project, ledger.copying)
@@ -77,7 +81,8 @@ class PostgresSink(Sink):
                 self._tables[target] = output_sql.prepare(lent, target)
             return frozenset()
         with self._session(f"preparing table {target.table}") as lent:
-            made, new = table.prepare(lent, target)
+            self._written.forget(target)
+            made, new = table.prepare(lent, self._project, target)
             self._tables[target] = made
             if new:
                 self._new.add(target.table)
@@ -86,6 +91,18 @@ class PostgresSink(Sink):
         return frozenset(target.source.names) - made.columns.keys()
 
     def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        try:
+            return self._write(work, changes)
+        except SinkError as error:
+            change = None if error.transient else self._explanation([work.target])
+            raise change.error() if change else error from None
+
+    def _explanation(self, targets: Sequence[Target]) -> TableChange | None:
+        """What has happened to one of these tables, if that is why it could not be written to."""
+        with self._session("looking at tables") as lent:
+            return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
+
+    def _write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
         where = f"writing table {target.table}"
         if work.finishes:
@@ -136,8 +153,9 @@ class PostgresSink(Sink):
                 new=self._new,
                 files=self._files,
                 unsure=self._unsure,
+                written=self._written,
             )
-            commit.run(batch, receipts)
+            self._run(commit, batch, receipts)
             if batch.snapshot:
                 self._tables.clear()  # a copy that counts may have given a table its key
             self.letters = {
@@ -145,6 +163,15 @@ class PostgresSink(Sink):
                 for truck, count in {**self.letters, **dict.fromkeys(trucks, 0), **commit.letters}.items()
                 if count
             }
+
+    def _run(self, commit: Commit, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Commit; a table that is another one now is named as the reason of whatever it made fail."""
+        try:
+            commit.run(batch, receipts)
+        except TruckFailed as error:
+            targets = [target for target in batch.targets if target.truck == error.truck]
+            change = None if error.reason.transient or batch.snapshot else self._explanation(targets)
+            raise TruckFailed(error.truck, change.error()) if change else error from None
 
     def discard(self, batch: Batch) -> None:
         prefix = stage_prefix(self._project, batch)
@@ -168,6 +195,15 @@ class PostgresSink(Sink):
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
         yield from check.examine(self._connection, self._project, targets, due)
 
+    def changed_tables(self) -> Sequence[TableChange]:
+        with self._session("looking at tables") as lent:
+            return identity.changed(lent, self._project)
+
+    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
+        with self._session("accepting tables") as lent, lent.connection.transaction():
+            identity.accept(lent, self._project, slots)
+        self._written.clear()
+
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         return check.unique_columns(self._connection, table)
 
@@ -186,7 +222,9 @@ class PostgresSink(Sink):
         if known is None:
             known = describe_rows(lent, target) if target.statement else table.describe(lent, target.table)
             if known is None:
-                raise SinkError(f"there is no table {target.table}", remedy="start trucker again: it makes the table")
+                raise SinkError(
+                    f"there is no table {target.table}", remedy="trucker run: it makes the table, and copies it"
+                )
             self._tables[target] = known
         return known
 

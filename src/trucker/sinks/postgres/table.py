@@ -13,8 +13,10 @@ from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks import strict
 from trucker.sinks.base import Target
+from trucker.sinks.postgres import identity
 from trucker.sinks.postgres.alter import alter
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres.key_change import key_statements
 from trucker.sinks.postgres.late_key import is_due
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
@@ -46,7 +48,7 @@ select a.attname, format_type(b.oid, b.typmod) || own.collation,
     b.oid::bigint, a.attnotnull, a.atthasdef, a.attidentity::text, a.attgenerated <> '',
     format_type(b.oid, -1) || own.collation,
     case when e.oid is not null then format('%I.%I', en.nspname, e.typname) else '' end,
-    array(select l.enumlabel::text from pg_enum l where l.enumtypid = e.oid)
+    array(select l.enumlabel::text from pg_enum l where l.enumtypid = e.oid), a.attnum
 from pg_attribute a
 join base b on b.attnum = a.attnum
 join pg_type t on t.oid = b.oid and t.typtype <> 'd'
@@ -69,17 +71,21 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
     columns = {row[0]: DestinationColumn(*row) for row in session.run(_COLUMNS, oid)}
     unique = tuple(UniqueIndex.of(*row) for row in session.run(INDEXES, oid))
     referred = session.run(REFERRED, oid).fetchone() == (True,)
-    return DestinationTable(table, kind, columns, unique, referred, owned, tuple(denied))
+    return DestinationTable(table, kind, columns, unique, referred, owned, tuple(denied), oid)
 
 
-def prepare(session: Session, target: Target) -> tuple[DestinationTable, bool]:
+def prepare(session: Session, project: str, target: Target) -> tuple[DestinationTable, bool]:
     """Make the target's table, or bring it as near to the target as may be; the table as it is then, and whether it
-    is new."""
+    is new. Its identity is stored in the same transaction.
+
+    Raises `SinkError`, having changed nothing, for a table that has been filled and is another one now.
+    """
     try:
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
             refuse_width(target)
             found = describe(session, target.table)
+            state = identity.refuse_changed(session, project, target, found)
             if found is None:
                 _create(session, target)
             elif found.kind not in ("r", "p"):
@@ -92,11 +98,12 @@ def prepare(session: Session, target: Target) -> tuple[DestinationTable, bool]:
                     refuse(session, left_in(target, found), found, found)
             else:
                 _alter(session, target, _made_text(session, target, found))
+            made = describe(session, target.table)
+            if made is None:
+                raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
+            identity.put(session, project, target, made, state)
     except psycopg.errors.InsufficientPrivilege:
         raise not_allowed(session, target, describe(session, target.table)) from None
-    made = describe(session, target.table)
-    if made is None:
-        raise SinkError(f"table {target.table} has gone while it was prepared", remedy="start trucker again")
     return made, found is None
 
 
@@ -209,24 +216,17 @@ def refuse(session: Session, target: Target, found: DestinationTable, before: De
 
 
 def _make_key(session: Session, target: Target, before: DestinationTable) -> str:
-    """The statements that give the table the source's key, in place of the one it has.
+    """How the table gets the source's key, in place of the one it has.
 
     Where a column of the key is new there, its rows have no value of it: they have to be copied again.
     """
-    source, name = target.source, target.table.quoted
-    rows = session.run(
-        "select conname from pg_constraint where conrelid = $1::regclass and contype = 'p'", name
-    ).fetchall()
     types = types_of(session, target)
-    missing = [key for key in source.key if key not in before.columns]
-    actions = [f"DROP CONSTRAINT {quote_identifier(constraint)}" for (constraint,) in rows]
-    actions += [f"ADD COLUMN {quote_identifier(key)} {types[key][0]}" for key in missing]
-    actions.append(f"ADD PRIMARY KEY ({', '.join(map(quote_identifier, source.key))})")
-    statement = f"ALTER TABLE {name} {', '.join(actions)}"
-    if not missing:
-        return f"run at the destination: {statement}; then trucker run"
+    missing = {name: types[name][0] for name in target.source.key if name not in before.columns}
+    statements = "; ".join(key_statements(session, target, before, missing))
+    if not missing or target.stale:
+        return f"run at the destination: {statements}; then trucker run"
     return (
-        f"run at the destination: TRUNCATE {name}; {statement}; then trucker reset --truck {target.truck},"
+        f"run at the destination: {statements}; then trucker reset --truck {target.truck},"
         " then trucker run: the table is copied again"
     )
 

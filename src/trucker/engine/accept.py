@@ -1,0 +1,36 @@
+"""Going on with destination tables as they are now, after somebody has dropped or altered them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trucker import private
+from trucker.change import TableId
+from trucker.config.models import ProjectConfig
+from trucker.config.slots import whole_name
+from trucker.engine.reset import chosen_trucks
+from trucker.sinks.base import Sink
+from trucker.sinks.table_identity import TableChange
+
+
+def accept(
+    config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | None, sinks: Mapping[str, Sink]
+) -> list[TableChange]:
+    """Store what the trucks' tables are now; what had changed. Without `table` all tables of the trucks."""
+    accepted: list[TableChange] = []
+    for destination, own in chosen_trucks(config, trucks).items():
+        sink = sinks[destination]
+        private.make_folder(config.state_folder / "spool" / destination)
+        try:
+            sink.open()
+            changes = [
+                change
+                for change in sink.changed_tables()
+                if (change.truck in own or whole_name(change.truck) in own) and table in (None, change.source)
+            ]
+            if changes:
+                sink.accept_tables([(change.truck, change.source) for change in changes])
+            accepted += changes
+        finally:
+            sink.close()
+    return accepted

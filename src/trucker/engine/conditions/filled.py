@@ -1,0 +1,31 @@
+"""The condition that destination tables are still the ones that were filled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trucker.engine.conditions.condition import failure
+from trucker.engine.conditions.situation import Situation
+from trucker.engine.table_watch import concerning
+from trucker.errors import TruckerError
+from trucker.finding import Finding
+
+
+def tables(situation: Situation) -> Iterator[Finding]:
+    """No table or column that trucker has filled was dropped or made again. A run starts all the same: only the truck
+    concerned stops."""
+    trucks = {truck.name: (source, truck) for source in situation.streams for truck in source.trucks}
+    for destination, sink in situation.sinks.items():
+        try:
+            changes = sink.changed_tables()
+        except TruckerError:  # what is wrong with the destination has been found
+            continue
+        for change in changes:
+            source, truck = trucks.get(change.truck, (None, None))
+            if source is None or truck is None or truck.destination != destination:
+                continue
+            described = source.tables.get(change.source)
+            columns = described.schema.names if described else ()
+            found = concerning(change, truck, columns)
+            if found is not None:
+                yield failure(f"truck {truck.name}", found.error(), waits=True)

@@ -1,0 +1,85 @@
+"""Destination tables that somebody drops or alters while a project runs: noticed by looking now and then.
+
+A commit compares the tables that it writes (`sinks.table_identity`). Tables without changes are compared here, and all
+of them at the start. Such a table is set aside, or its truck fails, with the choice of what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+
+from trucker.change import TableId
+from trucker.engine.destination import Destination
+from trucker.engine.known import KnownTables
+from trucker.engine.plan import Truck
+from trucker.engine.truck_run import TruckRun
+from trucker.errors import TruckerError
+from trucker.observe.status import TruckPhase
+from trucker.sinks.table_identity import TableChange
+
+log = logging.getLogger("trucker.tables")
+
+LOOK_SECONDS = 10.0
+
+SourceColumns = Callable[[TableId], Collection[str]]
+"""The columns that a source table has now."""
+
+Fail = Callable[[TruckRun, TruckerError], None]
+
+
+class TableWatch:
+    """Watches the destination tables of one source's trucks."""
+
+    def __init__(
+        self,
+        destinations: Mapping[str, Destination],
+        runs: Mapping[str, TruckRun],
+        known: KnownTables,
+        columns: SourceColumns,
+        fail: Fail,
+    ) -> None:
+        self._destinations = destinations
+        self._runs = runs
+        self._known = known
+        self._columns = columns
+        self._fail = fail
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until told to stop."""
+        while not stop.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Fail the tables that are others. A destination that is away is looked at the next time."""
+        for name in sorted({run.truck.destination for run in self._runs.values()}):
+            try:
+                for change in self._destinations[name].changed_tables():
+                    self._judge(name, change)
+            except TruckerError as error:
+                log.debug("tables could not be looked at", extra={"destination": name, "reason": error.message})
+
+    def _judge(self, destination: str, change: TableChange) -> None:
+        run = self._runs.get(change.truck)
+        if run is None or run.truck.destination != destination or run.phase is TruckPhase.FAILED:
+            return
+        if change.source not in run.floors:  # set aside already, or catching up, by commits that compare it
+            return
+        known = self._known.get(change.truck, change.source)
+        called = known.names.values() if known else ()
+        columns = () if change.missing or change.replaced else {*self._columns(change.source), *called}
+        found = concerning(change, run.truck, columns)
+        if found is not None:
+            self._fail(run, found.error())
+
+
+def concerning(change: TableChange, truck: Truck, columns: Collection[str]) -> TableChange | None:
+    """The change as far as it concerns what the truck still writes.
+
+    `columns` are those that the source has: another one may be gone from the destination, too. Of a truck with rules or
+    SQL they say nothing.
+    """
+    if change.source not in truck.tables:
+        return None
+    return change if truck.config is not None else change.among(columns)

@@ -1,0 +1,273 @@
+"""Which tables and columns trucker has filled, by oid and attnum (`sinks.table_identity`).
+
+`trucker.identities` has a row for each table of a truck; `table_oid` 0 stands for a table that is not there and may be
+made. PostgreSQL gives no oid and no attnum of a table a second time, and keeps both through TRUNCATE, ALTER, VACUUM
+FULL and pg_upgrade; a restored dump has others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from trucker.change import TableId
+from trucker.errors import SinkError
+from trucker.sinks.base import Phase, Target
+from trucker.sinks.ledger import Slot
+from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.session import Session
+from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
+
+log = logging.getLogger("trucker.sink")
+
+TABLE: Final = """create table trucker.identities (
+    project text, truck text, source_schema text, source_table text, table_oid oid not null, columns json not null,
+    updated_at timestamptz not null default now(), primary key (project, truck, source_schema, source_table))"""
+
+_STORED: Final = """select t.truck, t.source_schema, t.source_table, t.phase, t.target_schema, t.target_table,
+        i.table_oid::bigint, i.columns
+    from trucker.tables t left join trucker.identities i using (project, truck, source_schema, source_table)
+    where t.project = $1"""
+_OF_SLOT: Final = " and t.truck = $2 and t.source_schema = $3 and t.source_table = $4"
+_BEFORE_IDENTITIES: Final = """select t.truck, t.source_schema, t.source_table, t.phase, t.target_schema,
+        t.target_table, null, null from trucker.tables t where t.project = $1"""
+
+# Run with every commit: of the ways to ask this is the quickest to plan.
+_NOW: Final = """select w.number, w.oid::bigint, array(select a.attnum::text || ' ' || a.attname from pg_attribute a
+        where a.attrelid = w.oid and a.attnum > 0 and not a.attisdropped)
+    from (select number, to_regclass(name)::oid as oid from unnest($1::text[]) with ordinality u(name, number)) w
+    where w.oid is not null"""
+
+_PUT: Final = """insert into trucker.identities as i (project, truck, source_schema, source_table, table_oid, columns)
+    values ($1, $2, $3, $4, $5::bigint::oid, $6::json)
+    on conflict (project, truck, source_schema, source_table) do update set
+        table_oid = excluded.table_oid, columns = excluded.columns, updated_at = now()"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of a table of a truck."""
+
+    phase: Phase
+    target: TableId | None
+    identity: TableIdentity | None
+
+    @property
+    def filled(self) -> bool:
+        """Whether rows are in a table that count, so that another table would lack them."""
+        return self.phase is not Phase.COPYING and self.target is not None and self.target.schema != ""
+
+
+def load(session: Session, project: str, slot: Slot | None = None) -> dict[Slot, Stored]:
+    """What is stored of the project's tables, or of one of them."""
+    if slot is None:
+        rows = session.run(_STORED, project)
+    else:
+        rows = session.run(_STORED + _OF_SLOT, project, slot[0], slot[1].schema, slot[1].name)
+    return _stored(rows)
+
+
+def _stored(rows: Iterable[tuple[Any, ...]]) -> dict[Slot, Stored]:
+    return {
+        (truck, TableId(schema, name)): Stored(
+            Phase(phase),
+            None if target is None else TableId(target_schema, target),
+            None if oid is None else TableIdentity(str(oid or ""), columns),
+        )
+        for truck, schema, name, phase, target_schema, target, oid, columns in rows
+    }
+
+
+def now(session: Session, tables: Sequence[TableId]) -> dict[TableId, TableIdentity]:
+    """These tables as they are, all columns included; none where there is none."""
+    rows = ask(session, tables).fetchall()
+    return {tables[number - 1]: _identity(oid, columns) for number, oid, columns in rows}
+
+
+def ask(session: Session, tables: Sequence[TableId]) -> psycopg.Cursor[Any]:
+    """The query of `now`, for a pipeline."""
+    return session.run(_NOW, [table.quoted for table in tables])
+
+
+def _identity(oid: int, columns: Sequence[str]) -> TableIdentity:
+    pairs = (column.partition(" ") for column in columns)
+    return TableIdentity(str(oid), {name: int(number) for number, _, name in pairs})
+
+
+# -- prepare ----------------------------------------------------------------------------------------------------------
+
+
+def refuse_changed(session: Session, project: str, target: Target, found: DestinationTable | None) -> Stored | None:
+    """Raise for a table that has been filled and is another one now; what is stored of it."""
+    slot = (target.truck, target.source.table)
+    state = load(session, project, slot).get(slot)
+    if state is not None and _judged(state, target):
+        change = compare(
+            *slot,
+            target.table,
+            state.identity,
+            found.identity if found else None,
+            target.source.columns,
+            shared=target.shared,
+        )
+        if change is not None:
+            raise change.error()
+    return state
+
+
+def put(session: Session, project: str, target: Target, made: DestinationTable, state: Stored | None) -> None:
+    """Store what a prepared table is, inside the transaction that prepared it.
+
+    Not while rows of the truck are in another table, or are going to be copied again: what is stored tells of those.
+    """
+    if state is not None and state.filled and not _judged(state, target):
+        return
+    identity = made.identity.only(target.source.names)
+    if state is None or state.identity != identity:
+        _put(session, project, (target.truck, target.source.table), identity)
+
+
+def _judged(state: Stored, target: Target) -> bool:
+    return state.filled and state.target == target.table and not target.stale
+
+
+def _put(session: Session, project: str, slot: Slot, identity: TableIdentity) -> None:
+    truck, table = slot
+    columns = json.dumps(dict(identity.columns))
+    session.run(_PUT, project, truck, table.schema, table.name, int(identity.table or 0), columns)
+
+
+# -- open, check, accept ----------------------------------------------------------------------------------------------
+
+
+def adopt(session: Session, project: str) -> None:
+    """Take tables as they are found that an older trucker has filled, which stored no identity."""
+    unknown = {slot: state for slot, state in load(session, project).items() if state.filled and not state.identity}
+    tables = sorted({state.target for state in unknown.values() if state.target})
+    found = now(session, tables) if tables else {}
+    adopted = [slot for slot, state in unknown.items() if state.target in found]
+    for slot in adopted:
+        target = unknown[slot].target
+        assert target is not None
+        _put(session, project, slot, found[target])
+    if adopted:
+        log.info(
+            "tables of an earlier version are taken as they are", extra={"tables": sorted(str(t) for _, t in adopted)}
+        )
+
+
+def changed(session: Session, project: str) -> list[TableChange]:
+    """The tables that have been filled and are others now. Changes nothing; trucker's own tables need not be there."""
+    present = session.run("select to_regclass('trucker.tables') is null, to_regclass('trucker.identities') is null")
+    without_tables, without_identities = present.fetchone() or (True, True)
+    if without_tables:
+        return []
+    stored = _stored(session.run(_BEFORE_IDENTITIES if without_identities else _STORED, project))
+    filled = {slot: state for slot, state in stored.items() if state.filled}
+    tables = sorted({state.target for state in filled.values() if state.target})
+    found = now(session, tables) if tables else {}
+    sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
+    changes = [
+        compare(
+            truck,
+            source,
+            state.target,
+            state.identity,
+            found.get(state.target),
+            shared=sharing[truck, state.target] > 1,
+        )
+        for (truck, source), state in sorted(filled.items(), key=lambda item: item[0])
+        if state.target is not None
+    ]
+    return [change for change in changes if change is not None]
+
+
+def accept(session: Session, project: str, slots: Collection[Slot]) -> None:
+    """Store the identity of what is there now, inside the caller's transaction."""
+    chosen = {slot: state for slot, state in load(session, project).items() if slot in slots and state.filled}
+    tables = sorted({state.target for state in chosen.values() if state.target})
+    found = now(session, tables) if tables else {}
+    for slot, state in chosen.items():
+        there = found.get(state.target) if state.target else None
+        known = state.identity.columns if state.identity and state.identity.columns else None
+        there = there.only(known) if there and known else there
+        _put(session, project, slot, there or TableIdentity(""))
+
+
+# -- commit -----------------------------------------------------------------------------------------------------------
+
+
+class WrittenTables:
+    """The identities of the tables that a sink writes, kept so that a commit reads only what the tables are now."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._stored: dict[Slot, TableIdentity | None] = {}
+        self._same: dict[Slot, tuple[int, list[str]]] = {}
+
+    def clear(self) -> None:
+        self._stored.clear()
+        self._same.clear()
+
+    def forget(self, target: Target) -> None:
+        """What is stored of the target may be something else now."""
+        self._stored.pop((target.truck, target.source.table), None)
+        self._same.pop((target.truck, target.source.table), None)
+
+    def learn(self, session: Session, targets: Iterable[Target]) -> None:
+        """Have at hand what is stored of these targets, before they are compared."""
+        for target in targets:
+            slot = (target.truck, target.source.table)
+            if slot not in self._stored:
+                state = load(session, self._project, slot).get(slot)
+                self._stored[slot] = state.identity if state else None
+
+    def compare(self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]) -> dict[Slot, TableChange]:
+        """Which of the targets' tables are others; `rows` is the answer to `ask` for these tables."""
+        found = {number: (oid, columns) for number, oid, columns in rows}
+        changes: dict[Slot, TableChange] = {}
+        for number, target in enumerate(targets, 1):
+            slot, seen = (target.truck, target.source.table), found.get(number)
+            if seen is not None and self._same.get(slot) == seen:
+                continue
+            there = _identity(*seen) if seen else None
+            change = compare(
+                *slot, target.table, self._stored[slot], there, target.source.columns, shared=target.shared
+            )
+            if change is not None:
+                changes[slot] = change
+            elif seen is not None:
+                self._same[slot] = seen
+        return changes
+
+
+def reason(change: TableChange, *, copied: bool) -> SinkError:
+    """Why a commit fails; of a table that was `copied` all rows come again."""
+    return replaced_while_copied(change.source, change.table) if copied else change.error()
+
+
+def explanation(session: Session, project: str, targets: Iterable[Target]) -> TableChange | None:
+    """The first of these targets whose table is another one, which explains whatever failed."""
+    for target in targets:
+        slot = (target.truck, target.source.table)
+        state = load(session, project, slot).get(slot)
+        if state is None or not _judged(state, target):
+            continue
+        there: Mapping[TableId, TableIdentity] = now(session, [target.table])
+        change = compare(
+            *slot,
+            target.table,
+            state.identity,
+            there.get(target.table),
+            target.source.columns,
+            shared=target.shared,
+        )
+        if change is not None:
+            return change
+    return None

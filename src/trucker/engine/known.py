@@ -30,7 +30,8 @@ class Known:
     `look` has the columns that have been written, under the names the stream last had. `taken` are those the truck
     takes, `left_out` those of them that the destination has no place for, `names` what the destination calls a column
     where that is another name. `dropped` are columns there that the source has no more. `truncated` is the transaction
-    of the last truncate that the stream told.
+    of the last truncate that the stream told. `key` has the numbers of the columns by which rows were told apart when
+    they were copied; None where an older version has not stored it.
     """
 
     look: Look
@@ -39,6 +40,7 @@ class Known:
     names: Mapping[int, str] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     truncated: int = 0
+    key: tuple[int, ...] | None = None
 
     def name_at_destination(self, number: int) -> str | None:
         """What the destination calls a column; None where it does not have it."""
@@ -60,6 +62,7 @@ class Known:
             "names": sorted(self.names.items()),
             "dropped": sorted(self.dropped),
             "truncated": self.truncated,
+            **({"key": list(self.key)} if self.key is not None else {}),
         }
 
     @classmethod
@@ -71,6 +74,7 @@ class Known:
             dict(raw["names"]),
             frozenset(raw["dropped"]),
             raw.get("truncated", 0),
+            tuple(raw["key"]) if "key" in raw else None,
         )
 
 

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from trucker.change import Lsn, SchemaChanges, TableId
+from trucker.engine.destination import Destination
+from trucker.engine.known import KnownTables
 from trucker.engine.plan import Truck
 from trucker.engine.publication_record import PublicationRecord, Slot
 from trucker.engine.resolve import ResolvedSource
@@ -28,6 +30,7 @@ from trucker.sinks.base import Phase, TableState, TruckState
 log = logging.getLogger("trucker.publication")
 
 CODE = "TRK241"
+REKEYED = "the table has another key than when it was copied"
 CONFIGURED = "the truck's columns or condition are other ones than before, or the table was not published"
 
 
@@ -47,8 +50,11 @@ class PublicationStart:
         self._tell = tell
         self._record = record
 
-    def publish(self, database: Connection, states: Mapping[str, TruckState]) -> frozenset[Slot]:
-        """Make the publication, or check the one that was made beforehand; the tables that must be copied again.
+    def publish(
+        self, database: Connection, states: Mapping[str, TruckState], rekeyed: Collection[Slot] = ()
+    ) -> frozenset[Slot]:
+        """Make the publication, or check the one that was made beforehand; the tables that must be copied again, those
+        that have got another key (`rekeyed`) among them.
 
         A truck that may not copy a table again fails. Raises where the publication cannot be used, before anything is
         changed.
@@ -58,8 +64,9 @@ class PublicationStart:
         copied = set(_copied(self._runs, states))
         first = {slot: found[slot[1]] for slot in copied if self._record.get(*slot) is None}
         self._record.put(first)
-        again = self._missed(copied, found) | {slot: CONFIGURED for slot in copied if slot[1] in changed}
-        self._fail_those_that_stop(self._missed(copied, found))
+        doubtful = self._missed(copied, found) | dict.fromkeys(copied & set(rekeyed), REKEYED)
+        again = doubtful | {slot: CONFIGURED for slot in copied if slot[1] in changed}
+        self._fail_those_that_stop(doubtful)
         failed = {run.name for run in self._runs if run.phase is TruckPhase.FAILED}
         again = {slot: why for slot, why in again.items() if slot[0] not in failed}
         self._tell_destinations(again)
@@ -109,6 +116,26 @@ class PublicationStart:
             log.warning("table is copied again", extra={"truck": slot[0], "table": str(slot[1]), "reason": why})
         for destination, states in tables.items():
             self._tell(destination, states)
+
+
+def rekeyed_tables(
+    resolved: ResolvedSource,
+    runs: Iterable[TruckRun],
+    known: KnownTables,
+    destinations: Mapping[str, Destination],
+) -> frozenset[Slot]:
+    """Tables whose rows are told apart by other columns than when they were copied: changes that are in the log do not
+    tell by the new key which row they are of."""
+    return frozenset(
+        (run.name, name)
+        for run in runs
+        if not destinations[run.truck.destination].keeps_changes
+        for name, table in run.truck.tables.items()
+        if (before := known.get(run.name, name)) is not None
+        and before.look.oid == resolved.tables[name].oid
+        and before.key is not None
+        and frozenset(before.key) != frozenset(table.key_numbers)
+    )
 
 
 def missed(record: PublicationRecord, slot: Slot, found: Mapping[TableId, Membership]) -> str:

@@ -222,7 +222,7 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
     target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
     shapes = ((target.source.columns, numbers),)
-    known = Known(look, frozenset(numbers))
+    known = Known(look, frozenset(numbers), key=table.key_numbers)
     if before is not None:
         there = _types_there(before)
         if before.look.oid != look.oid:
@@ -260,7 +260,8 @@ def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) ->
     if now is None:
         columns = tuple(SeenColumn(at, column, False, 0) for at, column in enumerate(relation.columns, 1))
         now = Look(table.source, relation.oid, Lsn(0), table.key, len(columns), columns, {})
-    return Known(now, frozenset(seen.number for seen in now.columns if table.takes(seen.column.name)))
+    taken = frozenset(seen.number for seen in now.columns if table.takes(seen.column.name))
+    return Known(now, taken, key=table.key_numbers)
 
 
 class _Judge:
@@ -380,7 +381,9 @@ class _Judge:
         dropped = before.dropped | self._dropped(numbers) | passing
         source = TableSchema(self._table.source, tuple(columns), self._key(relation, numbers))
         here = sorted(dropped - {column.name for column in columns})
-        known = Known(self._look(shape, numbers), frozenset(taken), dropped=dropped, truncated=before.truncated)
+        key = self._table.key_numbers if before.key is None else before.key
+        look = self._look(shape, numbers)
+        known = Known(look, frozenset(taken), dropped=dropped, truncated=before.truncated, key=key)
         target = replace(
             self._table.target(self._truck, source),
             source=source,

@@ -36,7 +36,7 @@ from trucker.engine.lane import LaneRunner
 from trucker.engine.new_slot import await_slot, new_slot
 from trucker.engine.partitions import probe_leaf
 from trucker.engine.publication_record import PublicationRecord, Slot, record_file
-from trucker.engine.publication_start import PublicationStart
+from trucker.engine.publication_start import PublicationStart, rekeyed_tables
 from trucker.engine.publication_watch import PublicationWatch
 from trucker.engine.query import SourceQuery
 from trucker.engine.recipe import Recipes
@@ -162,8 +162,9 @@ class SourceRun:
             there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
             begin = refuse_gap(there, self._needed(known))
             marked = self.absent.tell_marked(states)
+            rekeyed = rekeyed_tables(resolved, self.runs.values(), self.known, self.destinations)
             start = PublicationStart(resolved, list(self.runs.values()), self.absent.tell, self.record)
-            self._incomplete = start.publish(database, known) | marked
+            self._incomplete = start.publish(database, known, rekeyed) | marked
             if slot is None:
                 reach("setup.slot.before")
                 failover = Capabilities.of(database).failover_slots
@@ -281,12 +282,7 @@ class SourceRun:
         return ShapeWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
 
     def _table_watch(self, query: SourceQuery) -> TableWatch:
-        return TableWatch(self.destinations, self.runs, self.known, self._source_columns, query.fail)
-
-    def _source_columns(self, table: TableId) -> frozenset[str]:
-        with connect(self.resolved.reads, application="trucker catalog") as database:
-            seen = look(database, table)
-            return frozenset(seen.numbers) if seen is not None else frozenset()
+        return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, query.fail)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""

@@ -11,20 +11,20 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 
 from trucker.change import TableId
+from trucker.config.models import PostgresConnection
 from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables
 from trucker.engine.plan import Truck
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
+from trucker.postgres.connect import connect
+from trucker.postgres.shape import look
 from trucker.sinks.table_identity import TableChange
 
 log = logging.getLogger("trucker.tables")
 
 LOOK_SECONDS = 10.0
-
-SourceColumns = Callable[[TableId], Collection[str]]
-"""The columns that a source table has now."""
 
 Fail = Callable[[TruckRun, TruckerError], None]
 
@@ -37,13 +37,13 @@ class TableWatch:
         destinations: Mapping[str, Destination],
         runs: Mapping[str, TruckRun],
         known: KnownTables,
-        columns: SourceColumns,
+        reads: PostgresConnection,
         fail: Fail,
     ) -> None:
         self._destinations = destinations
         self._runs = runs
         self._known = known
-        self._columns = columns
+        self._reads = reads
         self._fail = fail
 
     def run(self, stop: threading.Event) -> None:
@@ -72,6 +72,12 @@ class TableWatch:
         found = concerning(change, run.truck, columns)
         if found is not None:
             self._fail(run, found.error())
+
+    def _columns(self, table: TableId) -> frozenset[str]:
+        """The columns that a source table has now."""
+        with connect(self._reads, application="trucker catalog") as database:
+            seen = look(database, table)
+            return frozenset(seen.numbers) if seen is not None else frozenset()
 
 
 def concerning(change: TableChange, truck: Truck, columns: Collection[str]) -> TableChange | None:

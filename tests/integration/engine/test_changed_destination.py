@@ -48,6 +48,12 @@ def _phase(project: ProjectFolder, name: str) -> TruckPhase:
     return next(truck.phase for truck in status.trucks if truck.name == name)
 
 
+def _set_aside(project: ProjectFolder, name: str) -> list[tuple[str, bool, str]]:
+    status = project.status()
+    assert status is not None
+    return [(f.table, f.held, f.error) for truck in status.trucks if truck.name == name for f in truck.failed]
+
+
 def _errors(project: ProjectFolder) -> list[Finding]:
     return [finding for finding in Project.load(project.folder).check() if finding.level is Level.ERROR]
 
@@ -68,13 +74,15 @@ def _once(project: ProjectFolder, spark: Any) -> None:
 
 def test_postgres_while_it_runs(project: ProjectFolder, database: Database, destination: Database, spark: Any) -> None:
     names = ("idle", "busy", "lost", "again", "fine")
-    _tables(database, *names)
+    _tables(database, *names, "west", "east")
     project.connect(postgres("place", destination))
     for name in names:
         project.truck(name, [f"public.{name}"], {"connection": "place"})
+    project.truck("pair", ["public.west", "public.east"], {"connection": "place"})
     with InThread(project, spark) as run:
         run.wait_streaming()
         destination.execute(
+            "drop table west",
             "drop table idle",
             "drop table busy",
             "create table busy (id int primary key, n int, word text)",
@@ -83,34 +91,42 @@ def test_postgres_while_it_runs(project: ProjectFolder, database: Database, dest
             "alter table again add column word text",
         )
         database.execute(*(f"insert into {name} values (100, 100, 'new')" for name in names if name != "idle"))
+        database.execute("insert into east values (100, 100)")
         for name in names[:4]:
             wait_until(lambda name=name: "[TRK428]" in _error(project, name))
         wait_until(lambda: not differences(database, destination, ("fine",)))
         assert _phase(project, "fine") is TruckPhase.STREAMING
+        # The other table of its truck goes on, and it is not copied again by itself.
+        ((table, held, error),) = wait_until(lambda: _set_aside(project, "pair"))
+        assert (table, held) == ("public.west", True)
+        assert "[TRK428]" in error
+        wait_until(lambda: not differences(database, destination, ("east",)))
         assert "table public.idle was dropped" in _error(project, "idle")
         assert "table public.busy was dropped at the destination and made again" in _error(project, "busy")
         assert "column word of table public.lost was dropped" in _error(project, "lost")
         assert "column word of table public.again was dropped at the destination and added" in _error(project, "again")
-    assert destination.query("select to_regclass('idle')") == [(None,)]
+    assert destination.query("select to_regclass('idle'), to_regclass('public.west')") == [(None, None)]
     assert destination.query("select count(*) from busy") == [(0,)]
 
     # Neither check nor a start takes it for fine.
     found = {finding.subject.removeprefix("truck "): finding for finding in _errors(project)}
-    assert found.keys() == {"idle", "busy", "lost", "again"}
+    assert found.keys() == {"idle", "busy", "lost", "again", "pair"}
     assert {finding.code for finding in found.values()} == {"TRK428"}
     with InThread(project, spark) as run:
         for name in names[:4]:
             wait_until(lambda name=name: "[TRK428]" in _error(project, name))
         wait_until(lambda: _phase(project, "fine") is TruckPhase.STREAMING)
+        wait_until(lambda: _set_aside(project, "pair"))
     assert destination.query("select to_regclass('idle')") == [(None,)]
 
     _type(project, found["idle"].remedy, "reset")
+    _type(project, found["pair"].remedy, "reset")
     _type(project, found["busy"].remedy, "accept")
     _type(project, found["lost"].remedy, "reset")
     _type(project, found["again"].remedy, "accept")
     assert not _errors(project)
     _once(project, spark)
-    assert not differences(database, destination, ("idle", "lost", "fine"))
+    assert not differences(database, destination, ("idle", "lost", "fine", "west", "east"))
     assert destination.query("select * from busy") == [(100, 100, "new")]
     assert destination.query("select count(*), count(word) from again") == [(ROWS + 1, 1)]
 

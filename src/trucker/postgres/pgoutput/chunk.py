@@ -144,8 +144,8 @@ def _uncovered(table: TableId) -> SourceError:
     return SourceError(
         f"table {table}: its replica identity, or that of one of its partitions, does not contain its key, so that"
         " updates and deletes do not identify a row",
-        remedy="start trucker again, if the table has got another key: it is copied again; otherwise run the ALTER TABLE"
-        " that trucker check shows, if it shows one; then trucker reset --truck NAME and trucker run",
+        remedy="start trucker again, if the table has got another key: it is copied again; otherwise run the ALTER"
+        " TABLE that trucker check shows, if it shows one; then trucker reset --truck NAME and trucker run",
         code="TRK251",
     ).of_table(table)
 

@@ -306,7 +306,6 @@ def _stir(database: Database, dml: RandomDml) -> None:
                 [f"{alter} set (publish = 'insert')", f"{alter} set (publish = 'insert, update, delete, truncate')"],
                 [f"{alter} set (publish = 'truncate')"],
                 [f"{alter} set (publish_via_partition_root = false)"],
-                [f"{alter} rename to renamed", f"alter publication renamed rename to {name}"],
                 ["vacuum (full, freeze) pg_publication_rel"],
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trucker.change import Lsn
 from trucker.changelog.reader import LogReader
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from trucker.engine.source_run import SourceRun
 
 log = logging.getLogger("trucker.destination")
-
-REFUSED: Final = frozenset({"TRK403"})
-"""Failures to connect that no waiting mends, but somebody at the destination does: a password that was changed, say."""
-
-
-def may_wait(error: TruckerError) -> bool:
-    """Whether a start may wait for a destination that failed so, if it has been used before."""
-    return error.transient or error.code in REFUSED
 
 
 class AbsentDestinations:
@@ -174,9 +166,9 @@ class Awaited:
         except TruckerError as error:
             for source in self._sources():
                 source.absent.note(self._name, error)
-                if not may_wait(error):
+                if not error.transient:
                     source.absent.give_up(self._name)
-            return not may_wait(error)
+            return not error.transient
         log.info("destination answers: its trucks go on", extra={"destination": self._name})
         for source in self._sources():
             source.resume(self._name, states)

@@ -18,7 +18,7 @@ from trucker.change import Lsn, TableId
 from trucker.changelog.durable import Durable
 from trucker.config.models import Connection, ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
-from trucker.engine.awaited import Awaited, may_wait
+from trucker.engine.awaited import Awaited
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import Executors, is_local, ship
 from trucker.engine.destination import Destination
@@ -166,7 +166,7 @@ class ProjectRun:
                 states |= self._opened(name, sources)
             except TruckerError as error:
                 used = any(source.noted.uses(name) for source in sources)
-                if anew or self._strict or not used or not may_wait(error):
+                if anew or self._strict or not used or not error.transient:
                     raise
                 self._away[name] = error
         return states

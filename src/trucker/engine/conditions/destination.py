@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from trucker.change import TableId
 from trucker.config.models import Connection, PostgresConnection
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.awaited import may_wait
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
 from trucker.engine.continuity import copied_tables
@@ -46,7 +45,7 @@ def reachable(situation: Situation) -> Iterator[Finding]:
                 yield failure(f"connection {name}", error, waits=situation.has_used(name))
         except TruckerError as error:
             situation.away[name] = error
-            yield failure(f"connection {name}", error, waits=may_wait(error) and situation.has_used(name))
+            yield failure(f"connection {name}", error, waits=error.transient and situation.has_used(name))
 
 
 def _identify(situation: Situation, connection: Connection) -> None:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.small_engine import SmallEngine, small_engines
+from trucker.change import TableId
 from trucker.observe.status import TruckPhase
 
 Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
@@ -23,6 +24,9 @@ TABLES = ("a", "b", "c")
 TRUCKS = {"one": ["a", "b"], "two": ["b"], "three": ["a"]}
 DESTINATIONS = {"one": "x", "two": "x", "three": "y"}
 
+# A failure that is settled by a copy, one that keeps the table's position, and none.
+CODES = ("TRK406", "TRK425", "")
+
 steps = st.one_of(
     st.tuples(st.just("commit"), st.sets(st.sampled_from(TABLES), min_size=1)),
     st.tuples(st.just("widen"), st.sampled_from(TABLES)),
@@ -33,6 +37,10 @@ steps = st.one_of(
     st.tuples(st.just("restart"), st.none()),
     st.tuples(st.just("prune"), st.none()),
     st.tuples(st.just("capture"), st.booleans()),
+    st.tuples(
+        st.just("refuse"), st.tuples(st.sampled_from(("x", "y")), st.sampled_from(TABLES), st.sampled_from(CODES))
+    ),
+    st.tuples(st.just("retry"), st.booleans()),
 )
 
 
@@ -62,6 +70,15 @@ def _take(engine: SmallEngine, step: tuple[str, object]) -> None:
             engine.capture()
         case ("prune", _):
             engine.run._prune()
+        case ("refuse", (name, table, code)):
+            refused = engine.sinks[name].refused
+            refused.pop(TableId("public", table), None)
+            if code:
+                refused[TableId("public", table)] = code
+        case ("retry", copies):
+            engine.run.retry()
+            if copies:
+                engine.copy()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -182,10 +182,13 @@ class Project:
     @all_explained()
     def status(self) -> ProjectStatus:
         """What the running project says of itself, or said last. What is too old to count is not shown as known."""
-        from trucker.engine.lock import ProjectLock
+        from trucker.engine.lock import ProjectLock, unusable
 
         instance = ProjectLock(self.config.state_folder).instance()
-        last = read_status(self.config.state_folder / "status.json")
+        try:
+            last = read_status(self.config.state_folder / "status.json")
+        except OSError as error:
+            raise unusable(error, self.config.state_folder) from error
         if last is None:
             phase = TruckPhase.STOPPED if instance is None else TruckPhase.STARTING
             trucks = tuple(

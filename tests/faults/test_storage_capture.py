@@ -112,7 +112,7 @@ def test_the_storage_goes_and_comes_back(database: Database, tmp_path: Path, own
         own_storage.start()
         all_captured(capture, source)
         assert capture.restarts == 0
-        assert capture.trouble is None
+        wait_until(lambda: capture.trouble is None)
     assert [inserted(found) for found in source.captured().values()] == [["1"], ["2"], ["3"]]
 
 

@@ -90,7 +90,7 @@ class ProjectLock:
         except (FileNotFoundError, NotADirectoryError):  # nobody can run then
             return None
         except OSError as error:
-            raise _unusable(error, self._path.parent) from error
+            raise unusable(error, self._path.parent) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,10 +105,11 @@ def refuse_unwritable(state: Path) -> None:
     for name in ("lock", "status.json"):
         trouble = trouble or file_trouble(state / name)
     if trouble is not None:
-        raise _unusable(trouble, state)
+        raise unusable(trouble, state)
 
 
-def _unusable(error: OSError, state: Path) -> TruckerError:
+def unusable(error: OSError, state: Path) -> TruckerError:
+    """Why a state folder cannot be used."""
     return file_error(error, "using the state folder", state, code="TRK603", setting="state")
 
 

@@ -177,8 +177,7 @@ def test_one_truck_cannot_be_copied_and_the_others_are(
 ) -> None:
     destination.execute(
         "create schema taken",
-        "create table taken.item (id int primary key, name text)",
-        "insert into taken.item values (1, 'of somebody else')",
+        "create table taken.item (id int primary key check (id < 0), name text)",
     )
     shop.truck("bad", ["public.item"], {"connection": "replica", "schema": "taken"})
     InThread(shop, spark, once=True).join()
@@ -186,7 +185,7 @@ def test_one_truck_cannot_be_copied_and_the_others_are(
     assert status is not None
     phases = {truck.name: truck.phase for truck in status.trucks}
     assert phases == {"copy": TruckPhase.STOPPED, "bad": TruckPhase.FAILED}
-    assert destination.query("select * from taken.item") == [(1, "of somebody else")]
+    assert destination.query("select * from taken.item") == []
     assert differences(database, destination, ("item", "event")) == ""
 
 

@@ -13,7 +13,7 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import TABLES, RandomDml, chosen_seed, differences, duckdb_differences
 from fixtures.waiting import wait_until
-from trucker.errors import SinkError, SourceError, SourceUnavailable
+from trucker.errors import CheckFailed, SourceUnavailable
 from trucker.finding import Level
 from trucker.observe.status import TruckPhase
 from trucker.project import Project
@@ -245,7 +245,7 @@ def test_one_slot_of_two_is_lost(
     (lost,) = (slot for slot in _slots(database) if "_source_2_" in slot)
     database.execute(f"select pg_drop_replication_slot('{lost}')", "update b set word = 'unseen'")
     if policy == "stop":
-        with pytest.raises(SourceError, match=f"slot {lost} of source~2 is gone") as caught:
+        with pytest.raises(CheckFailed, match=f"slot {lost} of source~2 is gone") as caught:
             InThread(pair, spark, once=True).join()
         assert caught.value.code == "TRK230"
         assert Project.load(pair.folder).reset()
@@ -289,7 +289,7 @@ def test_a_truck_with_output_sql_stays_in_one_slot(
     pair.truck("sums", ["public.a"], {"connection": "replica"}).sql("sums", {"output": SUM})
     InThread(pair, spark, once=True).join()
     slots([["public.b"], ["public.a"]])
-    with pytest.raises(SinkError, match="goes to another slot now") as caught:
+    with pytest.raises(CheckFailed, match="goes to another slot now") as caught:
         InThread(pair, spark, once=True).join()
     assert caught.value.code == "TRK125"
     assert _parts(destination)["b"] == "copy~2", "nothing has been touched"

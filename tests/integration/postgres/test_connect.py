@@ -40,7 +40,7 @@ def test_refusals_name_the_remedy_and_not_the_password(database: Database) -> No
     wrong = database.as_user("postgres", "not-the-password")
     with pytest.raises(SourceError, match="is not accepted") as caught:
         connect(wrong, application="test")
-    assert not caught.value.transient
+    assert caught.value.transient, "it may be put right while a project runs"
     assert "not-the-password" not in str(caught.value)
     with pytest.raises(SourceError, match='no database "nowhere"'):
         connect(database.connection.model_copy(update={"database": "nowhere"}), application="test")

@@ -73,7 +73,7 @@ def test_a_slot_that_waits_says_for_whom(
         assert not made.done()
         writer.commit()
         made.result(20).close()
-    assert 'application "slow one"' in caplog.records[0].open[0]  # type: ignore[attr-defined]
+    assert 'application "slow one"' in caplog.records[0].transactions[0]  # type: ignore[attr-defined]
 
 
 def test_a_slot_that_exists_is_not_made_again(database: Database) -> None:

@@ -14,7 +14,7 @@ from fixtures.proxy import Proxy
 from fixtures.tls import Authority, Offer
 from fixtures.waiting import wait_until
 from trucker.config.models import PostgresConnection
-from trucker.errors import SinkError, SourceError, TruckerError
+from trucker.errors import SinkError, SinkRefused, SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect, explain, parameters
 from trucker.postgres.stream import ReplicationStream, connect_pq
@@ -71,7 +71,7 @@ def refused(config: PostgresConnection) -> str:
         connect_pq({**config.conninfo(**parameters(config, "tls")), "replication": "database"}, -1, 10)
     with pytest.raises(SinkError) as sink, session(config):
         pass
-    assert not sink.value.transient
+    assert type(sink.value) is SinkRefused
     assert sink.value.code == "TRK403"
     assert "`ssl`" in sink.value.remedy
     assert ordinary.value.code == replication.value.code == explain(config, stream.value.message).code

@@ -14,7 +14,7 @@ from fixtures.pg import Database
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import Lsn, TableId
 from trucker.config.models import PostgresConnection, Timeouts
-from trucker.errors import SinkError, SinkUnavailable, TruckFailed
+from trucker.errors import SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink, session
@@ -406,8 +406,8 @@ def test_a_schema_made_by_someone_else(place: PostgresDestination) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        ({"password": "wrong-pw"}, SinkError, "password"),
-        ({"database": "no_such_db"}, SinkError, "no such database"),
+        ({"password": "wrong-pw"}, SinkRefused, "password"),
+        ({"database": "no_such_db"}, SinkRefused, "no such database"),
         ({"port": 1}, SinkUnavailable, "cannot be reached"),
     ],
 )

@@ -42,7 +42,7 @@ CONDITIONS: Final = (
 
 
 def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> list[Finding]:
-    """All that is found, each once."""
+    """All that is found, each once: a fault that is in the way of several conditions is one finding."""
     findings: list[Finding] = []
     for condition in conditions:
         if condition.sound and has_errors(finding for finding in findings if not finding.waits):
@@ -52,7 +52,10 @@ def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> 
                 findings += condition.look(situation)
         except TruckerError as error:  # one that cannot be looked at hides none of the others
             findings.append(failure(condition.name, error))
-    return list(dict.fromkeys(findings))
+    once: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        once.setdefault((finding.code, finding.message) if finding.level is Level.ERROR else (finding,), finding)
+    return list(once.values())
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

@@ -34,10 +34,15 @@ def storage(situation: Situation) -> Iterator[Finding]:
 
 
 def continuous(situation: Situation) -> Iterator[Finding]:
-    """Slot, log and stored positions continue each other: no change between them is lost."""
+    """Slot, log and stored positions continue each other: no change between them is lost.
+
+    Of a slot that something else reads from nothing can be said: a run waits for it, and verifies this then.
+    """
     for stream in situation.streams:
         try:
-            if not _lost(stream, slot := find_slot(situation.database(stream.reads), stream.slot)):
+            slot = find_slot(situation.database(stream.reads), stream.slot)
+            used = slot is not None and slot.active_pid is not None and situation.instance is None
+            if not used and not _lost(stream, slot):
                 yield from _continuous(situation, stream, slot)
         except TruckerError as error:
             yield failure(stream.name, error)

@@ -40,6 +40,8 @@ CONDITIONS: Final = (
 )
 """Everything that a start needs."""
 
+OF_STORAGE: Final = frozenset({"TRK310", "TRK311"})
+
 
 def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> list[Finding]:
     """All that is found, each once: a fault that is in the way of several conditions is one finding."""
@@ -54,8 +56,15 @@ def walk(situation: Situation, conditions: Sequence[Condition] = CONDITIONS) -> 
             findings.append(failure(condition.name, error))
     once: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
-        once.setdefault((finding.code, finding.message) if finding.level is Level.ERROR else (finding,), finding)
+        once.setdefault(_fault(finding), finding)
     return list(once.values())
+
+
+def _fault(finding: Finding) -> tuple[object, ...]:
+    """What is the same in findings that tell of one fault. Storage that refuses does so for every file of the log."""
+    if finding.level is not Level.ERROR:
+        return (finding,)
+    return (finding.code,) if finding.code in OF_STORAGE else (finding.code, finding.message)
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

@@ -96,7 +96,7 @@ def file_trouble(path: Path) -> OSError | None:
     if path.is_dir():
         return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not path.is_file():
-        return OSError(errno.EINVAL, "it is no regular file", str(path))
+        return OSError(errno.EINVAL, "it is not a regular file", str(path))
     return None if _may(path, os.R_OK | os.W_OK) else _refused(path)
 
 
@@ -165,11 +165,11 @@ def _in_words(error: OSError, path: Path) -> tuple[str, str]:
         case errno.EDQUOT:
             return "Disk quota exceeded", f"make room on the disk of {_existing(path)}, or raise the quota"
         case errno.EFBIG:
-            return "the file would be larger than allowed", "raise the limit of file sizes (ulimit -f)"
+            return "the file would be larger than allowed", "raise the file size limit (ulimit -f)"
         case errno.ENAMETOOLONG:
             return "the name is too long", "use a shorter name"
         case errno.EMFILE | errno.ENFILE:
-            return "too many files are open", "raise the limit of open files (ulimit -n)"
+            return "too many files are open", "raise the open file limit (ulimit -n)"
         case errno.ETXTBSY | errno.EBUSY:
             return "another process uses it", "stop that process"
         case _:

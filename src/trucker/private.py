@@ -126,9 +126,9 @@ def _exposed(folder: Path, *, group: bool, setting: str) -> FileError:
     mode = stat.S_IMODE(folder.stat().st_mode)
     change = "o-rwx" if group else "go-rwx"
     return FileError(
-        f"other accounts can read {folder} (mode {mode:04o}), where rows are kept as the source sent them",
-        remedy=f"run as its owner: chmod {change} {shlex.quote(str(folder))}; "
-        f"or name a folder with `{setting}` that trucker can make for itself",
+        f"other accounts can read {folder} (mode {mode:04o}), which holds rows as the source sent them",
+        remedy=f"run as its owner: chmod {change} {shlex.quote(str(folder))}; or name another folder with `{setting}`, "
+        "which trucker then creates",
         code="TRK603",
     )
 

@@ -255,7 +255,7 @@ class Project:
         if rows is None and not log_exists(logs[0]):
             raise ChangeLogError(
                 f"there is no change log of {config.input.connection} yet",
-                remedy="trucker run writes one; or give changes in a file: --rows changes.jsonl",
+                remedy="run: trucker run; or give changes in a file: --rows changes.jsonl",
                 code="TRK308",
             )
         changes = given_changes(rows, tables) if rows is not None else recent(logs, tables, limit)
@@ -318,7 +318,7 @@ class Project:
         chosen = [truck for truck in self.config.trucks if name in (None, truck.name)]
         if not chosen:
             known = ", ".join(truck.name for truck in self.config.trucks)
-            raise ConfigError(f"there is no truck {name!r}", remedy=f"it has {known}")
+            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {known}")
         return chosen
 
     # -- reset --------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Project:
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
-        lock.acquire(wait=False, remedy="stop that one first, then run this command again")
+        lock.acquire(wait=False, remedy="stop that instance, then run this command again")
         try:
             return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()}, _table(table))
         finally:
@@ -363,7 +363,7 @@ class Project:
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
-        lock.acquire(wait=False, remedy="stop that one first, then run this command again")
+        lock.acquire(wait=False, remedy="stop that instance, then run this command again")
         try:
             return accept(self.config, trucks, _table(table), {c.name: self._sink(c) for c in self._destinations()})
         finally:
@@ -385,7 +385,7 @@ def tell(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.level is Level.WARNING or (finding.level is Level.ERROR and finding.waits):
             facts = {"subject": finding.subject, "code": finding.code, "reason": finding.message}
-            log.warning("warning at the start", extra={**facts, "remedy": finding.remedy})
+            log.warning("check found a problem", extra={**facts, "remedy": finding.remedy})
 
 
 def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
@@ -399,7 +399,7 @@ def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
     from trucker.errors import CheckFailed
 
     first = errors[0]
-    more = f" (and {len(errors) - 1} more: trucker check shows all)" if len(errors) > 1 else ""
+    more = f" (and {len(errors) - 1} more; run trucker check to see all)" if len(errors) > 1 else ""
     raise CheckFailed(f"{first.subject}: {first.message}{more}", remedy=first.remedy, code=first.code or None)
 
 

@@ -77,7 +77,7 @@ class Form:
 DUCKDB_TEXT: Final = "VARCHAR"
 DUCKDB_TIMESTAMPTZ: Final = "TIMESTAMP WITH TIME ZONE"
 LARGEST_PRECISION: Final = 38
-_NO_DIGITS: Final = "`NaN`, `Infinity`, `-Infinity` (strings unless told otherwise)"
+_NO_DIGITS: Final = "`NaN`, `Infinity`, `-Infinity` (strings by default)"
 _LATE: Final = "from 294247-01-10 04:00:54.775807 on"
 
 FORMS: Final = {

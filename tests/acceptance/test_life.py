@@ -122,7 +122,7 @@ def test_reset_begins_anew(shop: ProjectFolder, database: Database, destination:
     assert done.returncode == 0, done.stderr
     assert database.query(f"select 1 from pg_replication_slots where database = '{database.name}'") == []
     assert database.query("select 1 from pg_publication") == []
-    assert same(database, destination, "orders"), "rows that were written stay"
+    assert same(database, destination, "orders"), "rows at the destination stay"
     database.execute("insert into orders values (500, 5)")
     again = run_cli("run", "--once", str(shop.folder))
     assert again.returncode == 0, again.stderr

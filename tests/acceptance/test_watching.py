@@ -129,7 +129,7 @@ def test_the_log_and_the_status_tell_of_a_source_that_is_away(
         assert _recipe(shop) != 0
         text = run_cli("status", str(shop.folder)).stdout
         assert "streaming, blind" in text
-        assert "source not heard since" in text
+        assert "lag unknown since" in text
         assert text.count("[TRK201]") == 2, "its code in the truck's line, the error once below"
         assert re.search(r"warning trucker.capture: source is lost: source=source .*\[TRK201\]", log.read_text())
         database.execute("insert into orders values (-1, 0, 'y')")
@@ -151,7 +151,7 @@ def test_status_tells_when_the_process_was_killed(shop: ProjectFolder, start: St
     trucker.kill_tree()
     found = run_cli("status", str(shop.folder))
     assert found.returncode == 6, found.stdout
-    assert f"not running, though not stopped: process {trucker.process.pid}" in found.stdout
+    assert f"not running, although it was not stopped: process {trucker.process.pid}" in found.stdout
     code, truck = first_truck(shop)
     assert (code, truck["phase"], truck["lag_seconds"]) == (6, "stopped", None)
 

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 HERE = Path()
 _NO_CHANGES = (
-    "the change log has no changes to show: those that every truck has applied are deleted, unless `log.keep` in"
-    " trucker.yml keeps them; --follow waits for new ones"
+    "the change log has no changes: it deletes those that every truck has applied, unless `log.keep` is set in "
+    "trucker.yml; --follow waits for new ones"
 )
 
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder to make.", show_default="the current folder")
+        Path, typer.Argument(metavar="FOLDER", help="The folder to create.", show_default="the current folder")
     ] = HERE,
     debug: Debug = False,
 ) -> None:
     """Write a commented starter project.
 
-    Nothing is overwritten.
+    Existing files are not overwritten.
     """
     from trucker.config.starter import write_starter
 
@@ -52,9 +52,9 @@ def init(
 
 
 def check(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Say what is missing, and what to do about it.
+    """Check the project, the source and the destinations.
 
-    Looks at the project, the source and the destinations, and changes nothing. Exit code 1 when there are errors.
+    Prints errors and warnings with their remedies, and changes nothing. Exit code 1 when there are errors.
     """
     findings = _open(project, debug).check()
     if as_json:
@@ -67,24 +67,24 @@ def check(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug =
 
 def run(
     project: ProjectFolder = HERE,
-    once: Annotated[bool, typer.Option("--once", help="Take all that is there, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Apply all changes that exist now, then exit.")] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Where another instance holds the project, wait for it.")
+        bool, typer.Option("--wait", help="If another instance holds the project, wait until it ends.")
     ] = False,
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Start only if `check` finds no error, also where only some trucks would have to wait."
+            "--strict", help="Start only if `check` finds no error, even if only some trucks would have to wait."
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only, show no table.")] = False,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How log lines are written.")] = LogFormat.TEXT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only; show no table.")] = False,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="The format of log lines.")] = LogFormat.TEXT,
     debug: Debug = False,
 ) -> None:
     """Run the trucks until stopped.
 
-    SIGINT and SIGTERM finish the batch in hand. `trucker PROJECT` does the same as `trucker run PROJECT`.
+    SIGINT and SIGTERM stop the run after the current batch. `trucker PROJECT` does the same as `trucker run PROJECT`.
     """
     opened = _open(project, debug)
     # On one terminal the table says what the log would; a log that is redirected is complete.
@@ -97,10 +97,10 @@ def run(
 
 
 def status(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show every truck and how far it is.
+    """Show the state of every truck.
 
-    State, position, lag, rows, copies and errors. Exit code 1 when a truck has failed, 6 when the project does not run
-    though it was not stopped, 5 when how far the trucks are is not known.
+    Prints state, position, lag, rows, copies and errors. Exit code 1 when a truck has failed, 6 when the project is not
+    running although it was not stopped, 5 when the lag of the trucks is not known.
     """
     current = _open(project, debug).status()
     if as_json:
@@ -114,16 +114,16 @@ def status(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug 
 def peek(
     project: ProjectFolder = HERE,
     truck: Annotated[
-        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only what this truck would take.")
+        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only changes that this truck reads.")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", metavar="COUNT", min=1, help="Show only the last so many of those there are."),
+        typer.Option("--limit", "-n", metavar="COUNT", min=1, help="Print only the last COUNT changes."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new changes.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Print changes, as JSON lines.
+    """Print the changes in the change log as JSON lines.
 
     Nothing is applied or acknowledged.
     """
@@ -131,7 +131,7 @@ def peek(
     try:
         found = _open(project, debug).peek(truck=truck, limit=limit, follow=follow)
         if follow:
-            sys.stderr.write("following the change log: changes are printed as they come; Ctrl-C ends it\n")
+            sys.stderr.write("waiting for new changes; press Ctrl-C to stop\n")
         for line in found:
             sys.stdout.write(line + "\n")
             count += 1
@@ -152,17 +152,19 @@ def try_(
     project: ProjectFolder = HERE,
     rows: Annotated[
         Path | None,
-        typer.Option("--rows", metavar="FILE", help="Take these changes: JSON lines as `trucker peek` prints them."),
+        typer.Option(
+            "--rows", metavar="FILE", help="Use the changes in this file: JSON lines as `trucker peek` prints them."
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="How many of the last changes to take.")
+        int, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="How many of the latest changes to use.")
     ] = 10,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Take recent changes through a truck's steps, and show each.
+    """Run recent changes through a truck's steps, and show the result of each.
 
-    Rules and SQL are run, output.sql is prepared; nothing is written, and no position moves.
+    Runs rules and SQL, and prepares output.sql without running it. Writes nothing and moves no position.
     """
     shown = _open(project, debug).try_truck(truck, rows=rows, limit=limit)
     if as_json:
@@ -178,16 +180,16 @@ def reset(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option("--table", metavar="TABLE", help="Only this source table of the trucks named, schema.table."),
+        typer.Option("--table", metavar="TABLE", help="Only this source table, schema.table; needs --truck."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Forget how far trucks have come.
+    """Delete stored positions, so that the next run copies the tables again.
 
-    Drops the slot, the publication and the positions, after asking; with --truck only positions, with --table only the
-    state of that table. The next run copies again what was forgotten.
+    Asks first, then drops the slots, the publications, the change logs and the positions; with --truck only the
+    positions of those trucks, with --table only the state of that table.
     """
     opened = _open(project, debug)
     _ask(opened.reset_plan(truck or None, table=table), yes=yes)
@@ -197,7 +199,7 @@ def reset(
         return
     for line in done:
         output.say(f"dropped: {line}")
-    output.say("next: `trucker run` copies the tables again; rows that were written stay until then")
+    output.say("next: `trucker run` copies the tables again; rows at the destination stay until then")
 
 
 def accept(
@@ -211,10 +213,10 @@ def accept(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with destination tables that somebody has dropped or altered.
+    """Accept destination tables that were dropped or altered.
 
-    They are taken as they are now. The next run makes a dropped table again, empty, and applies the changes from where
-    the truck is; a dropped column is treated as a new one. To have the rows again, use `trucker reset --table` instead.
+    The next run creates a dropped table, empty, and goes on from the truck's position; it treats a dropped column as a
+    new one. To copy the rows again, use `trucker reset --table` instead.
     """
     accepted = _open(project, debug).accept(truck or None, table=table)
     if as_json:
@@ -226,24 +228,23 @@ def accept(
 def redrive(
     project: ProjectFolder = HERE,
     truck: Annotated[
-        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only letters of this truck.")
+        str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only dead letters of this truck.")
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", metavar="TABLE", help="Only letters of this source table, schema.table.")
+        str | None,
+        typer.Option("--table", metavar="TABLE", help="Only dead letters of this source table, schema.table."),
     ] = None,
     number: Annotated[
-        list[int] | None, typer.Option("--id", metavar="ID", help="Only the letter with this id; may be repeated.")
+        list[int] | None, typer.Option("--id", metavar="ID", help="Only the dead letter with this id; may be repeated.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Try it, say what would come of it, change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Apply dead letters again.
 
-    The rows that a destination refused, in the order of their positions; those that it takes now are no letters any
-    more. Works while the project runs, too. Exit code 1 when some are refused again.
+    Applies the rows that a destination refused, in the order of their positions, and deletes the dead letters of those
+    that succeed. The project may be running. Exit code 1 when rows are refused again.
     """
     done = _open(project, debug).redrive(truck, table=table, ids=number, dry_run=dry_run)
     if as_json:
@@ -255,9 +256,9 @@ def redrive(
 
 
 def demo(debug: Debug = False) -> None:
-    """See it work, in about a minute.
+    """Run a demonstration, in about a minute.
 
-    A small shop on an embedded PostgreSQL is kept in step in two stores, with a crash in the middle.
+    Replicates a small shop on an embedded PostgreSQL to two stores, with a crash in the middle.
     """
     logs.set_up(logging.DEBUG if debug else logging.WARNING, debug=debug)
     try:
@@ -295,7 +296,7 @@ def _exit_if_failed(final: ProjectStatus) -> None:
         for table in truck.failed:
             sys.stderr.write(f"error: table {table.table} of truck {truck.name} failed: {table.error}\n")
         if truck.phase is TruckPhase.FAILED:
-            reasons.setdefault(truck.error or "no reason was given", []).append(truck.name)
+            reasons.setdefault(truck.error or "no reason given", []).append(truck.name)
     for reason, names in reasons.items():
         which = f"truck {names[0]}" if len(names) == 1 else f"{len(names)} trucks ({', '.join(names)})"
         sys.stderr.write(f"error: {which} failed: {reason}\n")
@@ -306,7 +307,7 @@ def _exit_if_failed(final: ProjectStatus) -> None:
 def _ask(plan: Sequence[str], *, yes: bool) -> None:
     """Show what would go and wait for a yes; without a terminal, only `--yes` is one."""
     if not plan:
-        output.say("there is nothing to reset")
+        output.say("nothing to reset")
         raise typer.Exit(ExitCode.FINE)
     if yes:
         return
@@ -314,7 +315,10 @@ def _ask(plan: Sequence[str], *, yes: bool) -> None:
     for line in plan:
         output.say(f"  {line}")
     if not sys.stdin.isatty():
-        sys.stderr.write("error: there is no terminal to ask on\nnext: give --yes to go ahead\n")
+        sys.stderr.write(
+            "error: cannot ask for confirmation: standard input is not a terminal\nnext: use --yes to reset "
+            "without confirmation\n"
+        )
         raise typer.Exit(ExitCode.WRONG)
     if not typer.confirm("go ahead?"):
         output.say("nothing was changed")

@@ -30,14 +30,16 @@ class ExitCode(IntEnum):
 
 
 MEANINGS: Final = {
-    ExitCode.FINE: "all is well; also when a run was stopped by SIGINT or SIGTERM",
-    ExitCode.FAILED: "a truck failed while it ran, `check` found errors, the answer was no, or an unexpected error",
+    ExitCode.FINE: "success; also when a run was stopped by SIGINT or SIGTERM",
+    ExitCode.FAILED: "a truck failed during a run, `check` found errors, the user answered no, or an unexpected error"
+    " occurred",
     ExitCode.WRONG: "wrong usage, or a mistake in the project's files",
     ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used at the start",
     ExitCode.LOCKED: "another instance holds the project",
-    ExitCode.BLIND: "`status`: the source has not been heard, the change log not written or the status not updated for"
-    " too long: how far the trucks are is not known",
-    ExitCode.GONE: "`status`: the project does not run, though it was not stopped: its process was killed or crashed",
+    ExitCode.BLIND: "`status`: the lag of the trucks is not known, because for too long the source sent nothing, the"
+    " change log was not written, or the status was not updated",
+    ExitCode.GONE: "`status`: the project is not running although it was not stopped: its process was killed or"
+    " crashed",
     ExitCode.INTERRUPTED: "interrupted by SIGINT in a command other than `run` and `peek`",
 }
 

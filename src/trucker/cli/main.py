@@ -31,7 +31,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "demo": commands.demo,
 }
 
-_UNEXPECTED: Final = "run it again with --debug to see where, and report it"
+_UNEXPECTED: Final = "run the command again with --debug for a traceback, and report it"
 
 app = typer.Typer(
     name="trucker",
@@ -57,7 +57,7 @@ def _trucker(
 ) -> None:
     """Move changes out of PostgreSQL and keep other stores in step with them.
 
-    `trucker PROJECT` runs the project in that folder. `trucker init` writes one to begin with.
+    `trucker PROJECT` runs the project in that folder. `trucker init` writes a starter project.
     """
 
 

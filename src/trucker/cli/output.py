@@ -165,7 +165,7 @@ def _who_runs(status: ProjectStatus) -> str:
         return f"running as process {status.pid} on {status.host}"
     if status.gone:
         last = f"process {status.pid} on {status.host}"
-        return f"not running, though not stopped: {last} was last seen at {moment(status.updated)}"
+        return f"not running, although it was not stopped: {last} was last seen at {moment(status.updated)}"
     return "not running"
 
 
@@ -193,7 +193,7 @@ def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
         )
     applied = sum(one.applied for one in done)
     would = " (dry run: nothing was changed)" if dry_run else ""
-    screen.print(f"{counted(len(done), 'letter')}, {applied} applied, {len(done) - applied} refused again{would}")
+    screen.print(f"{counted(len(done), 'dead letter')}, {applied} applied, {len(done) - applied} refused again{would}")
 
 
 def redriven_json(done: Sequence[Redriven]) -> str:
@@ -206,7 +206,7 @@ def trial_text(shown: Sequence[Shown]) -> None:
     from rich.text import Text
 
     if not shown:
-        say("there are no changes of the truck's tables to try it with; give some: --rows changes.jsonl")
+        say("the change log has no changes of the truck's tables; give some with --rows changes.jsonl")
     for step in shown:
         console().print(Text(f"{step.table} · {step.step}", style="bold"), Text(f"  {step.of}", style="dim"))
         if step.sql:
@@ -226,7 +226,7 @@ def lines_json(lines: Sequence[str]) -> str:
 
 def accepted_text(accepted: Sequence[TableChange]) -> None:
     if not accepted:
-        say("there is nothing to accept: the tables are those that trucker has filled")
+        say("nothing to accept: no destination table was dropped or altered")
     for change in accepted:
         say(f"truck {change.truck}: {change.what()}; accepted")
 
@@ -260,12 +260,12 @@ def note(truck: TruckStatus) -> str:
     """What a truck's line ends with. Its error is told in full elsewhere: here is its code, to find it by."""
     notes = [truck.error.split("]")[0] + "]"] if truck.error and truck.error.startswith("[") else []
     if truck.blind_since is not None:
-        notes.append(f"source not heard since {moment(truck.blind_since)}")
+        notes.append(f"lag unknown since {moment(truck.blind_since)}")
     if truck.failed:
         tables = ", ".join(failed.table for failed in truck.failed[:3])
         notes.append(f"{counted(len(truck.failed), 'failed table')}: {tables}{' …' if truck.failed[3:] else ''}")
     if truck.dead_letters:
         notes.append(counted(truck.dead_letters, "dead letter"))
     if truck.left_out:
-        notes.append(f"left out: {', '.join(truck.left_out[:3])}{' …' if truck.left_out[3:] else ''}")
+        notes.append(f"columns left out: {', '.join(truck.left_out[:3])}{' …' if truck.left_out[3:] else ''}")
     return "; ".join(notes)

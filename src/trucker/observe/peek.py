@@ -29,9 +29,7 @@ def peek(
     readers = []
     for source, (place, patterns) in logs.items():
         if not log_exists(place):
-            raise ChangeLogError(
-                f"there is no change log of {source} yet", remedy="trucker run writes one", code="TRK308"
-            )
+            raise ChangeLogError(f"there is no change log of {source} yet", remedy="run: trucker run", code="TRK308")
         readers.append((LogReader(place), patterns))
     return _lines(readers, limit, follow=follow)
 

@@ -117,7 +117,7 @@ def test_an_unexpected_error_shows_its_kind_only(project: FakeProject, capsys: C
     project.error = ValueError("row data")
     assert main(["run"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: [TRK000] unexpected ValueError\nnext: run it again with --debug")
+    assert err.startswith("error: [TRK000] unexpected ValueError\nnext: run the command again with --debug")
     assert "row data" not in err
 
 
@@ -284,7 +284,7 @@ def test_peek(project: FakeProject, capsys: Captured) -> None:
     assert main(["peek", ".", "--truck", "orders", "-n", "2", "--follow"]) == 0
     said = capsys.readouterr()
     assert said.out == '{"a": 1}\n{"a": 2}\n'
-    assert said.err.startswith("following the change log")
+    assert said.err.startswith("waiting for new changes")
     assert project.calls[-1] == ("peek", "orders", 2, True)
 
 
@@ -293,7 +293,7 @@ def test_peek_at_nothing_says_why_on_standard_error(project: FakeProject, capsys
     assert main(["peek"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert "no changes to show" in said.err
+    assert "the change log has no changes" in said.err
     assert "log.keep" in said.err
 
 
@@ -347,13 +347,13 @@ def test_reset_cannot_ask(project: FakeProject, capsys: Captured, monkeypatch: p
     project.plan = ["slot a"]
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert main(["reset"]) == 2
-    assert "give --yes" in capsys.readouterr().err
+    assert "use --yes" in capsys.readouterr().err
     assert ("reset", None) not in project.calls
 
 
 def test_nothing_to_reset(project: FakeProject, capsys: Captured) -> None:
     assert main(["reset"]) == 0
-    assert capsys.readouterr().out == "there is nothing to reset\n"
+    assert capsys.readouterr().out == "nothing to reset\n"
     assert ("reset", None) not in project.calls
 
 
@@ -366,7 +366,7 @@ def test_reset_of_a_table(project: FakeProject, capsys: Captured) -> None:
 
 def test_accept(project: FakeProject, capsys: Captured) -> None:
     assert main(["accept"]) == 0
-    assert capsys.readouterr().out.startswith("there is nothing to accept")
+    assert capsys.readouterr().out.startswith("nothing to accept")
     table = TableId("public", "a")
     project.changes = [TableChange("orders", table, table, missing_columns=("b", "c"))]
     assert main(["accept", "-t", "orders", "--table", "a"]) == 0
@@ -422,7 +422,7 @@ def test_redrive(project: FakeProject, capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert "41 sales insert public.orders (id = 7): applied" in out
     assert "42 sales insert public.orders (id = 7): table public.orders: check violation" in out
-    assert "2 letters, 1 applied, 1 refused again" in out
+    assert "2 dead letters, 1 applied, 1 refused again" in out
     assert "secret" not in out
     project.redriven = [Redriven(letter, True)]
     assert main(["redrive", "--dry-run", "--json"]) == 0

@@ -89,7 +89,7 @@ def test_sizes(count: int, text: str) -> None:
 
 def test_notes() -> None:
     assert output.note(truck(error="[TRK401] first\n  next: second")) == "[TRK401]"
-    assert output.note(truck(blind_since=0.0)) == "source not heard since 1970-01-01T00:00:00Z"
+    assert output.note(truck(blind_since=0.0)) == "lag unknown since 1970-01-01T00:00:00Z"
     assert output.note(truck()) == ""
 
 

@@ -20,8 +20,8 @@ def test_the_holder_is_named(tmp_path: Path) -> None:
     with pytest.raises(LockedError, match=f"process {os.getpid()} on "):
         ProjectLock(tmp_path / "state").acquire(wait=False)
     with pytest.raises(LockedError) as caught:  # by a command that has no --wait
-        ProjectLock(tmp_path / "state").acquire(wait=False, remedy="stop that one first")
-    assert caught.value.remedy == "stop that one first"
+        ProjectLock(tmp_path / "state").acquire(wait=False, remedy="stop that instance")
+    assert caught.value.remedy == "stop that instance"
     first.release()
     assert not first.held()
     first.release()

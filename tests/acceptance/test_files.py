@@ -166,5 +166,5 @@ def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
     project.save()
     done = run_cli("check", str(project.folder))
     assert done.returncode == 2
-    assert "a character in it that no path can have" in done.stderr
+    assert "the path has an invalid character" in done.stderr
     assert "an account that does not exist" in done.stderr

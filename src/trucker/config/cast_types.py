@@ -91,7 +91,7 @@ def parse_type(text: str) -> CastType:
     match = _WRITTEN.fullmatch(" ".join(text.lower().split()))
     name = _ALIASES.get(match[1], match[1]) if match else ""
     if match is None or name not in NAMES:
-        raise TypeNameError(f"this is no type that a rule can give; those are {', '.join(NAMES)}")
+        raise TypeNameError(f"a rule cannot cast to this type; the types are {', '.join(NAMES)}")
     numbers = [int(number) for number in match.groups()[1:] if number is not None]
     if not numbers:
         return CastType(name)
@@ -101,4 +101,4 @@ def parse_type(text: str) -> CastType:
         precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
         if 1 <= precision <= _MOST_DIGITS and scale <= precision:
             return CastType(name, precision, scale)
-    raise TypeNameError("the numbers in parentheses do not go with this type")
+    raise TypeNameError("this type does not take these numbers in parentheses")

@@ -61,33 +61,33 @@ class Ssl(Model):
 
 
 class Timeouts(Model):
-    """How long trucker waits for a server before it says so and tries again."""
+    """How long trucker waits for a server before it reports an error and retries."""
 
-    connect: Seconds = Field(default=10.0, ge=2, description="Until the server has let it in.")
+    connect: Seconds = Field(default=10.0, ge=2, description="For the server to accept a connection.")
     silence: Seconds = Field(
         default=60.0,
         ge=2,
-        description="For a sign of life on a connection that should give one; after half of it the server is asked for"
-        " one. A statement that the server says it is still at work on may take any time.",
+        description="For an answer from the server. After half of this time trucker asks the server for one. A "
+        "statement that the server reports as still running may take any time.",
     )
     lock: Seconds = Field(default=30.0, gt=0, description="For a lock that another session holds.")
     statement: Seconds | None = Field(
-        default=None, gt=0, description="For one statement of a truck's SQL file; nothing means any time."
+        default=None, gt=0, description="For one statement of a truck's SQL file; without a value there is no limit."
     )
 
 
 class StatementTimeout(Model):
-    """How long a statement may take before it is ended."""
+    """How long a statement may take before it is cancelled."""
 
     statement: Seconds | None = Field(
-        default=None, gt=0, description="For one statement of a truck's SQL file; nothing means any time."
+        default=None, gt=0, description="For one statement of a truck's SQL file; without a value there is no limit."
     )
 
 
 class PostgresConnection(Model):
     """A PostgreSQL database (14 or later), as a source or as a destination."""
 
-    name: Name = Field(description="What trucks call it.")
+    name: Name = Field(description="The name that trucks use.")
     adapter: Literal["postgres"] = Field(default="postgres", description="The kind of store.")
     host: Text = Field(default="localhost", description="A host name, an address, or the folder of a Unix socket.")
     port: Port = Field(default=5432, description="The server's port.")
@@ -103,7 +103,7 @@ class PostgresConnection(Model):
         exclude=True,
         description="`postgresql://user:password@host:port/database?sslmode=…`, instead of the keys for its parts.",
     )
-    parameters: dict[str, str] = Field(default={}, description="Other settings of libpq, such as `options`.")
+    parameters: dict[str, str] = Field(default={}, description="Other libpq settings, such as `options`.")
     timeouts: Timeouts = Field(default=Timeouts(), description="How long to wait for the server.")
     replica_host: Text | None = Field(
         default=None,
@@ -118,19 +118,24 @@ class PostgresConnection(Model):
         serialization_alias="replica_pass",
         description="The standby's password.",
     )
-    publication: Text | None = Field(default=None, description="A publication made beforehand; it is left as it is.")
-    slot: Text | None = Field(default=None, description="A replication slot made beforehand; it is left as it is.")
+    publication: Text | None = Field(
+        default=None, description="An existing publication to use; trucker does not change it."
+    )
+    slot: Text | None = Field(
+        default=None, description="An existing replication slot to use; trucker does not create or drop it."
+    )
     slots: Slots = Field(
         default=1,
-        description="How many replication slots the tables of this source are spread over, each decoded by a process of"
-        " the server; or a list with the tables of each, as names and patterns. A transaction over tables of different"
-        " slots is not applied as one.",
+        description="The number of replication slots for the tables of this source, each decoded by its own "
+        "server process; or a list with the tables of each slot, as names and patterns. A transaction over "
+        "tables of different slots is not applied as one.",
     )
     _secret_files: dict[str, Path | None] = PrivateAttr(default_factory=dict)
     on_slot_loss: Literal["stop", "resnapshot"] = Field(
         default="stop",
-        description="When the slot was dropped or given up by the server, or the publication was dropped: stop, or copy"
-        " all tables of this source again, by itself. What is at the destinations stays readable meanwhile.",
+        description="When the slot was dropped or invalidated, or the publication was dropped: `stop` stops "
+        "the trucks, `resnapshot` copies all tables of this source again. The rows at the destinations stay "
+        "readable meanwhile.",
     )
 
     @model_validator(mode="before")
@@ -152,7 +157,7 @@ class PostgresConnection(Model):
             raise refuse(
                 f"the connection has both url and {', '.join(both)}",
                 key=both[0],
-                remedy=f"say it once: remove url, or remove {', '.join(both)}",
+                remedy=f"remove url, or remove {', '.join(both)}",
             )
         return rest | parts
 
@@ -167,8 +172,8 @@ class PostgresConnection(Model):
         for name in value:
             if name not in PARAMETERS:
                 raise refuse(
-                    "parameters has a setting that is not libpq's, or that has a key of its own here",
-                    remedy=f"the settings that may stand here: {', '.join(sorted(PARAMETERS))}",
+                    "parameters has a setting that libpq does not know, or that has its own key in the connection",
+                    remedy=f"use one of these settings: {', '.join(sorted(PARAMETERS))}",
                 )
         return value
 
@@ -193,9 +198,9 @@ class PostgresConnection(Model):
     def _own_slot_to_make_anew(self) -> Self:
         if self.slot is not None and self.on_slot_loss == "resnapshot":
             raise refuse(
-                "a slot that was made beforehand is not made again by trucker",
+                "on_slot_loss: resnapshot cannot be used with slot: trucker does not create this slot",
                 key="on_slot_loss",
-                remedy="remove slot, so that trucker makes its own, or remove on_slot_loss",
+                remedy="remove slot, so that trucker creates one, or remove on_slot_loss",
             )
         return self
 
@@ -297,32 +302,33 @@ _URL_REMEDY = "write it as postgresql://user:password@host:5432/database, specia
 class DuckDBConnection(Model):
     """A DuckDB file as a destination."""
 
-    name: Name = Field(description="What trucks call it.")
+    name: Name = Field(description="The name that trucks use.")
     adapter: Literal["duckdb"] = Field(description="The kind of store.")
     path: ProjectPath = Field(description="The database file; relative to the project's folder.")
     memory: Bytes = Field(
         default=1024 * MIB,
         ge=256 * MIB,
-        description="The most memory that DuckDB takes in the driver; what does not fit is spilled beside the file.",
+        description="The most memory that DuckDB uses in the driver; it spills the rest to files next to the "
+        "database file.",
     )
     timeouts: StatementTimeout = Field(
-        default=StatementTimeout(), description="How long a statement may take: `statement`, and no other of its keys."
+        default=StatementTimeout(), description="How long a statement may take: only the key `statement`."
     )
 
 
 class JsonLinesConnection(Model):
     """A folder of JSON-lines files as a destination: one line per change."""
 
-    name: Name = Field(description="What trucks call it.")
+    name: Name = Field(description="The name that trucks use.")
     adapter: Literal["jsonl"] = Field(description="The kind of store.")
     path: ProjectPath = Field(description="The folder; relative to the project's folder.")
-    rotate_bytes: Bytes = Field(default=128 * MIB, gt=0, description="A new file is begun past this size.")
+    rotate_bytes: Bytes = Field(default=128 * MIB, gt=0, description="The size after which a new file is started.")
 
 
 class StdoutConnection(Model):
     """Standard output as a destination: one JSON line per change, at least once."""
 
-    name: Name = Field(description="What trucks call it.")
+    name: Name = Field(description="The name that trucks use.")
     adapter: Literal["stdout"] = Field(description="The kind of store.")
 
 

@@ -23,13 +23,21 @@ _TAGS: Final = {_CORE + kind for kind in ("str", "int", "float", "bool", "null",
 _MERGE: Final = _CORE + "merge"
 
 _PROBLEMS: Final = (
-    ("found character '\\t'", "a tab stands where YAML wants spaces", "indent with spaces"),
-    ("mapping values are not allowed", "a colon stands where YAML allows none", "put the text in quotes, or indent it"),
+    ("found character '\\t'", "a tab is used where YAML requires spaces", "indent with spaces"),
+    (
+        "mapping values are not allowed",
+        "a colon is used where YAML does not allow one",
+        "put the text in quotes, or indent it",
+    ),
     ("could not find expected ':'", "a key has no colon after it", "write key: value"),
-    ("found undefined alias", "a value begins with *, which YAML takes for an alias", "put the value in quotes"),
-    ("cannot start any token", "a value begins with a character YAML reserves", "put the value in quotes"),
+    ("found undefined alias", "a value begins with *, which marks an alias in YAML", "put the value in quotes"),
+    ("cannot start any token", "a value begins with a character that YAML reserves", "put the value in quotes"),
     ("found unexpected end of stream", "a quote is never closed", "close it"),
-    ("found unknown escape", "a backslash begins no escape YAML knows", "use single quotes, or write two backslashes"),
+    (
+        "found unknown escape",
+        "a backslash begins an unknown escape sequence",
+        "use single quotes, or write two backslashes",
+    ),
     ("but found another document", "the file holds more than one YAML document", "remove the --- between them"),
 )
 
@@ -78,7 +86,7 @@ def read_document(path: Path, folder: Path) -> Item:
         source = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(
-            "the file is no UTF-8 text", place=Place(str(path)), remedy="save it as UTF-8", code=CODE
+            "the file is not UTF-8 text", place=Place(str(path)), remedy="save it as UTF-8", code=CODE
         ) from None
     except OSError as error:
         reason, remedy = reason_and_remedy(error, path)
@@ -104,7 +112,7 @@ class _Document:
         if item.value is None:
             return replace(item, value={})
         if not isinstance(item.value, Mapping):
-            raise self._error(item.place, "the file must hold keys and values", "write key: value")
+            raise self._error(item.place, "the file must contain keys and values", "write key: value")
         return item
 
     def _compose(self) -> yaml.Node | None:
@@ -121,17 +129,15 @@ class _Document:
             )
         except yaml.reader.ReaderError as error:
             place = self._place(error.position)
-            message, remedy = "a character stands here that YAML does not allow", "remove it, or write it as an escape"
+            message, remedy = "YAML does not allow this character", "remove it, or write it as an escape"
         raise self._error(place, message, remedy)
 
     def _item(self, node: yaml.Node, above: tuple[yaml.Node, ...], key: Place | None = None) -> Item:
         place = self._place(node.start_mark.index)
         if any(node is other for other in above):
-            raise self._error(place, "an alias leads back to itself", "write the value out")
+            raise self._error(place, "an alias refers to itself", "write the value out")
         if node.tag not in _TAGS:
-            raise self._error(
-                place, "a tag YAML does not know stands here", "put the value in quotes if it begins with !"
-            )
+            raise self._error(place, "YAML does not know this tag", "put the value in quotes if it begins with !")
         value: str | tuple[Item, ...] | Mapping[str, Item] | None
         if isinstance(node, yaml.MappingNode):
             value = self._mapping(node, (*above, node))
@@ -157,13 +163,11 @@ class _Document:
                     merged = {**item.entries, **merged}
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self._error(place, "a key must be a plain text", "put {{ … }} templates in quotes or after a key")
+                raise self._error(place, "a key must be plain text", "put {{ … }} templates in quotes or after a key")
             key = self._scalar(key_node) or ""
             if key in own:
                 first = own[key].key_place
-                raise self._error(
-                    place, f'the key "{key}" stands here a second time', f"the first is in line {first.line}"
-                )
+                raise self._error(place, f'the key "{key}" is given twice', f"the first is in line {first.line}")
             own[key] = self._item(value_node, above, place)
         return {**merged, **own}
 
@@ -172,7 +176,7 @@ class _Document:
         for child in node.value if isinstance(node, yaml.SequenceNode) else (node,):
             item = self._item(child, above)
             if not isinstance(item.value, Mapping):
-                raise self._error(item.place, "<< can only bring in keys and values", "name an alias of a mapping")
+                raise self._error(item.place, "<< can only merge a mapping", "use an alias of a mapping")
             yield item
 
     def _place(self, offset: int) -> Place:

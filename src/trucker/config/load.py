@@ -143,16 +143,16 @@ class _Loading:
     def _unknown_adapter(self, adapter: Item) -> None:
         meant = nearest(adapter.value, CONNECTIONS) if isinstance(adapter.value, str) else None
         self._error(
-            "the adapter is not known",
+            "unknown adapter",
             adapter.place,
-            (f'did you mean "{meant}"? ' if meant else "") + f"the adapters: {', '.join(CONNECTIONS)}",
+            (f'did you mean "{meant}"? ' if meant else "") + f"use one of {', '.join(CONNECTIONS)}",
             "TRK105",
         )
 
     def _with_files(self, item: Item) -> dict[str, Item]:
         """A connection's entries with every `<key>_path` replaced by the `<key>` its file holds."""
         if not isinstance(item.value, Mapping):
-            self._error("a connection must hold keys and values", item.place, "write - name: …", "TRK105")
+            self._error("a connection must contain keys and values", item.place, "write - name: …", "TRK105")
             return {"name": _UNREADABLE}
         known = {key for model in CONNECTIONS.values() for key in keys_of(model)}
         entries: dict[str, Item] = {}
@@ -189,7 +189,7 @@ class _Loading:
             first = seen.setdefault(name.casefold(), place)
             if first is not place:
                 self._error(
-                    f'another connection is called "{name}" already',
+                    f'another connection has the name "{name}"',
                     place,
                     f"the first is in line {first.line}; give one of them another name",
                     "TRK108",
@@ -201,9 +201,9 @@ class _Loading:
         found = list(self._folders())
         if not found and not self.errors:
             self._error(
-                f"the project has no truck: there is no {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}",
+                f"the project has no truck: no file {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}",
                 Place(str(self.folder / TRUCKS_FOLDER)),
-                f"make {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}; `trucker init` writes one to begin with",
+                f"create {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}; `trucker init` writes a starter truck",
                 "TRK111",
             )
         seen: dict[str, Path] = {}
@@ -211,7 +211,7 @@ class _Loading:
             first = seen.setdefault(folder.name.casefold(), folder)
             if first is not folder:
                 self._error(
-                    f'another truck is called "{folder.name}" already',
+                    f'another truck has the name "{folder.name}"',
                     Place(str(folder / TRUCK_FILE)),
                     f"the first is {first / TRUCK_FILE}; rename one of the folders",
                     "TRK108",
@@ -251,7 +251,7 @@ class _Loading:
             self._error(
                 f'the truck\'s name "{folder.name}" cannot be used',
                 Place(str(folder / TRUCK_FILE)),
-                "rename the folder: letters, digits, _, - and ., at most 63 of them, none of - and . first",
+                "rename the folder: at most 63 letters, digits, _, - and ., not beginning with - or .",
                 "TRK105",
             )
         document = self._document(folder / TRUCK_FILE)
@@ -321,9 +321,9 @@ class _Loading:
                 continue
             if side == "input" and adapter not in SOURCES and adapter in CONNECTIONS:
                 self._error(
-                    f'"{item.value}" is a {adapter} connection, which cannot be read from',
+                    f'"{item.value}" is a {adapter} connection, which cannot be an input',
                     item.place,
-                    f"an input's connection has the adapter {' or '.join(SOURCES)}",
+                    f"name a connection with the adapter {' or '.join(SOURCES)}",
                     "TRK109",
                 )
             elif side == "output" and adapter in WITHOUT_LETTERS:
@@ -337,7 +337,7 @@ class _Loading:
                 self._error(
                     f'"{item.value}" is a {adapter} connection, whose tables cannot be looked up',
                     item.place,
-                    f"a lookup's connection has the adapter {' or '.join(LOOKED_UP)}",
+                    f"name a connection with the adapter {' or '.join(LOOKED_UP)}",
                     "TRK109",
                 )
 
@@ -354,7 +354,7 @@ class _Loading:
                 f'there is no connection "{item.value}"',
                 item.place,
                 (f'did you mean "{meant}"? ' if meant else "")
-                + f"the connections in {PROJECT_FILE}: {', '.join(names) or 'none'}",
+                + f"the connections in {PROJECT_FILE} are {', '.join(names) or 'none'}",
                 "TRK107",
             )
         return item, adapter
@@ -363,7 +363,7 @@ class _Loading:
         item = document.entries.get("on_error")
         if item is not None and item.value == "dead_letter":
             self._error(
-                f"a {adapter} destination takes every row as it is: none can be refused and set aside",
+                f"a {adapter} destination refuses no row, so it has no dead letters",
                 item.place,
                 "remove on_error: dead_letter",
                 "TRK115",
@@ -386,8 +386,8 @@ class _Loading:
         letters = document.entries.get("on_error")
         if letters is not None and letters.value == "dead_letter":
             self._error(
-                f"the truck has an {OUTPUT}, which writes many rows with one statement: which of them it was refused"
-                " for cannot be found out, so none can be set aside",
+                f"the truck has an {OUTPUT}, which writes many rows with one statement: trucker cannot tell "
+                "which row was refused, so there are no dead letters",
                 letters.place,
                 f"remove on_error: dead_letter, or remove {file.label}",
                 "TRK119",
@@ -424,17 +424,17 @@ def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
 def _no_project(folder: Path) -> ConfigError:
     if not folder.is_dir():
         return ConfigError(
-            "there is no such folder",
+            "the folder does not exist",
             place=Place(str(folder)),
-            remedy=f"make a project with `trucker init {folder}`",
+            remedy=f"create a project with `trucker init {folder}`",
             code="TRK101",
         )
     other = folder / "trucker.yaml"
     return ConfigError(
-        f"this folder is no project: it has no {PROJECT_FILE}",
+        f"the folder is not a project: it has no {PROJECT_FILE}",
         place=Place(str(folder / PROJECT_FILE)),
         remedy=f"rename {other} to {PROJECT_FILE}"
         if other.is_file()
-        else f"make a project with `trucker init {folder}`, or name the folder of one",
+        else f"create a project with `trucker init {folder}`, or name the folder of one",
         code="TRK101",
     )

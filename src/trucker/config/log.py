@@ -18,16 +18,18 @@ def parse_location(value: Any, info: ValidationInfo) -> Path | str:
     parts = urlsplit(text)
     if "://" not in text:
         if not text:
-            raise refuse("this is not a place", remedy=_REMEDY)
+            raise refuse("the location is empty", remedy=_REMEDY)
         return in_project(Path(text), info)
     if parts.query or parts.fragment or parts.username or parts.password:
-        raise refuse("the location has more than a place in it", remedy="settings and keys go under log.s3")
+        raise refuse(
+            "the location has a user, a password, a query or a fragment", remedy="write settings and keys under log.s3"
+        )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
-            raise refuse("the file URI names no folder of this machine", remedy="write file:///shared/folder")
+            raise refuse("the file URI does not name a folder of this machine", remedy="write file:///shared/folder")
         return in_project(Path(unquote(parts.path)), info)
     if parts.scheme != "s3":
-        raise refuse("the location is of a kind that trucker does not know", remedy=_REMEDY)
+        raise refuse("the location has an unknown scheme", remedy=_REMEDY)
     if not parts.netloc:
         raise refuse("the location names no bucket", remedy="write s3://bucket/prefix")
     return f"s3://{parts.netloc}{parts.path.rstrip('/')}"
@@ -43,26 +45,26 @@ Location = Annotated[
 
 
 class S3Config(Model):
-    """How to reach an `s3://` location. What is not given comes from the environment (`AWS_…`) or from the machine."""
+    """How to reach an `s3://` location. Keys not given come from the environment (`AWS_…`) or from the machine."""
 
     endpoint: Text | None = Field(
-        default=None, description="The server's address, `https://host:port`; without it Amazon's for the region."
+        default=None, description="The server's address, `https://host:port`. The default is Amazon's for the region."
     )
     region: Text | None = Field(default=None, description="The region.")
     access_key_id: Text | None = Field(default=None, description="The key's name.")
     secret_access_key: SecretStr | None = Field(default=None, description="The key's secret.")
-    session_token: SecretStr | None = Field(default=None, description="The token of a key that was given for a while.")
+    session_token: SecretStr | None = Field(default=None, description="The session token of a temporary key.")
     bucket_in_host: bool = Field(
-        default=False, description="Ask `bucket.host` instead of `host/bucket`, as some servers want it."
+        default=False, description="Use `bucket.host` instead of `host/bucket`, as some servers require."
     )
 
     @model_validator(mode="after")
     def _whole_key(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise refuse(
-                "access_key_id and secret_access_key belong together",
+                "access_key_id and secret_access_key must be given together",
                 key="access_key_id",
-                remedy="give both, or neither to take the environment's",
+                remedy="give both, or neither to use those of the environment",
             )
         return self
 
@@ -81,7 +83,7 @@ class S3Config(Model):
 
 
 class LogConfig(Model):
-    """Where the change log is and how long it is kept. It always keeps what a truck has yet to apply."""
+    """Where the change log is, and how long it keeps changes. It always keeps those that a truck has yet to apply."""
 
     location: Location | None = Field(
         default=None,
@@ -92,14 +94,15 @@ class LogConfig(Model):
     keep: Seconds | None = Field(
         default=None, ge=0, description="Keep changes this long after every truck applied them."
     )
-    max_bytes: Bytes | None = Field(default=None, gt=0, description="Keep no more applied changes than this.")
+    max_bytes: Bytes | None = Field(default=None, gt=0, description="Keep at most this many bytes of applied changes.")
     segment_bytes: Bytes = Field(
-        default=64 * MIB, ge=MIB, description="In a folder: a new segment file is begun past this size."
+        default=64 * MIB, ge=MIB, description="In a folder: the size after which a new segment file is started."
     )
     put_every: Seconds = Field(
         default=0.1,
         ge=0,
-        description="On object storage: the shortest time between two objects. What comes in between shares one.",
+        description="On object storage: the shortest time between two objects. Changes that arrive in between "
+        "share one object.",
     )
 
     @model_validator(mode="after")

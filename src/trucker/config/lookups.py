@@ -17,18 +17,18 @@ LookupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
 
 class LookupConfig(Model):
-    """A table to join: the rows that a batch has keys of, or all of it, kept for some time."""
+    """A table to join: the rows whose keys a batch has, or the whole table, cached for some time."""
 
     connection: Text = Field(description="The name of a connection in trucker.yml, of PostgreSQL or DuckDB.")
     table: Text = Field(description="The table or view there, `schema.table`.")
-    columns: Texts | None = Field(default=None, description="Take these columns and no other.")
+    columns: Texts | None = Field(default=None, description="Read only these columns.")
     on: dict[str, str] = Field(
         default={},
-        description="The table's columns, each with the column of the rows whose values are looked up in it; only rows"
-        " of the table with such values are read.",
+        description="The table's key columns, each with the column of the rows that has its values; only the "
+        "table's rows with these values are read.",
     )
     cache: Seconds | None = Field(
-        default=None, gt=0, description="Instead of `on`: read all of the table, and keep it this long."
+        default=None, gt=0, description="Instead of `on`: read the whole table, and cache it this long."
     )
 
     @field_validator("table")
@@ -44,7 +44,7 @@ class LookupConfig(Model):
     def _one_way(self) -> Self:
         if bool(self.on) == (self.cache is not None):
             raise refuse(
-                "a lookup has either on or cache",
+                "a lookup needs either on or cache",
                 key="cache" if self.on else "",
                 remedy="write on: {id: customer_id} to look up by keys, or cache: 10m to keep the whole table",
             )

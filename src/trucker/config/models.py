@@ -74,65 +74,71 @@ class SparkConfig(Model):
     """How Spark is started."""
 
     master: Text = Field(default="local[*]", description="Spark's master: `local[*]`, or a cluster's address.")
-    settings: dict[str, str] = Field(default={}, description="Spark's own settings, by their full names (`spark.…`).")
+    settings: dict[str, str] = Field(default={}, description="Spark settings, by their full names (`spark.…`).")
 
     @field_validator("settings")
     @classmethod
     def _full_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not name.startswith("spark."):
-                raise refuse("the name of a Spark setting begins with spark.", remedy="write its full name")
+                raise refuse("the name of a Spark setting must begin with spark.", remedy="write its full name")
         return value
 
 
 class BatchConfig(Model):
-    """How much a micro-batch takes."""
+    """The sizes of micro-batches."""
 
     max_bytes: Bytes = Field(
-        default=64 * MIB, gt=0, description="The most change-log bytes in one micro-batch; a transaction is never cut."
+        default=64 * MIB,
+        gt=0,
+        description="The most change-log bytes in one micro-batch; a transaction is never split.",
     )
     part_bytes: Bytes = Field(
         default=16 * MIB,
         ge=64 * 1024,
-        description="The most change-log bytes that a task takes at once: a task's memory grows with it.",
+        description="The most change-log bytes that a task reads at once; the memory of a task grows with it.",
     )
     small_bytes: Bytes = Field(
         default=MIB,
         ge=0,
-        description="A micro-batch of no more change-log bytes than this is worked on by the driver itself: a Spark job"
-        " would take longer to start than to do it. So are, on one machine, the first chunks of a copy while Spark's"
-        " workers start. 0: never.",
+        description="The driver processes a micro-batch of at most this many change-log bytes itself, because "
+        "starting a Spark job would take longer. On one machine it also copies the first chunks of a table "
+        "while the Spark workers start. 0: never.",
     )
     patience: Seconds = Field(
         default=5.0,
         ge=0,
-        description="How long a destination that has committed a batch waits for one that has not; that one then goes"
-        " its own way until it has caught up.",
+        description="How long destinations that have committed a batch wait for one that has not; the slow one "
+        "is then processed separately until it has caught up.",
     )
 
 
 class RetryConfig(Model):
-    """How long to wait before something is tried again; each wait is twice the one before."""
+    """How long to wait before a retry; each wait is twice the one before."""
 
     first: Seconds = Field(default=0.5, gt=0, description="The first wait.")
     longest: Seconds = Field(default=30.0, gt=0, description="The longest wait.")
     failed_first: Seconds = Field(
         default=60.0,
         gt=0,
-        description="The first wait before a truck or a table that has failed is tried again by itself. The wait is"
-        " also ten times as long as the last try took.",
+        description="The first wait before a failed truck or table is retried. The wait is at least ten times "
+        "as long as the last attempt took.",
     )
-    failed_longest: Seconds = Field(default=3600.0, gt=0, description="The longest wait of that kind.")
+    failed_longest: Seconds = Field(
+        default=3600.0, gt=0, description="The longest wait before a failed truck or table is retried."
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.longest < self.first:
-            raise refuse("longest is shorter than first", key="longest", remedy="make longest at least first")
+            raise refuse(
+                "longest is shorter than first", key="longest", remedy="give longest a value of at least first"
+            )
         if self.failed_longest < self.failed_first:
             raise refuse(
                 "failed_longest is shorter than failed_first",
                 key="failed_longest",
-                remedy="make failed_longest at least failed_first",
+                remedy="give failed_longest a value of at least failed_first",
             )
         return self
 
@@ -141,13 +147,13 @@ class InputConfig(Model):
     """What a truck reads."""
 
     connection: Text = Field(description="The name of a connection in trucker.yml.")
-    table: Text | None = Field(default=None, description="The table, `schema.table`; a bare name is in schema public.")
+    table: Text | None = Field(default=None, description="The table, `schema.table`; the default schema is public.")
     tables: Texts = Field(
         default=(), description="Instead of table: names and patterns, such as `public.*` and `!public.audit_*`."
     )
-    only_columns: Texts | None = Field(default=None, description="Take these columns and no other.")
-    except_columns: Texts | None = Field(default=None, description="Take every column but these.")
-    where: Text | None = Field(default=None, description="Take the rows that this SQL condition chooses on the source.")
+    only_columns: Texts | None = Field(default=None, description="Read only these columns.")
+    except_columns: Texts | None = Field(default=None, description="Read all columns except these.")
+    where: Text | None = Field(default=None, description="Read only rows that match this SQL condition on the source.")
 
     @model_validator(mode="before")
     @classmethod
@@ -180,7 +186,7 @@ class InputConfig(Model):
             except PatternError as error:
                 raise refuse(str(error), key=str(index), remedy=_PATTERN_REMEDY) from None
         if all(parse_pattern(text).excludes for text in value):
-            raise refuse("tables only says what to leave out", remedy="add what to take, such as public.*")
+            raise refuse("tables has only exclusions", remedy="add a pattern of tables to read, such as public.*")
         return value
 
     @model_validator(mode="after")
@@ -201,8 +207,8 @@ class ColumnConfig(Model):
     """How a column is written."""
 
     unfit: UnfitPolicy = Field(
-        description="What becomes of a value that the destination's type for the column cannot hold: `error` stops the"
-        " truck, `null` writes NULL instead, `text` makes the whole column text, so that nothing is lost."
+        description="What to do with a value that the destination's column type cannot hold: `error` stops the "
+        "truck, `null` writes NULL, `text` makes the whole column text, so that nothing is lost."
     )
 
 
@@ -219,11 +225,12 @@ class OutputConfig(Model):
     )
     key: Texts = Field(
         default=(),
-        description="The columns that identify a row at the destination, where SQL or rules give others than the"
-        " input's key.",
+        description="The columns that identify a row at the destination, if SQL or rules give other columns "
+        "than the input's key.",
     )
     columns: dict[str, ColumnConfig] = Field(
-        default={}, description="How columns are written, by their names; in every table of the truck that has them."
+        default={},
+        description="Settings of columns, by name; they apply to every table of the truck that has the column.",
     )
 
     @field_validator("table")
@@ -235,7 +242,9 @@ class OutputConfig(Model):
     def _once(self) -> Self:
         if self.table is not None and self.schema_ is not None:
             raise refuse(
-                "the output has both table and schema", key="schema", remedy="write schema.table under table alone"
+                "the output has both table and schema",
+                key="schema",
+                remedy="write schema.table under table, and remove schema",
             )
         return self
 
@@ -244,59 +253,61 @@ class TruckFile(Model):
     """A truck: what it reads and where it writes."""
 
     input: InputConfig = Field(description="What the truck reads.")
-    output: OutputConfig = Field(description="Where it writes.")
+    output: OutputConfig = Field(description="Where the truck writes.")
     on_error: Literal["stop", "dead_letter"] = Field(
         default="stop",
-        description="What becomes of a row that the destination refuses for what is in it: `stop` stops the truck,"
-        " `dead_letter` puts the change into `trucker.dead_letters` there and goes on. See `trucker redrive`.",
+        description="What to do with a row that the destination refuses because of its values: `stop` stops "
+        "the truck, `dead_letter` writes the change to `trucker.dead_letters` there and goes on. See `trucker "
+        "redrive`.",
     )
     dead_letters_max: int = Field(
         default=1000,
         ge=1,
-        description="With `on_error: dead_letter`: the truck stops rather than have more letters than this.",
+        description="With `on_error: dead_letter`: the most dead letters that the truck may have; one more stops it.",
     )
     on_table_failure: Literal["table", "truck"] = Field(
         default="table",
-        description="What stops when a table cannot go on, in a truck without SQL files that has other tables: `table`"
-        " sets the table aside, and copies it again once the cause is gone; `truck` stops the truck.",
+        description="What stops when a table fails in a truck without SQL files that has other tables: `table` "
+        "stops only the table, and copies it again once the cause is gone; `truck` stops the truck.",
     )
     schema_changes: SchemaChanges = Field(
         default=SchemaChanges.APPLY,
-        description="When a table changes its shape: `apply` adds and widens columns at the destination and stops the"
-        " truck, with the statement to run, for the rest; `stop` stops it for any change; `ignore` leaves the"
-        " destination as it is.",
+        description="When the columns of a table change: `apply` adds and widens columns at the destination, "
+        "and for other changes stops the truck with the statement to run; `stop` stops the truck for any "
+        "change; `ignore` does not change the destination.",
     )
     partitions: Partitions = Field(
         default=Partitions.FOLLOW,
-        description="When a partition of a table is detached, dropped or truncated by itself: `follow` takes its rows"
-        " away at the destination, by copying the table again; `keep` leaves them there.",
+        description="When a single partition of a table is detached, dropped or truncated: `follow` removes "
+        "its rows at the destination, by copying the table again; `keep` leaves them there.",
     )
 
     compact: Literal["net", "none"] = Field(
         default="net",
-        description="`net` folds the changes of a key in a batch into one: old of the first, new of the last. `none`"
-        " keeps every change, in commit order, with `commit_lsn`, `commit_time`, `xid` and `ordinal` as columns; for"
-        " histories written by output.sql.",
+        description="`net` combines the changes of a key in a batch into one, with the old values of the first "
+        "and the new values of the last. `none` keeps every change, in commit order, with `commit_lsn`, "
+        "`commit_time`, `xid` and `ordinal` as columns, for histories written by output.sql.",
     )
     batch: Literal["whole", "transaction"] = Field(
         default="whole",
-        description="What SQL files get at once: `whole` is all rows of a batch of transactions, `transaction` the rows"
-        " of one source transaction.",
+        description="The rows that SQL files are run on: `whole` means all rows of a batch, `transaction` the "
+        "rows of one source transaction.",
     )
     on_truncate: Literal["stop", "ignore"] = Field(
         default="stop",
-        description="What a truck with output.sql, or with several tables into one, does when an input is truncated.",
+        description="What to do when an input is truncated, in a truck with output.sql or with several tables "
+        "for one output.",
     )
     rows_max: int = Field(
         default=1_000_000,
         ge=1,
-        description="The most rows that a SQL file may give for the rows it gets at once; more stop the truck.",
+        description="The most rows that a SQL file may return for the rows that it is run on; more stop the truck.",
     )
     slow_query_threshold_ms: int | None = Field(
-        default=None, ge=0, description="Instead of the project's, for the SQL files of this truck."
+        default=None, ge=0, description="The same setting for the SQL files of this truck, instead of the project's."
     )
     rules: tuple[RuleConfig, ...] = Field(
-        default=(), description="What is done to rows before any SQL, in the order written."
+        default=(), description="Rules applied to rows before any SQL, in this order."
     )
     lookups: dict[LookupName, LookupConfig] = Field(
         default={}, description="Tables that the truck's Spark files can join, as `{{ lookups.<name> }}`."
@@ -325,26 +336,30 @@ class ProjectFile(Model):
 
     unique_id: Text | None = Field(
         default=None,
-        description="Keeps this project apart from others on the same servers; names the slot and the publication."
-        " The default is the folder's name.",
+        description="Distinguishes this project from others on the same servers; part of the names of the slot "
+        "and the publication. The default is the folder's name.",
     )
     connections: tuple[Connection, ...] = Field(min_length=1, description="The stores trucks read from and write to.")
     state: ProjectPath = Field(
         default=Path(".trucker"),
         validate_default=True,
-        description="The folder of local state; the change log too, where log.location does not say otherwise.",
+        description="The folder of local state, and of the change log unless log.location is set.",
     )
     spark: SparkConfig = Field(default=SparkConfig(), description="How Spark is started.")
-    log: LogConfig = Field(default=LogConfig(), description="Where the change log is and how it is kept.")
-    batch: BatchConfig = Field(default=BatchConfig(), description="How much a micro-batch takes.")
+    log: LogConfig = Field(
+        default=LogConfig(), description="The change log: where it is, and for how long changes are kept."
+    )
+    batch: BatchConfig = Field(default=BatchConfig(), description="The sizes of micro-batches.")
     heartbeat: Seconds = Field(
         default=10.0,
         ge=0,
-        description="How often a message is written to an idle source so that its slot moves on; 0 is never.",
+        description="How often to write a message to an idle source, so that its slot advances; 0: never.",
     )
-    retry: RetryConfig = Field(default=RetryConfig(), description="How long to wait before something is tried again.")
+    retry: RetryConfig = Field(default=RetryConfig(), description="How long to wait before a retry.")
     slow_query_threshold_ms: int = Field(
-        default=1000, ge=0, description="SQL of a truck's file that takes longer is logged, without data; 0 logs all."
+        default=1000,
+        ge=0,
+        description="Statements of a truck's SQL files that take longer are logged, without data; 0 logs all.",
     )
 
 
@@ -365,7 +380,9 @@ class ProjectConfig(ProjectFile):
         return next(connection for connection in self.connections if connection.name == name)
 
 
-_PATTERN_REMEDY = 'write schema.table, public.*, !public.audit_*; odd names in double quotes: public."odd.name"'
+_PATTERN_REMEDY = (
+    'write schema.table, public.*, !public.audit_*; write unusual names in double quotes: public."odd.name"'
+)
 
 
 def _one_table(text: str, *, remedy: str) -> str:

@@ -72,7 +72,7 @@ def parse_table(text: str, default_schema: str = DEFAULT_SCHEMA) -> TableId:
     """The one table a name means; wildcards and `!` are refused."""
     pattern = parse_pattern(text)
     if pattern.excludes or pattern.exact is None:
-        raise PatternError("this must name one table, without ! and wildcards")
+        raise PatternError("a single table is required, without ! and wildcards")
     has_schema = len(_parts(text.strip())) == 2
     return pattern.exact if has_schema else TableId(default_schema, pattern.exact.name)
 
@@ -102,13 +102,13 @@ def _parts(text: str) -> list[_Part]:
     while True:
         match = _PART.match(text, at)
         if match is None:
-            raise PatternError("this is no table's name or pattern")
+            raise PatternError("this is not a table name or pattern")
         parts.append(_quoted(match[1]) if match[1] else _bare(match[2]))
         at = match.end()
         if at == len(text):
             break
         if text[at] != ".":
-            raise PatternError("this is no table's name or pattern")
+            raise PatternError("this is not a table name or pattern")
         at += 1
     if len(parts) > 2:
         raise PatternError("this has more parts than schema and table")

@@ -40,18 +40,18 @@ _SYNONYMS: Final = {
 
 _WRONG: Final = {
     "bool_parsing": "must be true or false",
-    "dict_type": "must hold keys and values",
+    "dict_type": "must contain keys and values",
     "float_parsing": "must be a number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "list_type": "must be a list",
-    "model_type": "must hold keys and values",
+    "model_type": "must contain keys and values",
     "path_type": "must be a path",
-    "string_pattern_mismatch": "may have letters, digits, _, - and . only, begins with no - or ., and has at most 63",
-    "string_too_long": "must not be that long",
+    "string_pattern_mismatch": "must have at most 63 letters, digits, _, - and ., and must not begin with - or .",
+    "string_too_long": "is too long",
     "string_too_short": "must not be empty",
-    "string_type": "must be a text",
+    "string_type": "must be text",
     "too_short": "must not be empty",
     "tuple_type": "must be a list",
 }
@@ -109,7 +109,7 @@ def keys_of(model: type[BaseModel]) -> list[str]:
 
 def unknown_key(item: Item, key: str, known: Sequence[str]) -> ConfigError:
     meant = nearest(key, known)
-    remedy = f'did you mean "{meant}"?' if meant else f"the keys known here: {', '.join(known)}"
+    remedy = f'did you mean "{meant}"?' if meant else f"use one of the keys {', '.join(known)}"
     return ConfigError(f'unknown key "{key}"', place=item.key_place, remedy=remedy, code="TRK104")
 
 
@@ -166,7 +166,7 @@ def _explain_one(
         )
     if item.value is None and loc:
         return ConfigError(
-            f'"{key}" has no value', place=item.key_place, remedy="give it a value, or remove the key", code="TRK105"
+            f'"{key}" has no value', place=item.key_place, remedy="add a value, or remove the key", code="TRK105"
         )
     remedy = f"correct {key}{_describe(model, loc)}"
     return ConfigError(f'"{key}" {_wrong(kind, context)}', place=item.place, remedy=remedy, code="TRK105")
@@ -178,7 +178,7 @@ def _wrong(kind: str, context: dict[str, Any]) -> str:
         return f"must be {words} {context[bound]:g}"
     if kind in ("literal_error", "enum"):
         return f"must be one of {context['expected']}".replace("'", "")
-    return _WRONG.get(kind, "cannot be used as it is written")
+    return _WRONG.get(kind, "has an invalid value")
 
 
 def _field(model: type[BaseModel], key: str | int) -> FieldInfo | None:

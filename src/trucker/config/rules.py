@@ -39,10 +39,10 @@ Operation = Literal["insert", "update", "delete"]
 
 ANY_OPERATION: Final = frozenset({"insert", "update", "delete"})
 _WHOLE_TABLE: Final = {
-    "exclude": "a table has its columns in every change",
-    "rename": "a column has one name in every change",
-    "cast": "a column has one type in every change",
-    "route": "the rows of a table go to one place",
+    "exclude": "a table has the same columns in every change",
+    "rename": "a column has the same name in every change",
+    "cast": "a column has the same type in every change",
+    "route": "all rows of a table are written to one table",
 }
 _PATTERN_REMEDY: Final = "write schema.table or patterns such as public.*"
 
@@ -91,7 +91,7 @@ class _OnColumns(Model):
     """A rule for one column or several."""
 
     column: Text | None = Field(default=None, description="The column.")
-    columns: Texts = Field(default=(), description="Instead of column: several.")
+    columns: Texts = Field(default=(), description="Instead of column: several columns.")
 
     @model_validator(mode="before")
     @classmethod
@@ -108,30 +108,32 @@ class _OnColumns(Model):
 
 
 class MaskRule(_OnColumns):
-    """Characters replaced, all but some at both ends. A value that is not longer than those is masked whole."""
+    """Replaces characters, except some at both ends. A value that is not longer than those is masked as a whole."""
 
-    keep_first: int = Field(default=0, ge=0, description="How many characters stay at the beginning.")
-    keep_last: int = Field(default=0, ge=0, description="How many characters stay at the end.")
+    keep_first: int = Field(default=0, ge=0, description="How many characters to keep at the beginning.")
+    keep_last: int = Field(default=0, ge=0, description="How many characters to keep at the end.")
     with_: Text = Field(
         default="*",
         max_length=1,
         validation_alias="with",
         serialization_alias="with",
-        description="What stands for each of the others.",
+        description="The character that replaces each of the others.",
     )
 
 
 class HashRule(_OnColumns):
-    """Values replaced by their HMAC-SHA256 under a key, as 64 hexadecimal digits."""
+    """Replaces values by their HMAC-SHA256 under a key, as 64 hexadecimal digits."""
 
     key: SecretStr = Field(min_length=1, description="The secret key. `key_path` reads it from a file.")
 
 
 class RegexRule(_OnColumns):
-    """Every match of a regular expression (RE2's syntax) replaced."""
+    """Replaces every match of a regular expression (RE2 syntax)."""
 
     pattern: Text = Field(description="The regular expression.")
-    replacement: str = Field(description=r"What stands for each match; `\1` is the first group, `\0` the match itself.")
+    replacement: str = Field(
+        description=r"The replacement for each match; `\1` is the first group, `\0` the match itself."
+    )
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
@@ -143,7 +145,7 @@ class RegexRule(_OnColumns):
 
 
 class FilterRule(Model):
-    """Only rows whose value compares as said. NULL never does. Several filters must all let a row pass."""
+    """Keeps only rows whose value matches the comparison; NULL never does. A row must pass every filter."""
 
     column: Text = Field(description="The column.")
     eq: Scalar | None = Field(default=None, description="Equal to this.")
@@ -152,7 +154,7 @@ class FilterRule(Model):
     gte: Scalar | None = Field(default=None, description="Greater than this, or equal.")
     lt: Scalar | None = Field(default=None, description="Less than this.")
     lte: Scalar | None = Field(default=None, description="Less than this, or equal.")
-    contains: Text | None = Field(default=None, description="Text with this in it.")
+    contains: Text | None = Field(default=None, description="Contains this text.")
     in_: Literals | None = Field(
         default=None, validation_alias="in", serialization_alias="in", description="Equal to one of these."
     )
@@ -166,9 +168,9 @@ class FilterRule(Model):
         given = [name for name in COMPARISONS if name in data]
         if len(given) != 1:
             raise refuse(
-                "the filter compares with nothing" if not given else "the filter has more than one comparison",
+                "the filter has no comparison" if not given else "the filter has more than one comparison",
                 key=given[1] if given else "",
-                remedy=f"give it one of {', '.join(COMPARISONS)}; each further condition is a filter of its own",
+                remedy=f"write one of {', '.join(COMPARISONS)}; write a filter for each further condition",
             )
         if data[given[0]] is None:
             raise refuse(f'"{given[0]}" has no value', key=given[0], remedy="for NULL, write is_null: true")
@@ -199,16 +201,16 @@ class ConstantValue(Model):
 
 
 class RouteRule(Model):
-    """Another destination table than the output says."""
+    """Writes to another destination table than the output names."""
 
-    table: Text | None = Field(default=None, description="The input table; or tables beside the rule.")
+    table: Text | None = Field(default=None, description="The input table; or give `tables` next to `route`.")
     to: Text = Field(description="The destination table, `schema.table`; `schema.*` keeps the table's name.")
 
     @field_validator("table")
     @classmethod
     def _one_table(cls, value: str | None) -> str | None:
         if value is not None:
-            _checked(parse_table, value, "write schema.table; patterns go under tables, beside route")
+            _checked(parse_table, value, "write schema.table; write patterns under tables, next to route")
         return value
 
     @field_validator("to")
@@ -216,7 +218,7 @@ class RouteRule(Model):
     def _somewhere(cls, value: str) -> str:
         pattern = _checked(parse_pattern, value, "write schema.table, or schema.*")
         if pattern.excludes or (pattern.exact is None and not (pattern.schema.exact and value.endswith(".*"))):
-            raise refuse("this is no table to write to", remedy="write schema.table, or schema.*")
+            raise refuse("this is not a table to write to", remedy="write schema.table, or schema.*")
         return value
 
     def output(self, source: TableId) -> TableId:
@@ -239,7 +241,7 @@ class RuleConfig(Model):
     mask: MaskRule | None = Field(default=None, description="Replace characters: `mask: {column: email}`.")
     hash: HashRule | None = Field(default=None, description="Replace values by keyed hashes.")
     regex: RegexRule | None = Field(default=None, description="Replace what a regular expression matches.")
-    filter: FilterRule | None = Field(default=None, description="Take only some rows.")
+    filter: FilterRule | None = Field(default=None, description="Keep only some rows.")
     exclude: Texts | None = Field(default=None, description="Leave columns out: `exclude: [notes, photo]`.")
     rename: dict[Text, Text] | None = Field(
         default=None, min_length=1, description="Give columns other names: `rename: {old: new}`."
@@ -254,12 +256,14 @@ class RuleConfig(Model):
     )
     route: RouteRule | None = Field(default=None, description="Write a table's rows to another table.")
     tables: Texts | None = Field(
-        default=None, description="For these input tables only, names and patterns; otherwise for all that it fits."
+        default=None,
+        description="Only for these input tables, as names and patterns; the default is all tables that have "
+        "the columns.",
     )
     operations: Operations | None = Field(
         default=None,
-        description="For changes of these operations only: `insert`, `update`, `delete`. Rows of the first copy are"
-        " inserts.",
+        description="Only for changes of these operations: `insert`, `update`, `delete`. Rows of the first "
+        "copy are inserts.",
     )
 
     _places: Mapping[tuple[str, ...], Place] = PrivateAttr(default={})
@@ -275,9 +279,9 @@ class RuleConfig(Model):
         if not given and (data.keys() - {"tables", "operations"}):
             return data  # the unknown key is told
         raise refuse(
-            "the rule says nothing to do" if not given else "a rule does one thing",
+            "the rule has no action" if not given else "the rule has more than one action",
             key=given[1] if given else "",
-            remedy=f"begin each rule with one of {', '.join(KINDS)}",
+            remedy=f"write one rule for each of {', '.join(KINDS)}",
         )
 
     @field_validator("tables")
@@ -286,14 +290,14 @@ class RuleConfig(Model):
         for index, text in enumerate(value or ()):
             _checked(parse_pattern, text, _PATTERN_REMEDY, str(index))
         if value and all(parse_pattern(text).excludes for text in value):
-            raise refuse("tables only says what to leave out", remedy="add what the rule is for")
+            raise refuse("tables has only exclusions", remedy="add a pattern of tables for the rule")
         return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if all(getattr(self, kind) is None for kind in KINDS):
             given = next((kind for kind in KINDS if kind in self.model_fields_set), "")
-            raise refuse(f'"{given}" has no value', key=given, remedy="say what the rule is to do")
+            raise refuse(f'"{given}" has no value', key=given, remedy="add a value")
         if self.operations and self.kind in _WHOLE_TABLE:
             raise refuse(
                 f"{self.kind} cannot be limited to operations: {_WHOLE_TABLE[self.kind]}",
@@ -373,16 +377,16 @@ def _bad_regex(message: str, pattern: str) -> Exception:
     kind, _, reason = message.partition(": ")
     if "replacement" in kind:
         return refuse(
-            "the replacement asks for a group that the pattern has not, or has a backslash too many",
+            "the replacement uses a group that the pattern does not have, or has an extra backslash",
             key="replacement",
             remedy=r"write \1 to \9 for groups of the pattern, and \\ for a backslash",
         )
     what, _, fragment = reason.partition(": ")
     at = pattern.find(fragment)
     # Arrow puts a group of its own around the pattern; what is missing is missed at the end.
-    where = f"at its character {at + 1}" if at >= 0 else "at its end"
+    where = f"at character {at + 1}" if at >= 0 else "at the end"
     return refuse(
-        f"the pattern is no regular expression: {what}, {where}",
+        f"invalid regular expression: {what}, {where}",
         key="pattern",
-        remedy="correct it; the syntax is RE2's, without look-around and back-references",
+        remedy="correct the pattern; the syntax is that of RE2, without look-around and back-references",
     )

@@ -37,20 +37,20 @@ def parse_slots(value: Any) -> int | Lists:
         return tuple(_patterns(number, entry) for number, entry in enumerate(value))
     number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
-        raise refuse("this is no number of slots", remedy=_REMEDY)
+        raise refuse("slots is neither a number nor a list", remedy=_REMEDY)
     return number
 
 
 def _patterns(number: int, entry: Any) -> tuple[str, ...]:
     texts = [entry] if isinstance(entry, str) else entry
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
-        raise refuse("a slot is a list of tables", key=str(number), remedy=_REMEDY)
+        raise refuse("a slot must be a list of tables", key=str(number), remedy=_REMEDY)
     try:
         excluding = [parse_pattern(text).excludes for text in texts]
     except PatternError as error:
         raise refuse(str(error), key=str(number), remedy=_REMEDY) from None
     if all(excluding):
-        raise refuse("a slot only says what to leave out", key=str(number), remedy=_REMEDY)
+        raise refuse("a slot has only exclusions", key=str(number), remedy=_REMEDY)
     return tuple(texts)
 
 

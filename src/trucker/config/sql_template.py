@@ -33,7 +33,7 @@ ODD_NAME: Final = "TRK131"
 
 _EVERYWHERE: Final = ("rows", OPERATION, "input_table", "new", "old", "env", "file")
 _PLAIN: Final = re.compile(r"(?:[\w. ]|-(?!-))*")
-_HARMLESS: Final = "letters, digits, _, blanks and single - "
+_HARMLESS: Final = "letters, digits, _, spaces and single - "
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ class SqlTemplate:
     def _odd_name(self) -> ConfigError:
         text = normal(self.file.text)
         return ConfigError(
-            "the template uses input_table, and a table of the input has a name that could be read as SQL",
+            "the template uses input_table, and the name of an input table could be read as SQL",
             place=Place(self.file.label, *line_and_column(text, max(text.find("input_table"), 0))),
-            remedy=f"leave input_table out, or leave out the tables whose names have more than {_HARMLESS}in them",
+            remedy=f"remove input_table, or leave out the tables whose names have characters other than {_HARMLESS}",
             code=ODD_NAME,
         )
 
@@ -181,7 +181,7 @@ class _Members:
         return iter(self._texts.values())
 
     def __str__(self) -> str:
-        raise MissingValueError(f"{self._kind} stands alone", f"write {self._kind}.<name>", self._kind)
+        raise MissingValueError(f"{self._kind} is used without a name", f"write {self._kind}.<name>", self._kind)
 
 
 class _Names(Environment):
@@ -268,7 +268,7 @@ class _SqlRendering(Rendering):
         needle = f"{error.kind}.{error.name}"
         if column_of(self.source, line, needle) == 0:
             needle = error.kind
-        message = f"there is no {what} {error.kind}.{error.name} here"
+        message = f"unknown {what} {error.kind}.{error.name}"
         remedy = self._meant(error.name, error.known, "there are")
         return self._error(message, line, needle, remedy, UNKNOWN_COLUMN)
 

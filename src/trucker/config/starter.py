@@ -13,7 +13,7 @@ TRUCKER_YML: Final = """\
 # A value in double braces comes from the environment, as below, or from a file: file("/run/secrets/password").
 # Every key of a connection also has a form that reads a file: pass_path: /run/secrets/password.
 
-# Keeps this project apart from others on the same servers: it names the replication slot and the publication.
+# Distinguishes this project from others on the same servers: part of the names of the slot and the publication.
 # unique_id: my_project
 
 connections:
@@ -29,7 +29,7 @@ connections:
     # ssl: {mode: verify-full, root_certificate: ca.pem}
     # url: postgresql://user:password@host/database?sslmode=require     # instead of host, port, database, user, pass
     # replica_host: standby.example.com       # read from a standby; replica_port, _database, _user, _pass likewise
-    # publication: made_by_the_dba            # made beforehand: used, and left as it is
+    # publication: made_by_the_dba            # an existing one; trucker does not change it
     # slot: made_by_the_dba
 
   # Where changes go: postgres, duckdb, jsonl (a folder of JSON-lines files) or stdout.
@@ -38,7 +38,7 @@ connections:
     path: warehouse.duckdb
 
 # state: .trucker             # the change log and other local state
-# heartbeat: 10s              # keeps an idle source's slot moving; 0 is never
+# heartbeat: 10s              # how often an idle source's slot is advanced; 0: never
 # spark:
 #   master: local[*]          # or a cluster
 #   settings:
@@ -48,11 +48,11 @@ connections:
 #   max_bytes: 10 GiB         # but no more of them than this
 #   segment_bytes: 64 MiB
 # batch:
-#   max_bytes: 64 MiB         # the most one micro-batch takes
+#   max_bytes: 64 MiB         # the most bytes in one micro-batch
 # retry:
-#   first: 500ms              # waits before something is tried again: the first, and the longest
+#   first: 500ms              # the first and the longest wait before a retry
 #   longest: 30s
-# slow_query_threshold_ms: 1000 # SQL of a truck that takes longer is logged, without data
+# slow_query_threshold_ms: 1000 # slower statements of SQL files are logged, without data
 """
 
 TRUCK_YML: Final = """\
@@ -61,7 +61,7 @@ input:
   connection: source
   tables:                     # or table: public.orders
     - public.*
-    # - "!public.audit_*"     # all but these
+    # - "!public.audit_*"     # except these
   # only_columns: [id, name]
   # except_columns: [password]
   # where: region = 'EU'      # a condition on the source's rows
@@ -70,7 +70,7 @@ output:
   # schema: shop              # for all tables; or table: shop.orders for one; the default is the source's names
   # columns:
   #   price: {unfit: text}    # what the destination cannot hold: error (the default), null or text
-# rules:                      # what is done to rows on the way
+# rules:                      # applied to rows before they are written
 #   - mask: {column: email, keep_first: 1, keep_last: 4}
 #   - exclude: [password]
 """
@@ -85,7 +85,7 @@ def write_starter(folder: Path) -> list[Path]:
         for path in files:
             if path.exists() or path.is_symlink():
                 raise ConfigError(
-                    "the file exists already, and is left as it is",
+                    "the file already exists; it was not changed",
                     place=Place(str(path)),
                     remedy="name another folder, or remove the file first",
                     code="TRK112",

@@ -131,7 +131,7 @@ class Rendering:
     def _refusal(self, line: int, tag: list[str]) -> ConfigError:
         word = next(filter(None, tag))
         return ConfigError(
-            f"the template uses {{% {word} %}} in a way that is not supported here",
+            f"the template uses {{% {word} %}} in a way that is not supported",
             place=Place(self.name, line, column_of(self.source, line, word)),
             remedy="use if, for and {% set name = … %}, and write values out",
             code=CODE,
@@ -173,7 +173,7 @@ class Rendering:
         line, needle = line_of(error), "{"
         if isinstance(error, TemplateSyntaxError):
             line = error.lineno
-            message, remedy = "the template cannot be read", "close every {{ and {% and put texts inside them in quotes"
+            message, remedy = "the template cannot be read", "close every {{ and {%, and quote the text inside them"
         elif isinstance(error, MissingValueError):
             needle, message, remedy = error.needle, str(error), error.remedy
         elif isinstance(error, UndefinedError):
@@ -190,7 +190,8 @@ class Rendering:
         if not _text_of(self.source, line).lstrip().startswith(self.comment):
             return ""
         return (
-            f"; the line is a comment of {self.language}'s, in which templates run too: {{# … #}} is a template's own"
+            f"; the line is a {self.language} comment, in which templates run too; write a template comment as {{# "
+            "… #}"
         )
 
 
@@ -204,16 +205,14 @@ def read_value(folder: Path, path: str) -> str:
         raise MissingValueError(f'the file "{path}" cannot be read: {reason}', remedy, path) from None
     except RuntimeError:
         raise MissingValueError(
-            f'the path "{path}" begins with the home folder of an account that does not exist',
-            "write the whole path",
+            f'the path "{path}" names the home folder of an account that does not exist',
+            "write the full path",
             path,
         ) from None
     except UnicodeDecodeError:
         raise MissingValueError(f'the file "{path}" is not UTF-8 text', "save it as UTF-8", path) from None
     except ValueError:
-        raise MissingValueError(
-            "the path of a file has a character in it that no path can have", "write the path without it", "file"
-        ) from None
+        raise MissingValueError("the path of a file has an invalid character", "remove the character", "file") from None
 
 
 def render(source: str, name: str, folder: Path) -> Rendered:

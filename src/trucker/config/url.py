@@ -75,9 +75,9 @@ def parse_url(url: str) -> dict[str, Any]:
         elif name in PARAMETERS:
             parameters[name] = value
         else:
-            raise UrlError("the url has a query parameter that is not known here")
+            raise UrlError("the url has an unknown query parameter")
     if "database" not in keys:
-        raise UrlError("the url names no database")
+        raise UrlError("the url does not name a database")
     return keys | ({"ssl": ssl} if ssl else {}) | ({"parameters": parameters} if parameters else {})
 
 
@@ -89,11 +89,11 @@ def _authority(text: str) -> dict[str, str]:
     if colon:
         keys["pass"] = _decode(password, "password")
     if "," in place:
-        raise UrlError("the url names several hosts; one is wanted")
+        raise UrlError("the url names several hosts; exactly one is allowed")
     if place.startswith("["):
         host, bracket, port = place[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):
-            raise UrlError("the url's IPv6 address must stand in brackets")
+            raise UrlError("the url's IPv6 address must be in brackets")
         port = port[1:]
     else:
         host, _, port = place.partition(":")
@@ -118,11 +118,11 @@ def _query(text: str) -> list[tuple[str, str]]:
 
 def _decode(text: str, part: str) -> str:
     if _BAD_PERCENT.search(text):
-        raise UrlError(f"the url's {part} has a % that begins no percent-code; write %25 for a plain %")
+        raise UrlError(f"the url's {part} has a % that is not part of a percent-code; write %25 for a plain %")
     try:
         decoded = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
         decoded = "\0"
     if "\0" in decoded:
-        raise UrlError(f"the url's {part} is no UTF-8 text once its percent-codes are decoded")
+        raise UrlError(f"the url's {part} is not UTF-8 text after its percent-codes are decoded")
     return decoded

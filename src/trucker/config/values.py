@@ -60,17 +60,17 @@ def in_project(path: Path, info: ValidationInfo) -> Path:
     """The path seen from the project's folder, which the loader gives as context."""
     folder: Path | None = (info.context or {}).get("folder")
     if "\0" in str(path):
-        raise refuse("the path has a character in it that no path can have", remedy="write the path without it")
+        raise refuse("the path has an invalid character", remedy="remove the character")
     try:
         path = path.expanduser()
     except RuntimeError:
-        raise refuse("the path begins with the home folder of an account that does not exist") from None
+        raise refuse("the path names the home folder of an account that does not exist") from None
     return folder / path if folder else path
 
 
 def _distinct(values: Sequence[str]) -> tuple[str, ...]:
     if len(set(values)) != len(values):
-        raise refuse("the same name is listed twice", remedy="keep one of them")
+        raise refuse("the same name is listed twice", remedy="remove one of them")
     return tuple(values)
 
 

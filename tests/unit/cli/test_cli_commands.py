@@ -388,7 +388,7 @@ def test_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured)
     assert load_project(Path("shop")).trucks
     before = {path: path.read_bytes() for path in Path("shop").rglob("*") if path.is_file()}
     assert main(["init", "shop"]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in Path("shop").rglob("*") if path.is_file()} == before
 
 

@@ -40,7 +40,7 @@ def told(error: ConfigError) -> tuple[str, str, str]:
             "connections:\n  - {name: main, zzzzzz: x}\n  - {name: duck, adapter: stdout, qqqqqq: 1}\n",
             "2:18",
             'unknown key "zzzzzz"',
-            "the keys known here: name, adapter, host, port",
+            "use one of the keys name, adapter, host, port",
         ),
         (
             "connections:\n  - {name: main, port: 99999}\n" + DUCK,
@@ -50,15 +50,20 @@ def told(error: ConfigError) -> tuple[str, str, str]:
         ),
         ("connections:\n  - {name: main, port: abc}\n" + DUCK, "2:24", '"port" must be a whole number', ""),
         ("connections:\n  - {name: main, host: ''}\n" + DUCK, "2:24", '"host" must not be empty', ""),
-        ("connections:\n  - {name: main, host: [a]}\n" + DUCK, "2:24", '"host" must be a text', ""),
+        ("connections:\n  - {name: main, host: [a]}\n" + DUCK, "2:24", '"host" must be text', ""),
         (
             "connections:\n  - name: main\n    host:\n" + DUCK,
             "3:5",
             '"host" has no value',
-            "give it a value, or remove",
+            "add a value, or remove",
         ),
-        ("connections:\n  - {host: h}\n  - name: main\n" + DUCK, "2:5", '"name" is missing', "add name (what trucks"),
-        ("connections:\n  - {name: a/b}\n  - name: main\n" + DUCK, "2:12", '"name" may have letters', ""),
+        (
+            "connections:\n  - {host: h}\n  - name: main\n" + DUCK,
+            "2:5",
+            '"name" is missing',
+            ("add name (the name that trucks"),
+        ),
+        ("connections:\n  - {name: a/b}\n  - name: main\n" + DUCK, "2:12", '"name" must have at most 63 letters', ""),
         (
             "connections:\n  - {name: main, ssl: always}\n" + DUCK,
             "2:23",
@@ -74,8 +79,8 @@ def told(error: ConfigError) -> tuple[str, str, str]:
         (
             "connections:\n  - {name: main, adapter: postgre}\n" + DUCK,
             "2:27",
-            "the adapter is not known",
-            'did you mean "postgres"? the adapters: postgres, duckdb, jsonl, stdout',
+            "unknown adapter",
+            'did you mean "postgres"? use one of postgres, duckdb, jsonl, stdout',
         ),
         (
             "connections:\n  - {name: main}\n  - {name: duck, adapter: duckdb}\n",
@@ -86,7 +91,7 @@ def told(error: ConfigError) -> tuple[str, str, str]:
         (
             "connections:\n  - {name: main}\n  - {name: Main}\n" + DUCK,
             "3:12",
-            'another connection is called "Main" already',
+            'another connection has the name "Main"',
             "the first is in line 2; give one of them another name",
         ),
         (
@@ -111,7 +116,7 @@ def told(error: ConfigError) -> tuple[str, str, str]:
             "connections:\n  - name: main\n    url: postgres://h/d\n    host: h\n    pass: p\n" + DUCK,
             "4:5",
             "the connection has both url and host, pass",
-            "say it once: remove url, or remove host, pass",
+            "remove url, or remove host, pass",
         ),
         (
             "connections:\n  - name: main\n    url: mysql://h/d\n" + DUCK,
@@ -134,15 +139,15 @@ def told(error: ConfigError) -> tuple[str, str, str]:
         (
             "connections:\n  - name: main\n    parameters: {dbname: x}\n" + DUCK,
             "3:17",
-            "parameters has a setting that is not libpq's",
-            "the settings that may stand here: application_name",
+            "parameters has a setting that libpq does not know",
+            "use one of these settings: application_name",
         ),
         ("heartbeat: 1s\n", "1:1", '"connections" is missing', "write connections:"),
         ("# nothing\n", "1:1", '"connections" is missing', "write connections:"),
         ("connections: []\n", "1:1", '"connections" must be a list, and not empty', ""),
         ("connections:\n  main: {host: h}\n", "1:1", '"connections" must be a list, and not empty', "one - name: …"),
-        ("connections:\n  - main\n", "2:5", "a connection must hold keys and values", "write - name: …"),
-        ("x\n", "1:1", "the file must hold keys and values", "write key: value"),
+        ("connections:\n  - main\n", "2:5", "a connection must contain keys and values", "write - name: …"),
+        ("x\n", "1:1", "the file must contain keys and values", "write key: value"),
         (
             "connections:\n  - name: main\n" + DUCK + "sparks: {}\n",
             "4:1",
@@ -153,9 +158,9 @@ def told(error: ConfigError) -> tuple[str, str, str]:
             "connections:\n  - name: main\n" + DUCK + "trucks: []\n",
             "4:1",
             'unknown key "trucks"',
-            "the keys known here",
+            "use one of the keys",
         ),
-        ("connections:\n  - name: main\n" + DUCK + "folder: x\n", "4:1", 'unknown key "folder"', "the keys known here"),
+        ("connections:\n  - name: main\n" + DUCK + "folder: x\n", "4:1", 'unknown key "folder"', "use one of the keys"),
         ("connections:\n  - name: main\n" + DUCK + "heartbeat: soon\n", "4:12", "this is not a duration", "30s, 12h"),
         ("connections:\n  - name: main\n" + DUCK + "heartbeat: -1\n", "4:12", "this is not a duration", ""),
         ("connections:\n  - name: main\n" + DUCK + "log:\n  keep: 3 furlongs\n", "5:9", "this is not a duration", ""),
@@ -171,11 +176,11 @@ def told(error: ConfigError) -> tuple[str, str, str]:
             '"max_bytes" must be more than 0',
             "",
         ),
-        ("connections:\n  - name: main\n" + DUCK + "spark: local\n", "4:8", '"spark" must hold keys and values', ""),
+        ("connections:\n  - name: main\n" + DUCK + "spark: local\n", "4:8", '"spark" must contain keys and values', ""),
         (
             "connections:\n  - name: main\n" + DUCK + "spark:\n  settings:\n    driver.memory: 2g\n",
             "6:5",
-            "the name of a Spark setting begins with spark.",
+            "the name of a Spark setting must begin with spark.",
             "write its full name",
         ),
         (
@@ -201,19 +206,19 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "input: {connection: mian, table: a}\noutput: {connection: duck}\n",
             "1:21",
             'there is no connection "mian"',
-            'did you mean "main"? the connections in trucker.yml: main, duck',
+            'did you mean "main"? the connections in trucker.yml are main, duck',
         ),
         (
             "input: {connection: main, table: a}\noutput: {connection: zzz}\n",
             "2:22",
             'there is no connection "zzz"',
-            "the connections in trucker.yml: main, duck",
+            "the connections in trucker.yml are main, duck",
         ),
         (
             "input: {connection: duck, table: a}\noutput: {connection: duck}\n",
             "1:21",
-            '"duck" is a duckdb connection, which cannot be read from',
-            "an input's connection has the adapter postgres",
+            '"duck" is a duckdb connection, which cannot be an input',
+            "name a connection with the adapter postgres",
         ),
         (
             "input: {connection: main, table: a}\noutput: {connection: duck}\non_error: ignore\n",
@@ -236,7 +241,7 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
         (
             "input:\n  connection: main\n  table: public.*\noutput: {connection: duck}\n",
             "3:10",
-            "this must name one table",
+            "a single table is required",
             "patterns go under tables",
         ),
         (
@@ -248,20 +253,20 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
         (
             "input:\n  connection: main\n  table: [a]\noutput: {connection: duck}\n",
             "3:10",
-            '"table" must be a text',
+            '"table" must be text',
             "",
         ),
         (
             "input:\n  connection: main\n  tables:\n    - public.*\n    - a.b.c\noutput: {connection: duck}\n",
             "5:7",
             "this has more parts than schema and table",
-            "odd names in double quotes",
+            "write unusual names in double quotes",
         ),
         (
             "input: {connection: main, tables: ['!a']}\noutput: {connection: duck}\n",
             "1:35",
-            "tables only says what to leave out",
-            "add what to take",
+            "tables has only exclusions",
+            "add a pattern of tables to read",
         ),
         (
             "input: {connection: main, tables: []}\noutput: {connection: duck}\n",
@@ -273,7 +278,7 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "input: {connection: main, tables: [a, a]}\noutput: {connection: duck}\n",
             "1:35",
             "the same name is listed twice",
-            "keep one of them",
+            "remove one of them",
         ),
         (
             "input:\n  connection: main\n  table: a\n  only_columns: x\n  except_columns: y\noutput: {connection: a}\n",
@@ -299,7 +304,7 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             '"connection" is missing',
             "add connection (the name of a connection in trucker.yml)",
         ),
-        ("input: {connection: main, table: a}\n", "1:1", '"output" is missing', "add output (where it writes)"),
+        ("input: {connection: main, table: a}\n", "1:1", '"output" is missing', "add output (where the truck writes)"),
         (
             "source: {connection: main}\ninput: {connection: main, table: a}\noutput: {connection: duck}\n",
             "1:1",
@@ -310,13 +315,13 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "name: x\ninput: {connection: main, table: a}\noutput: {connection: duck}\n",
             "1:1",
             'unknown key "name"',
-            "the keys known here: input, output",
+            "use one of the keys input, output",
         ),
         (
             "input: {connection: main, table: a}\noutput:\n  connection: duck\n  columns: {x: {unfit: nul}}\n",
             "4:24",
             '"unfit" must be one of error, null or text',
-            "correct unfit (what becomes of a value",
+            "correct unfit (what to do with a value",
         ),
         (
             "input: {connection: main, table: a}\noutput:\n  connection: duck\n  columns:\n    x:\n      unfit:\n",
@@ -343,7 +348,7 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             'did you mean "connection"?',
         ),
         ("", "1:1", '"input" is missing', ""),
-        ("input: main\noutput: {connection: duck}\n", "1:8", '"input" must hold keys and values', ""),
+        ("input: main\noutput: {connection: duck}\n", "1:8", '"input" must contain keys and values', ""),
     ],
 )
 def test_truck_yml(mistakes: Mistakes, truck: str, place: str, message: str, remedy: str) -> None:
@@ -357,21 +362,21 @@ def test_truck_yml(mistakes: Mistakes, truck: str, place: str, message: str, rem
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("a:\n\t- b\n", "2:1", "a tab stands where YAML wants spaces"),
-        ("a: b: c\n", "1:5", "a colon stands where YAML allows none"),
+        ("a:\n\t- b\n", "2:1", "a tab is used where YAML requires spaces"),
+        ("a: b: c\n", "1:5", "a colon is used where YAML does not allow one"),
         ("a: 1\nb\nc: 2\n", "3:1", "a key has no colon after it"),
-        ("a: *secret\n", "1:4", "a value begins with *, which YAML takes for an alias"),
-        ("a: @secret\n", "1:4", "a value begins with a character YAML reserves"),
+        ("a: *secret\n", "1:4", "a value begins with *, which marks an alias in YAML"),
+        ("a: @secret\n", "1:4", "a value begins with a character that YAML reserves"),
         ("a: 'secret\n", "2:1", "a quote is never closed"),
-        ('a: "\\secret"\n', "1:6", "a backslash begins no escape YAML knows"),
-        ("a: !secret x\n", "1:4", "a tag YAML does not know stands here"),
+        ('a: "\\secret"\n', "1:6", "a backslash begins an unknown escape sequence"),
+        ("a: !secret x\n", "1:4", "YAML does not know this tag"),
         ("a: !sec!ret x\n", "1:4", "this is not valid YAML"),
         ("a: 1\n---\nb: 1\n", "2:1", "the file holds more than one YAML document"),
-        ("a: 1\nb: 2\na: 3\n", "3:1", 'the key "a" stands here a second time'),
-        ("[a]: 1\n", "1:1", "a key must be a plain text"),
-        ("a: &x [*x]\n", "1:4", "an alias leads back to itself"),
-        ("<<: 1\n", "1:5", "<< can only bring in keys and values"),
-        ("a: b\x07c\n", "1:5", "a character stands here that YAML does not allow"),
+        ("a: 1\nb: 2\na: 3\n", "3:1", 'the key "a" is given twice'),
+        ("[a]: 1\n", "1:1", "a key must be plain text"),
+        ("a: &x [*x]\n", "1:4", "an alias refers to itself"),
+        ("<<: 1\n", "1:5", "<< can only merge a mapping"),
+        ("a: b\x07c\n", "1:5", "YAML does not allow this character"),
     ],
 )
 def test_yaml(mistakes: Mistakes, text: str, place: str, message: str) -> None:
@@ -384,7 +389,7 @@ def test_yaml(mistakes: Mistakes, text: str, place: str, message: str) -> None:
 def test_not_utf8(write: Write) -> None:
     folder = write()
     (folder / "trucker.yml").write_bytes(b"a: \xff\n")
-    with pytest.raises(ConfigError, match=r"shop/trucker\.yml: the file is no UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"shop/trucker\.yml: the file is not UTF-8 text"):
         load_project(folder)
 
 
@@ -401,10 +406,14 @@ def test_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         load_project(Path("nowhere"))
-    assert told(caught.value) == ("nowhere", "there is no such folder", "make a project with `trucker init nowhere`")
+    assert told(caught.value) == (
+        "nowhere",
+        "the folder does not exist",
+        ("create a project with `trucker init nowhere`"),
+    )
     with pytest.raises(ConfigError) as caught:
         load_project(Path())
-    assert told(caught.value)[:2] == ("trucker.yml", "this folder is no project: it has no trucker.yml")
+    assert told(caught.value)[:2] == ("trucker.yml", "the folder is not a project: it has no trucker.yml")
     assert "`trucker init .`" in caught.value.remedy
     Path("trucker.yaml").touch()
     with pytest.raises(ConfigError) as caught:
@@ -420,7 +429,7 @@ def test_rows_that_cannot_be_refused_are_not_set_aside(mistakes: Mistakes, adapt
     )
     place, message, remedy = told(error)
     assert place == "shop/trucks/orders/truck.yml:3:11"
-    assert "takes every row as it is" in message
+    assert "refuses no row, so it has no dead letters" in message
     assert remedy == "remove on_error: dead_letter"
 
 
@@ -441,7 +450,7 @@ def test_two_trucks_of_one_name(mistakes: Mistakes) -> None:
     (error,) = mistakes(files={"orders/truck.yml": truck})
     assert told(error) == (
         "shop/orders/truck.yml",
-        'another truck is called "orders" already',
+        'another truck has the name "orders"',
         "the first is shop/trucks/orders/truck.yml; rename one of the folders",
     )
 

@@ -119,7 +119,7 @@ def test_starter_overwrites_nothing(tmp_path: Path, existing: str) -> None:
     path = tmp_path / existing
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_starter(tmp_path)
     assert path.read_text(encoding="utf-8") == "mine"
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]

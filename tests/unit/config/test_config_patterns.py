@@ -72,7 +72,7 @@ def test_bad_patterns(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a.*", "!a", "?"])
 def test_bad_tables(text: str) -> None:
-    with pytest.raises(PatternError, match="one table"):
+    with pytest.raises(PatternError, match="a single table"):
         parse_table(text)
 
 

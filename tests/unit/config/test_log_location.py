@@ -52,19 +52,19 @@ def test_a_bucket(tmp_path: Path, location: str) -> None:
 @pytest.mark.parametrize(
     ("log", "said"),
     [
-        ({"location": "hdfs://host/path"}, "of a kind that trucker does not know"),
-        ({"location": "gs://bucket"}, "of a kind that trucker does not know"),
-        ({"location": ""}, "not a place"),
-        ({"location": 5}, "not a place"),
+        ({"location": "hdfs://host/path"}, "an unknown scheme"),
+        ({"location": "gs://bucket"}, "an unknown scheme"),
+        ({"location": ""}, "the location is empty"),
+        ({"location": 5}, "the location is empty"),
         ({"location": "s3://"}, "names no bucket"),
         ({"location": "s3:///prefix"}, "names no bucket"),
-        ({"location": "s3://me:s3kr1t@bucket"}, "more than a place"),
-        ({"location": "s3://bucket?region=x"}, "more than a place"),
-        ({"location": "file://host/shared"}, "no folder of this machine"),
-        ({"location": "file:///"}, "no folder of this machine"),
+        ({"location": "s3://me:s3kr1t@bucket"}, "has a user, a password, a query or a fragment"),
+        ({"location": "s3://bucket?region=x"}, "has a user, a password, a query or a fragment"),
+        ({"location": "file://host/shared"}, "does not name a folder of this machine"),
+        ({"location": "file:///"}, "does not name a folder of this machine"),
         ({"location": "/shared", "s3": KEY}, "log.location is not s3://"),
         ({"s3": KEY}, "log.location is not s3://"),
-        ({"location": "s3://bucket", "s3": {"access_key_id": "me"}}, "belong together"),
+        ({"location": "s3://bucket", "s3": {"access_key_id": "me"}}, "must be given together"),
     ],
 )
 def test_what_is_refused(log: dict[str, Any], said: str) -> None:

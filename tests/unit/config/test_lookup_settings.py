@@ -45,7 +45,7 @@ def test_by_keys_and_kept(tmp_path: Path) -> None:
         ("    {connection: source, table: t, on: {id: x}, cache: 1m}", "TRK105", "5:49", "either on or cache"),
         ("    {connection: sorce, table: t, cache: 1m}", "TRK107", "5:18", 'no connection "sorce"'),
         ("    {connection: lines, table: t, cache: 1m}", "TRK109", "5:18", "cannot be looked up"),
-        ("    {connection: source, table: public.*, cache: 1m}", "TRK105", "5:33", "one table"),
+        ("    {connection: source, table: public.*, cache: 1m}", "TRK105", "5:33", "a single table"),
         ("    {connection: source, table: t, cache: 1m, key: id}", "TRK104", "5:47", 'unknown key "key"'),
         ("    {connection: source, cache: 1m}", "TRK106", "5:5", '"table" is missing'),
     ],

@@ -26,17 +26,17 @@ def test_what_may_be_written(given: Any, count: int) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (0, "this is no number of slots"),
-        (MOST + 1, "this is no number of slots"),
-        (True, "this is no number of slots"),
-        ("many", "this is no number of slots"),
-        (1.5, "this is no number of slots"),
+        (0, "slots is neither a number nor a list"),
+        (MOST + 1, "slots is neither a number nor a list"),
+        (True, "slots is neither a number nor a list"),
+        ("many", "slots is neither a number nor a list"),
+        (1.5, "slots is neither a number nor a list"),
         ([], "a source has from 1 to 16 slots"),
         ([["a"]] * (MOST + 1), "a source has from 1 to 16 slots"),
-        ([[]], "a slot is a list of tables"),
-        ([["a"], [3]], "a slot is a list of tables"),
-        ([["!a"]], "a slot only says what to leave out"),
-        ([["a..b"]], "this is no table's name or pattern"),
+        ([[]], "a slot must be a list of tables"),
+        ([["a"], [3]], "a slot must be a list of tables"),
+        ([["!a"]], "a slot has only exclusions"),
+        ([["a..b"]], "this is not a table name or pattern"),
     ],
 )
 def test_what_may_not(given: Any, problem: str) -> None:

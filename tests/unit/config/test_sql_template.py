@@ -196,7 +196,7 @@ def test_every_word_of_the_text_is_where_its_place_says(pieces: list[str]) -> No
         ("a\n{% if true %}", "input.sql", (2, 1), "close every"),
         ("{{ 1 / 0 }}", "input.sql", (1, 1), "correct the expression"),
         ("{% macro m() %}{% endmacro %}", "input.sql", (1, 4), "write values out"),
-        ("\n  -- {{ env('TRUCKER_NO_SUCH') }}", "input.sql", (2, 14), "a comment of SQL's"),
+        ("\n  -- {{ env('TRUCKER_NO_SUCH') }}", "input.sql", (2, 14), "the line is a SQL comment"),
     ],
 )
 def test_what_is_wrong_has_its_place(text: str, name: str, place: tuple[int, int], words: str) -> None:

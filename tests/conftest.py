@@ -20,6 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 pytest_plugins = [
     "fixtures.balance",
     "fixtures.clock",
+    "fixtures.memory_folder",
     "fixtures.pg",
     "fixtures.project",
     "fixtures.spark",

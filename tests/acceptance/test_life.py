@@ -32,7 +32,7 @@ def shop(project: ProjectFolder, database: Database, destination: Database) -> P
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly_and_it_resumes(
-    shop: ProjectFolder, database: Database, destination: Database, start: Start, number: signal.Signals
+    shop: ProjectFolder, database: Database, destination: Database, start: Start, number: signal.Signals, spark: Any
 ) -> None:
     trucker = start()
     trucker.wait_streaming()
@@ -41,20 +41,41 @@ def test_a_signal_ends_it_cleanly_and_it_resumes(
     assert trucker.stop(number) == 0, trucker.output()
     assert "Traceback" not in trucker.output()
     database.execute("insert into orders values (102, 1)", "delete from orders where id = 1")
-    again = run_cli("run", "--once", str(shop.folder))
-    assert again.returncode == 0, again.stderr
+    InThread(shop, spark, once=True).join()
     assert same(database, destination, "orders")
 
 
-def test_a_second_instance_says_who_holds_the_project(shop: ProjectFolder, destination: Database, start: Start) -> None:
+def test_a_second_instance_says_who_holds_the_project(
+    shop: ProjectFolder, database: Database, destination: Database, start: Start
+) -> None:
+    """And meanwhile `status` and `peek` show what the first one does."""
     trucker = start()
     trucker.wait_streaming()
+    _look_at_it(shop, database, destination)
     second = run_cli("run", str(shop.folder))
     assert second.returncode == 4
     assert str(trucker.process.pid) in second.stderr
     waiting = start("--wait", "--once")
     assert trucker.stop() == 0
     assert waiting.process.wait(60) == 0, waiting.output()
+    assert json.loads(run_cli("status", "--json", str(shop.folder)).stdout)["running"] is False
+
+
+def _look_at_it(shop: ProjectFolder, database: Database, destination: Database) -> None:
+    database.execute("update orders set total = 7.50 where id = 3")
+    wait_until(lambda: same(database, destination, "orders"))
+    found = run_cli("status", "--json", str(shop.folder))
+    assert found.returncode == 0, found.stderr
+    status = json.loads(found.stdout)
+    assert status["running"] is True
+    assert status["trucks"][0]["phase"] == "streaming"
+    assert status["trucks"][0]["position"]
+    assert "orders" in run_cli("status", str(shop.folder)).stdout
+    peeked = run_cli("peek", str(shop.folder))
+    assert peeked.returncode == 0, peeked.stderr
+    changes = json_lines(peeked.stdout)
+    assert changes[-1]["operation"] == "update"
+    assert changes[-1]["new"]["total"] == 7.5
 
 
 def test_a_failed_truck_does_not_stop_the_others(
@@ -91,31 +112,8 @@ def test_a_failed_truck_does_not_stop_the_others(
     assert same(database, destination, "bad", "fine")
 
 
-def test_status_and_peek_tell_what_happened(
-    shop: ProjectFolder, database: Database, destination: Database, start: Start
-) -> None:
-    trucker = start()
-    trucker.wait_streaming()
-    database.execute("update orders set total = 7.50 where id = 3")
-    wait_until(lambda: same(database, destination, "orders"))
-    found = run_cli("status", "--json", str(shop.folder))
-    assert found.returncode == 0, found.stderr
-    status = json.loads(found.stdout)
-    assert status["running"] is True
-    assert status["trucks"][0]["phase"] == "streaming"
-    assert status["trucks"][0]["position"]
-    assert "orders" in run_cli("status", str(shop.folder)).stdout
-    peeked = run_cli("peek", str(shop.folder))
-    assert peeked.returncode == 0, peeked.stderr
-    changes = json_lines(peeked.stdout)
-    assert changes[-1]["operation"] == "update"
-    assert changes[-1]["new"]["total"] == 7.5
-    assert trucker.stop() == 0
-    assert json.loads(run_cli("status", "--json", str(shop.folder)).stdout)["running"] is False
-
-
-def test_reset_begins_anew(shop: ProjectFolder, database: Database, destination: Database) -> None:
-    assert run_cli("run", "--once", str(shop.folder)).returncode == 0
+def test_reset_begins_anew(shop: ProjectFolder, database: Database, destination: Database, spark: Any) -> None:
+    InThread(shop, spark, once=True).join()
     refused = run_cli("reset", str(shop.folder))
     assert refused.returncode != 0, "without a terminal to ask at, reset needs --yes"
     done = run_cli("reset", "--yes", str(shop.folder))
@@ -124,8 +122,7 @@ def test_reset_begins_anew(shop: ProjectFolder, database: Database, destination:
     assert database.query("select 1 from pg_publication") == []
     assert same(database, destination, "orders"), "rows at the destination stay"
     database.execute("insert into orders values (500, 5)")
-    again = run_cli("run", "--once", str(shop.folder))
-    assert again.returncode == 0, again.stderr
+    InThread(shop, spark, once=True).join()
     assert same(database, destination, "orders")
 
 

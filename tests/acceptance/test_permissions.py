@@ -41,7 +41,7 @@ class Modes:
                     self.open_to_others[relative] = stat.filemode(mode)
 
     def _run(self) -> None:
-        while not self._stop.wait(0.002):
+        while not self._stop.wait(0.01):
             self.look()
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def first_truck(project: ProjectFolder) -> tuple[int, dict[str, Any]]:
     return found.returncode, json.loads(found.stdout)["trucks"][0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_stop_during_a_copy_is_no_error(
     shop: ProjectFolder, start: Start, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ PLACES = {"sink.": 3, "capture.publish.": 2, "log.prune.": 2}
 LOG = ("--log-format", "json")
 
 
-# A start dies at these before it needs Spark: one of them shows that Spark goes too, the others do without.
+# A start dies at these before it needs Spark.
 BEFORE_SPARK = "setup."
 WITHOUT_SPARK = "import sys; from trucker.project import Project; Project.load(sys.argv[1]).run(spark=object())"
 
@@ -76,8 +76,8 @@ def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]
     dice = random.Random(campaign.seed)
     strikes = Strikes(tmp_path / "strikes", dice)
     survived, fatal = dice.sample(survived, len(survived)), dice.sample(fatal, len(fatal))
-    for number, point in enumerate(first):
-        if number and point.startswith(BEFORE_SPARK):
+    for point in first:
+        if point.startswith(BEFORE_SPARK):
             _die_before_spark(campaign, point, strikes.arm([point], 1))
         else:
             _die(campaign.start(failpoints=strikes.arm([point], 1)), point)

@@ -87,7 +87,7 @@ def wait_same(run: InThread, keeper: ZooKeeper, database: Database, destination:
         return not different(tables, database, destination)
 
     try:
-        wait_until(same, 90, 0.2)
+        wait_until(same, 90, 1.0)
     except AssertionError:
         pytest.fail(f"{different(tables, database, destination)}\n{run.folder.status()}")
 

@@ -22,13 +22,14 @@ test: $(READY) $(POOLER) ## every test but the soak
 	$(PY) -m trucker.engine.warm
 	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(READY) ## lint, format, types, import arrows, sizes, clocks, generated documentation
+check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, generated documentation
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/check_imports.py
 	$(PY) tools/check_sizes.py
 	$(PY) tools/check_clocks.py
+	$(PY) tools/check_stores.py
 	$(PY) tools/gen_docs.py --check
 
 bench: $(READY) ## measure against PostgreSQL's own tools, half an hour; ARGS="--only stream" for a part

@@ -1,6 +1,6 @@
 """Check the import arrows of the package; `file:line` for each that points the wrong way.
 
-    cli → project → engine, migrate, observe, testing → sinks, changelog, postgres → config → change, errors
+    cli → project → engine, migrate, observe, testing → sinks, changelog, postgres → adapters → config → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
 `SIBLINGS` says so. Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
@@ -25,6 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"project"}),
     frozenset({"engine", "migrate", "observe", "testing"}),
     frozenset({"sinks", "changelog", "postgres"}),
+    frozenset({"adapters"}),
     frozenset({"config"}),
 )
 

@@ -26,13 +26,16 @@ from pydantic_core import PydanticUndefined
 from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS, main
 from trucker.config import lookups, models, rules
+from trucker.config.model import MIB, Model
 from trucker.config.problems import key_of
+from trucker.config.registry import installed
 from trucker.config.schema import project_schema, truck_schema
-from trucker.types import BUILT_IN, FORMS, LARGEST_PRECISION, BuiltIn, ColumnKind, JsonForm, Kind, duckdb_form
+from trucker.types import BUILT_IN, LARGEST_PRECISION, BuiltIn, ColumnKind, Kind, TypeForms
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTICE = "<!-- Made by tools/gen_docs.py from the code. Change it there. -->\n"
 WIDTH = "100"
+ADAPTERS = installed().own()
 
 INTRODUCTION = """\
 # Configuration
@@ -52,6 +55,13 @@ a duration a number of seconds or a text such as `500ms`, `30s`, `12h` or `7d`.
 """
 
 CONNECTIONS = """\
+A connection names a store. Its `adapter` says of which kind it is, and what it can be used for:
+
+| adapter | input | output | `output.sql` | dead letters | lookups | installed with |
+|---|---|---|---|---|---|---|
+{offers}
+Other packages can bring more adapters: [write a sink](../howto/write_a_sink.md).
+
 Every key of a connection has a second form, `<key>_path`: the path of a file that holds the value, such as
 `pass_path: /run/secrets/password`. Giving both forms is an error.
 
@@ -97,18 +107,7 @@ exact for every type there is, and it is what a sink of your own is given. Copy 
 the database's, the role's or the server's settings are (`DateStyle`, `IntervalStyle`, `TimeZone`, `bytea_output`,
 `extra_float_digits`, `lc_monetary`, `array_nulls`, `search_path`). What a destination makes of the text:
 
-| PostgreSQL | Arrow | PostgreSQL destination | DuckDB | JSON lines | does not fit |
-|---|---|---|---|---|---|
 """
-
-USERS = (
-    ("a domain, also over a domain or an array", "its base type", "the base type's form", "the base type's form"),
-    ("an array of a domain", "an array of its base type", "`VARCHAR`", "string"),
-    ("an enum, a composite type, a range type of your own, and arrays of them", "the same type or `text`, see below",
-     "`VARCHAR`", "string"),
-    ("a type of an extension (`hstore`, `vector`, `geometry` …)", "the same type or `text`, see below", "`VARCHAR`",
-     "string"),
-)  # fmt: skip
 
 UNFIT = """
 `VARCHAR` and *string* hold PostgreSQL's text as it is, blanks, quotes and braces included. JSON numbers have all of
@@ -164,20 +163,20 @@ def configuration() -> str:
         ("batch", models.BatchConfig),
         ("retry", models.RetryConfig),
     ):
-        parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
-    parts += ["### connections\n\n", CONNECTIONS]
-    for adapter, model in models.CONNECTIONS.items():
-        parts += [f"#### adapter: {adapter}\n\n{model.__doc__}\n\n", _table(model)]
-    parts += [f"#### ssl\n\n{models.Ssl.__doc__} `ssl: require` is short for `ssl: {{mode: require}}`.\n\n"]
-    parts += [_table(models.Ssl), f"#### timeouts\n\n{models.Timeouts.__doc__}\n\n", _table(models.Timeouts)]
+        parts += [f"### {title}\n\n{_summary(model)}\n\n", _table(model)]
+    parts += ["### connections\n\n", CONNECTIONS.format(offers=_offers())]
+    for adapter in ADAPTERS:
+        parts += [f"#### adapter: {adapter.name}\n\n{_summary(adapter.connection)}\n\n", _table(adapter.connection)]
+    for key, model in _sections().items():
+        parts += [f"#### {key}\n\n{_summary(model)}\n\n", _table(model)]
     parts += ["## truck.yml\n\n", _table(models.TruckFile)]
     for title, model in (("input", models.InputConfig), ("output", models.OutputConfig)):
-        parts += [f"### {title}\n\n{model.__doc__}\n\n", _table(model)]
-    parts += ["#### output.columns.*name*\n\n", f"{models.ColumnConfig.__doc__} See [types](TYPES.md).\n\n"]
+        parts += [f"### {title}\n\n{_summary(model)}\n\n", _table(model)]
+    parts += ["#### output.columns.*name*\n\n", f"{_summary(models.ColumnConfig)} See [types](TYPES.md).\n\n"]
     parts += [_table(models.ColumnConfig)]
-    parts += [f"### lookups.*name*\n\n{lookups.LookupConfig.__doc__} How to use them: ", _LOOKUPS]
+    parts += [f"### lookups.*name*\n\n{_summary(lookups.LookupConfig)} How to use them: ", _LOOKUPS]
     parts += [_table(lookups.LookupConfig)]
-    parts += [f"### rules\n\n{rules.RuleConfig.__doc__} How to use them: [rules](../howto/rules.md).\n\n"]
+    parts += [f"### rules\n\n{_summary(rules.RuleConfig)} How to use them: [rules](../howto/rules.md).\n\n"]
     parts += [_table(rules.RuleConfig)]
     for title, model in (
         ("mask", rules.MaskRule),
@@ -187,7 +186,7 @@ def configuration() -> str:
         ("constant.*name*", rules.ConstantValue),
         ("route", rules.RouteRule),
     ):
-        parts += [f"#### rules.{title}\n\n{model.__doc__}\n\n", _table(model)]
+        parts += [f"#### rules.{title}\n\n{_summary(model)}\n\n", _table(model)]
     return "".join([*parts, TABLES])
 
 
@@ -200,33 +199,65 @@ def command_line() -> str:
     return "".join(parts)
 
 
+def _offers() -> str:
+    """What each adapter can be used for, and with which command its driver is installed."""
+    rows = []
+    for adapter in ADAPTERS:
+        facts = (adapter.is_source, adapter.sink, adapter.runs_sql, adapter.keeps_letters, adapter.lookup)
+        marks = " | ".join("yes" if fact else "" for fact in facts)
+        rows.append(f"| `{adapter.name}` | {marks} | {f'`{adapter.install}`' if adapter.install else 'trucker'} |\n")
+    return "".join(rows)
+
+
+def _summary(model: type[BaseModel]) -> str:
+    """What a model is, in one line."""
+    return " ".join((model.__doc__ or "").split())
+
+
+def _sections() -> dict[str, type[Model]]:
+    """The mappings inside connections, by key. Adapters share a key: the one with the most keys describes it."""
+    found: dict[str, type[Model]] = {}
+    for adapter in ADAPTERS:
+        for name, field in adapter.connection.model_fields.items():
+            kind, key = field.annotation, key_of(name, field)
+            if isinstance(kind, type) and issubclass(kind, Model):
+                found[key] = max(found.get(key, kind), kind, key=lambda model: len(model.model_fields))
+    return found
+
+
 def types() -> str:
     """Every built-in type and its form in each destination."""
-    rows = [_type_row(each) for each in BUILT_IN]
-    rows += ["| arrays of all of these | `string` | the same type | `VARCHAR` | string | |\n"]
-    rows += [f"| {what} | `string` | {postgres} | {duckdb} | {json_} | |\n" for what, postgres, duckdb, json_ in USERS]
-    return "".join([NOTICE, TYPES, *rows, UNFIT])
+    forms = list(dict.fromkeys(adapter.types for adapter in ADAPTERS if adapter.types))
+    titles = " | ".join(each.title for each in forms)
+    head = f"| PostgreSQL | Arrow | {titles} | does not fit |\n|---|---|{'---|' * len(forms)}---|\n"
+    rows = [row for each in BUILT_IN for row in _type_rows(each, forms)]
+    rows += [_row("arrays of all of these", forms, ColumnKind(Kind.TEXT))]
+    rows += [_words("a domain, also over a domain or an array", [each.domain for each in forms])]
+    own = [each.user_type or each.shown(each.text) for each in forms]
+    rows += [
+        _words("an array of a domain", [f"an array of {f.domain}" if f.user_type else f.shown(f.text) for f in forms])
+    ]
+    rows += [_words("an enum, a composite type, a range type of your own, and arrays of them", own)]
+    rows += [_words("a type of an extension (`hstore`, `vector`, `geometry` …)", own)]
+    return "".join([NOTICE, TYPES, head, *rows, UNFIT])
 
 
-def _type_row(each: BuiltIn) -> str:
-    if each.kind is Kind.NUMERIC:
-        forms = (("`numeric`", ColumnKind(each.kind), ""), (_DECIMAL, ColumnKind(each.kind, 12, 2), "`NaN`"))
-        return "".join(_row(name, kind, duckdb, unfit) for name, kind, unfit in forms for duckdb in [_decimal(kind)])
-    kind = ColumnKind(each.kind)
-    return _row(f"`{each.name}`", kind, f"`{duckdb_form(kind)}`", FORMS[each.kind].unfit_duckdb)
+def _type_rows(each: BuiltIn, forms: list[TypeForms]) -> Iterator[str]:
+    if each.kind is not Kind.NUMERIC:
+        yield _row(f"`{each.name}`", forms, ColumnKind(each.kind))
+        return
+    yield _row("`numeric`", forms, ColumnKind(each.kind))
+    yield _row(_DECIMAL, forms, ColumnKind(each.kind, 12, 2)).replace("(12,2)", "(p,s)")
 
 
-def _row(name: str, kind: ColumnKind, duckdb: str, unfit_duckdb: str) -> str:
-    form = kind.form
-    json_ = form.json.value + (" (PostgreSQL's digits)" if form.json is JsonForm.NUMBER else "")
-    unfit = [f"DuckDB: {unfit_duckdb}"] if unfit_duckdb else []
-    unfit += [f"JSON: {form.unfit_json}"] if form.unfit_json else []
-    postgres = f"`{form.postgres}`" if form.postgres else "the same type"
-    return f"| {name} | `string` | {postgres} | {duckdb} | {json_} | {'; '.join(unfit)} |\n"
+def _row(name: str, forms: list[TypeForms], kind: ColumnKind) -> str:
+    found = [(each, each.of(kind)) for each in forms]
+    unfit = "; ".join(f"{each.title}: {form.unfit}" for each, form in found if form.unfit)
+    return _words(name, [each.shown(form) for each, form in found], unfit)
 
 
-def _decimal(kind: ColumnKind) -> str:
-    return "`DECIMAL(p,s)`" if kind.precision else f"`{duckdb_form(kind)}`"
+def _words(name: str, forms: list[str], unfit: str = "") -> str:
+    return f"| {name} | `string` | {' | '.join(forms)} | {unfit} |\n"
 
 
 def _block(command: str) -> str:
@@ -271,7 +302,7 @@ def _names(kind: Any) -> Iterator[str]:
     elif typing.get_origin(base) is typing.Literal:
         yield from (f"`{value}`" for value in typing.get_args(base))
     elif isinstance(base, type) and issubclass(base, BaseModel):
-        yield from ("text", "mapping") if base is models.Ssl else ("mapping",)
+        yield from ("text", "mapping") if getattr(base, "shorthand", None) else ("mapping",)
     elif typing.get_origin(base) is tuple:
         yield "list of rules" if typing.get_args(base)[0] is models.RuleConfig else "list of connections"
     elif typing.get_origin(base) is dict:
@@ -303,7 +334,7 @@ def _default(field: FieldInfo) -> str:
         return ""
     kind = _kind(field)
     if kind == "size":
-        return f"`{default // models.MIB} MiB`"
+        return f"`{default // MIB} MiB`"
     return f"`{default:g}s`" if kind == "duration" else f"`{default}`"
 
 
@@ -312,7 +343,7 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "trucker.schema.json": lambda: _json(project_schema()),
+    "trucker.schema.json": lambda: _json(project_schema(ADAPTERS)),
     "truck.schema.json": lambda: _json(truck_schema()),
     "configuration.md": configuration,
     "cli.md": command_line,

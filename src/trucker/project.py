@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trucker.adapters.postgres import PostgresConnection
+from trucker.config.adapter import Connection
 from trucker.config.load import load_project
-from trucker.config.models import Connection, PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import part_name, whole_name
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
@@ -93,7 +95,7 @@ class Project:
 
     def _sink(self, connection: Connection) -> Sink:
         from trucker.sinks.base import Workspace
-        from trucker.sinks.registry import make_sink
+        from trucker.sinks.factory import make_sink
 
         return make_sink(connection, Workspace(self.config.unique_id, self._spool(connection.name)))
 

@@ -1,4 +1,4 @@
-"""The one table of PostgreSQL's types and the form each takes elsewhere. Sinks ask it, `TYPES.md` is made from it.
+"""The one table of PostgreSQL's types. Each adapter says which form they take in its store (`TypeForms`).
 
 Inside trucker every cell is PostgreSQL's own text in an Arrow string, whatever its type (decision 0005). A form is what
 a destination makes of that text. Most types have no better home than the text itself: it is exact, and PostgreSQL reads
@@ -6,7 +6,7 @@ it back.
 
 | kind of type                            | form                                                          |
 |-----------------------------------------|---------------------------------------------------------------|
-| in `BUILT_IN`                           | as it says                                                    |
+| in `BUILT_IN`                           | that of its kind                                              |
 | a domain                                | its base type's (the catalogue resolves it)                   |
 | arrays, enums, composites, ranges of    | text; in PostgreSQL the same type, where the destination has  |
 | users, types of extensions              | one of that name and shape, else text                         |
@@ -15,9 +15,10 @@ it back.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from trucker.change import Column
 
@@ -46,15 +47,6 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-class JsonForm(StrEnum):
-    """How JSON lines write a cell. A NUMBER has PostgreSQL's digits; one without digits (NaN) is a string."""
-
-    NUMBER = "number"
-    BOOLEAN = "boolean"
-    EMBEDDED = "the JSON itself"
-    STRING = "string"
-
-
 class Unfit(StrEnum):
     """What becomes of a value that the destination's form of its column cannot hold."""
 
@@ -63,44 +55,8 @@ class Unfit(StrEnum):
     TEXT = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A kind's form in each destination, and in words what of it does not fit. `postgres` empty is the type itself."""
-
-    duckdb: str
-    json: JsonForm = JsonForm.STRING
-    postgres: str = ""
-    unfit_duckdb: str = ""
-    unfit_json: str = ""
-
-
-DUCKDB_TEXT: Final = "VARCHAR"
-DUCKDB_TIMESTAMPTZ: Final = "TIMESTAMP WITH TIME ZONE"
 LARGEST_PRECISION: Final = 38
-_NO_DIGITS: Final = "`NaN`, `Infinity`, `-Infinity` (strings by default)"
-_LATE: Final = "from 294247-01-10 04:00:54.775807 on"
-
-FORMS: Final = {
-    Kind.SMALLINT: Form("SMALLINT", JsonForm.NUMBER),
-    Kind.INTEGER: Form("INTEGER", JsonForm.NUMBER),
-    Kind.BIGINT: Form("BIGINT", JsonForm.NUMBER),
-    Kind.REAL: Form("FLOAT", JsonForm.NUMBER, unfit_json=_NO_DIGITS),
-    Kind.DOUBLE: Form("DOUBLE", JsonForm.NUMBER, unfit_json=_NO_DIGITS),
-    # DECIMAL where precision and scale are declared and DuckDB has them: see `duckdb_form`.
-    Kind.NUMERIC: Form(DUCKDB_TEXT, JsonForm.NUMBER, unfit_json=_NO_DIGITS),
-    Kind.BOOLEAN: Form("BOOLEAN", JsonForm.BOOLEAN),
-    Kind.BYTES: Form("BLOB"),
-    Kind.DATE: Form("DATE"),
-    Kind.TIME: Form("TIME"),
-    Kind.TIMESTAMP: Form("TIMESTAMP", unfit_duckdb=_LATE),
-    Kind.TIMESTAMPTZ: Form(DUCKDB_TIMESTAMPTZ, unfit_duckdb=_LATE),
-    Kind.UUID: Form("UUID"),
-    Kind.JSON: Form(
-        "JSON", JsonForm.EMBEDDED, unfit_duckdb="half of a surrogate pair (`\\ud800`), which `json` may hold"
-    ),
-    Kind.NAME: Form(DUCKDB_TEXT, postgres="text"),
-    Kind.TEXT: Form(DUCKDB_TEXT),
-}
+"""The digits of the largest decimal number in Arrow, Spark and most stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +162,39 @@ class ColumnKind:
     array: bool = False
 
     @property
-    def form(self) -> Form:
-        return FORMS[Kind.TEXT] if self.array and self.kind is not Kind.NAME else FORMS[self.kind]
+    def form_kind(self) -> Kind:
+        """The kind whose form it takes: an array is text, and one of names is an array of text."""
+        return Kind.TEXT if self.array and self.kind is not Kind.NAME else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a store makes of a type. `type` is the type there; `unfit` says in words which values it cannot hold."""
+
+    type: str
+    unfit: str = ""
+
+
+class TypeForms:
+    """The forms of PostgreSQL's types in one store: for its sink, and for its column in `docs/reference/TYPES.md`.
+
+    `forms` has those that are not `text`. A subclass may override `of` where precision or scale matter.
+    """
+
+    title: ClassVar[str]
+    text: ClassVar[Form]
+    forms: ClassVar[Mapping[Kind, Form]] = {}
+    domain: ClassVar[str] = "the base type's form"
+    user_type: ClassVar[str] = ""
+    """What becomes of enums, composite types and types of extensions, in words; that of text where it is empty."""
+
+    def of(self, column: ColumnKind) -> Form:
+        """The form of a column."""
+        return self.forms.get(column.form_kind, self.text)
+
+    def shown(self, form: Form) -> str:
+        """A form in the documentation."""
+        return f"`{form.type}`"
 
 
 def column_kind(column: Column) -> ColumnKind:
@@ -231,11 +218,3 @@ def _by_oid(column: Column) -> ColumnKind:
     scale = packed & 0x7FF
     # PostgreSQL 15 made the scale a signed number of eleven bits; older ones are never that large.
     return ColumnKind(kind, packed >> 16 & 0xFFFF, scale - 0x800 if scale > 0x3FF else scale)
-
-
-def duckdb_form(found: ColumnKind) -> str:
-    """The DuckDB type of a column, as DuckDB's catalogue spells it."""
-    precision, scale = found.precision, found.scale
-    if found.kind is not Kind.NUMERIC or found.array or precision is None or scale is None:
-        return found.form.duckdb
-    return f"DECIMAL({precision},{scale})" if 0 <= scale <= precision <= LARGEST_PRECISION else DUCKDB_TEXT

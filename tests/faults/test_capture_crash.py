@@ -102,7 +102,7 @@ import sys, time
 from pathlib import Path
 from fixtures.pg import Database
 from trucker.changelog.source import read_source
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.supervisor import CaptureSpec, CaptureState, CaptureSupervisor
 
 connection = PostgresConnection.model_validate_json(sys.stdin.readline())

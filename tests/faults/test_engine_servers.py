@@ -15,11 +15,11 @@ from fixtures.compare import same
 from fixtures.pg import Database, new_database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.waiting import wait_until
-from trucker.config.models import Connection
+from trucker.config.adapter import Connection
 from trucker.errors import CheckFailed
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, Receipt, Sink, TruckState, Workspace
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.server import Server
 

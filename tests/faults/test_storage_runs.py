@@ -17,11 +17,11 @@ from fixtures.load import Load
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess, json_lines, postgres, run_cli
 from fixtures.waiting import wait_until
+from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.bucket import Bucket
 from trucker.changelog.objects import Chain, object_id
 from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import read_source
-from trucker.config.models import PostgresConnection
 from trucker.engine.supervisor import CaptureSpec
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn

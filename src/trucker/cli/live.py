@@ -18,8 +18,11 @@ OnStatus = Callable[[ProjectStatus], None]
 
 def shows_table(config: ProjectConfig, *, quiet: bool) -> bool:
     """Whether standard output is a terminal that is free: not wanted quiet, and no truck writes its changes there."""
-    adapters = {config.connection(truck.output.connection).adapter for truck in config.trucks}
-    return sys.stdout.isatty() and not quiet and "stdout" not in adapters
+    from trucker.config.registry import adapter_of
+
+    used = {truck.output.connection for truck in config.trucks}
+    taken = any(adapter_of(config.connection(name)).uses_stdout for name in used)
+    return sys.stdout.isatty() and not quiet and not taken
 
 
 @contextmanager

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from trucker.config.adapter import Adapter, Connection
 from trucker.config.document import Item, read_document
-from trucker.config.lookups import LOOKED_UP
-from trucker.config.models import (
-    CONNECTIONS,
-    NAME,
-    RUN_SQL,
-    SOURCES,
-    WITHOUT_LETTERS,
-    Model,
-    PostgresConnection,
-    ProjectConfig,
-    ProjectFile,
-    TruckConfig,
-    TruckFile,
-)
+from trucker.config.model import NAME, Model
+from trucker.config.models import ProjectConfig, ProjectFile, TruckConfig, TruckFile
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
+from trucker.config.registry import DEFAULT, installed
 from trucker.config.sql_files import OUTPUT, SqlFile, sql_files
 from trucker.config.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
@@ -51,8 +41,9 @@ class _Loading:
         self.folder = folder
         self.context = {"folder": folder.absolute()}
         self.errors: list[ConfigError] = []
-        self.adapters: dict[str, str] | None = None
-        """The connections' adapters by name, also of those that are wrong otherwise; None where not all are known."""
+        self.adapters: dict[str, Adapter | None] | None = None
+        """The connections' adapters by the connection's name, also of those that are wrong otherwise. The adapter is
+        None where it cannot be used; all is None where not all names are known."""
 
     def load(self) -> ProjectConfig:
         with explaining("reading", self.folder, ConfigError, code="TRK101"):
@@ -99,7 +90,7 @@ class _Loading:
         project: ProjectFile | None = self._check(ProjectFile, document, values)
         return project if len(self.errors) == before else None
 
-    def _connections(self, document: Item) -> tuple[Model, ...]:
+    def _connections(self, document: Item) -> tuple[Connection, ...]:
         item = document.entries.get("connections")
         if item is None or not isinstance(item.value, tuple) or not item.value:
             self._error(
@@ -109,27 +100,40 @@ class _Loading:
                 "TRK106" if item is None else "TRK105",
             )
             return ()
-        entries = [self._with_files(entry) for entry in item.value]
+        entries = [self._with_files(entry, entry.entries, keys_of(Connection)) for entry in item.value]
         self._refuse_doubles(entries)
-        named = [(_text(entry, "name", ""), _text(entry, "adapter", "postgres")) for entry in entries]
-        self.adapters = dict(named) if all(name for name, _ in named) else None
+        adapters = [self._adapter_of(whole, part) for whole, part in zip(item.value, entries, strict=True)]
+        names = [_text(entry, "name", "") for entry in entries]
+        self.adapters = dict(zip(names, adapters, strict=True)) if all(names) else None
         made = [
-            self._connection(replace(whole, value=part), self._value_files(whole))
-            for whole, part in zip(item.value, entries, strict=True)
+            self._connection(whole, part, adapter)
+            for whole, part, adapter in zip(item.value, entries, adapters, strict=True)
+            if adapter is not None
         ]
         return tuple(connection for connection in made if connection is not None)
 
-    def _connection(self, item: Item, files: Mapping[str, Path]) -> Model | None:
-        if any(entry is _UNREADABLE for entry in item.entries.values()):
+    def _adapter_of(self, item: Item, entries: Mapping[str, Item]) -> Adapter | None:
+        """The adapter that a connection names; None, with the reason collected, where it cannot be used."""
+        entry = entries.get("adapter")
+        if entry is _UNREADABLE or entries.get("name") is _UNREADABLE:
             return None
-        adapter = item.entries.get("adapter")
-        kind = adapter.value if adapter else "postgres"
-        if adapter and (not isinstance(kind, str) or kind not in CONNECTIONS):
-            self._unknown_adapter(adapter)
+        name = entry.value if entry else DEFAULT
+        try:
+            return installed()[name if isinstance(name, str) else ""]
+        except ConfigError as error:
+            self._error(error.message, entry.place if entry else item.place, error.remedy, error.code)
             return None
-        connection: Model | None = self._check(CONNECTIONS[str(kind)], item, {"adapter": kind} | item.plain())
-        if isinstance(connection, PostgresConnection):
-            connection.secrets_in(files)
+
+    def _connection(self, item: Item, entries: Mapping[str, Item], adapter: Adapter) -> Connection | None:
+        entries = self._with_files(item, entries, keys_of(adapter.connection))
+        if any(entry is _UNREADABLE for entry in entries.values()):
+            return None
+        whole = replace(item, value=entries)
+        connection: Connection | None = self._check(
+            adapter.connection, whole, {"adapter": adapter.name} | whole.plain()
+        )
+        if connection is not None:
+            connection.secrets_in(self._value_files(item))
         return connection
 
     def _value_files(self, item: Item) -> dict[str, Path]:
@@ -140,33 +144,23 @@ class _Loading:
             if key.endswith("_path") and isinstance(entry.value, str)
         }
 
-    def _unknown_adapter(self, adapter: Item) -> None:
-        meant = nearest(adapter.value, CONNECTIONS) if isinstance(adapter.value, str) else None
-        self._error(
-            "unknown adapter",
-            adapter.place,
-            (f'did you mean "{meant}"? ' if meant else "") + f"use one of {', '.join(CONNECTIONS)}",
-            "TRK105",
-        )
-
-    def _with_files(self, item: Item) -> dict[str, Item]:
-        """A connection's entries with every `<key>_path` replaced by the `<key>` its file holds."""
+    def _with_files(self, item: Item, entries: Mapping[str, Item], known: Collection[str]) -> dict[str, Item]:
+        """A connection's entries with every `<key>_path` of a known key replaced by the `<key>` its file holds."""
         if not isinstance(item.value, Mapping):
             self._error("a connection must contain keys and values", item.place, "write - name: …", "TRK105")
             return {"name": _UNREADABLE}
-        known = {key for model in CONNECTIONS.values() for key in keys_of(model)}
-        entries: dict[str, Item] = {}
-        for key, entry in item.entries.items():
+        found: dict[str, Item] = {}
+        for key, entry in entries.items():
             stem = key.removesuffix("_path")
             if stem == key or stem not in known:
-                entries.setdefault(key, entry)
-            elif stem in item.entries:
+                found.setdefault(key, entry)
+            elif stem in entries:
                 self._error(
                     f'the connection has both "{stem}" and "{key}"', entry.key_place, "remove one of them", "TRK105"
                 )
             else:
-                entries[stem] = self._from_file(key, entry)
-        return entries
+                found[stem] = self._from_file(key, entry)
+        return found
 
     def _from_file(self, key: str, entry: Item) -> Item:
         if not isinstance(entry.value, str):
@@ -314,56 +308,55 @@ class _Loading:
         return file
 
     def _references(self, document: Item) -> None:
-        """The connections a truck names must exist, and its input must be one that can be read from."""
-        for side in ("input", "output"):
-            item, adapter = self._adapter(document.entries.get(side))
-            if item is None or adapter is None:
-                continue
-            if side == "input" and adapter not in SOURCES and adapter in CONNECTIONS:
-                self._error(
-                    f'"{item.value}" is a {adapter} connection, which cannot be an input',
-                    item.place,
-                    f"name a connection with the adapter {' or '.join(SOURCES)}",
-                    "TRK109",
-                )
-            elif side == "output" and adapter in WITHOUT_LETTERS:
+        """The connections a truck names must exist, its input must be a source and its output a destination."""
+        item, adapter = self._named(document.entries.get("input"))
+        if item is not None and adapter is not None and not adapter.is_source:
+            self._cannot(item, adapter, "which cannot be an input", lambda other: other.is_source)
+        item, adapter = self._named(document.entries.get("output"))
+        if item is not None and adapter is not None:
+            if not adapter.sink:
+                self._cannot(item, adapter, "which cannot be an output", lambda other: other.sink)
+            elif not adapter.keeps_letters:
                 self._refuse_letters(document, adapter)
 
     def _looked_up(self, document: Item) -> None:
         """A lookup's connection must be one whose tables trucker can read."""
         for section in document.at(("lookups",)).entries.values() if "lookups" in document.entries else ():
-            item, adapter = self._adapter(section)
-            if item is not None and adapter in CONNECTIONS and adapter not in LOOKED_UP:
-                self._error(
-                    f'"{item.value}" is a {adapter} connection, whose tables cannot be looked up',
-                    item.place,
-                    f"name a connection with the adapter {' or '.join(LOOKED_UP)}",
-                    "TRK109",
-                )
+            item, adapter = self._named(section)
+            if item is not None and adapter is not None and not adapter.lookup:
+                self._cannot(item, adapter, "whose tables cannot be looked up", lambda other: other.lookup)
 
-    def _adapter(self, section: Item | None) -> tuple[Item | None, str | None]:
+    def _cannot(self, item: Item, adapter: Adapter, what: str, can: Callable[[Adapter], object]) -> None:
+        self._error(
+            f'"{item.value}" is a {adapter.name} connection, {what}',
+            item.place,
+            f"name a connection with the adapter {' or '.join(installed().that(can))}",
+            "TRK109",
+        )
+
+    def _named(self, section: Item | None) -> tuple[Item | None, Adapter | None]:
         """The connection that a section names, and its adapter; one that does not exist is an error."""
-        names = self.adapters
+        adapters = self.adapters
         item = section.entries.get("connection") if section else None
-        if names is None or item is None or not isinstance(item.value, str) or not item.value:
+        if adapters is None or item is None or not isinstance(item.value, str) or not item.value:
             return None, None
-        adapter = names.get(item.value)
-        if adapter is None:
-            meant = nearest(item.value, names)
+        if item.value not in adapters:
+            meant = nearest(item.value, adapters)
             self._error(
                 f'there is no connection "{item.value}"',
                 item.place,
                 (f'did you mean "{meant}"? ' if meant else "")
-                + f"the connections in {PROJECT_FILE} are {', '.join(names) or 'none'}",
+                + f"the connections in {PROJECT_FILE} are {', '.join(adapters) or 'none'}",
                 "TRK107",
             )
-        return item, adapter
+            return item, None
+        return item, adapters[item.value]
 
-    def _refuse_letters(self, document: Item, adapter: str) -> None:
+    def _refuse_letters(self, document: Item, adapter: Adapter) -> None:
         item = document.entries.get("on_error")
         if item is not None and item.value == "dead_letter":
             self._error(
-                f"a {adapter} destination refuses no row, so it has no dead letters",
+                f"a {adapter.name} destination keeps no dead letters",
                 item.place,
                 "remove on_error: dead_letter",
                 "TRK115",
@@ -376,11 +369,12 @@ class _Loading:
         adapter = (self.adapters or {}).get(item.value) if isinstance(item.value, str) else None
         if file is None:
             return
-        if adapter in CONNECTIONS and adapter not in RUN_SQL:
+        if adapter is not None and adapter.sink and not adapter.runs_sql:
+            able = " or ".join(installed().that(lambda other: other.runs_sql))
             self._error(
-                f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter} connection",
+                f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter.name} connection",
                 Place(file.label),
-                f"remove the file, or name a connection with the adapter {' or '.join(RUN_SQL)} in the truck's output",
+                f"remove the file, or name a connection with the adapter {able} in the truck's output",
                 "TRK118",
             )
         letters = document.entries.get("on_error")
@@ -404,7 +398,7 @@ class _Loading:
         self.errors.append(ConfigError(message, place=place, remedy=remedy, code=code))
 
 
-_PLACEHOLDER: Final = PostgresConnection(name="placeholder")
+_PLACEHOLDER: Final = Connection(name="placeholder", adapter="placeholder")
 """Stands in for connections that are wrong, so that the rest of the file can be checked."""
 
 _UNREADABLE: Final = Item(None, Place(""), Place(""))

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
 
-from trucker.config.connections import MIB, Model, Text
+from trucker.config.model import MIB, Model, Text
 from trucker.config.values import Bytes, Seconds, in_project, refuse
 
 

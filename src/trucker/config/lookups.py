@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trucker.config.connections import Model, Text
+from trucker.config.model import Model, Text
 from trucker.config.patterns import PatternError, parse_table
 from trucker.config.values import Seconds, Texts, refuse
-
-LOOKED_UP: Final = ("postgres", "duckdb")
-"""The adapters whose tables can be looked up."""
 
 LookupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
@@ -19,7 +16,7 @@ LookupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 class LookupConfig(Model):
     """A table to join: the rows whose keys a batch has, or the whole table, cached for some time."""
 
-    connection: Text = Field(description="The name of a connection in trucker.yml, of PostgreSQL or DuckDB.")
+    connection: Text = Field(description="The name of a connection in trucker.yml, of an adapter that has lookups.")
     table: Text = Field(description="The table or view there, `schema.table`.")
     columns: Texts | None = Field(default=None, description="Read only these columns.")
     on: dict[str, str] = Field(

@@ -8,63 +8,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from trucker.change import Partitions, SchemaChanges
-from trucker.config.connections import (
-    CONNECTIONS,
-    MIB,
-    NAME,
-    RUN_SQL,
-    SOURCES,
-    WITHOUT_LETTERS,
-    Connection,
-    DuckDBConnection,
-    JsonLinesConnection,
-    Model,
-    Name,
-    PostgresConnection,
-    Ssl,
-    StatementTimeout,
-    StdoutConnection,
-    Text,
-    Timeouts,
-)
+from trucker.config.adapter import Connection
 from trucker.config.log import LogConfig, S3Config
 from trucker.config.lookups import LookupConfig, LookupName
+from trucker.config.model import MIB, Model, Name, Text
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
 from trucker.config.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
 
 __all__ = [
-    "CONNECTIONS",
-    "MIB",
-    "NAME",
-    "RUN_SQL",
-    "SOURCES",
-    "WITHOUT_LETTERS",
     "BatchConfig",
     "ColumnConfig",
-    "Connection",
-    "DuckDBConnection",
     "InputConfig",
-    "JsonLinesConnection",
     "LogConfig",
     "LookupConfig",
-    "Model",
     "OutputConfig",
-    "PostgresConnection",
     "ProjectConfig",
     "ProjectFile",
     "RetryConfig",
     "RuleConfig",
     "S3Config",
     "SparkConfig",
-    "Ssl",
-    "StatementTimeout",
-    "StdoutConnection",
-    "Timeouts",
     "TruckConfig",
     "TruckFile",
 ]
@@ -339,7 +307,10 @@ class ProjectFile(Model):
         description="Distinguishes this project from others on the same servers; part of the names of the slot "
         "and the publication. The default is the folder's name.",
     )
-    connections: tuple[Connection, ...] = Field(min_length=1, description="The stores trucks read from and write to.")
+    # Each is a model of its adapter's; `load` makes them.
+    connections: tuple[SerializeAsAny[Connection], ...] = Field(
+        min_length=1, description="The stores trucks read from and write to."
+    )
     state: ProjectPath = Field(
         default=Path(".trucker"),
         validate_default=True,

@@ -29,8 +29,8 @@ from pydantic import (
 
 from trucker.change import TableId
 from trucker.config.cast_types import TypeNameError, parse_type
-from trucker.config.connections import Model, Text
 from trucker.config.document import Item
+from trucker.config.model import Model, Text
 from trucker.config.patterns import PatternError, parse_pattern, parse_table, select_tables
 from trucker.config.values import Texts, one_or_many, refuse
 from trucker.errors import Place

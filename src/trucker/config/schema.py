@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import typing
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
-from trucker.config.models import CONNECTIONS, ProjectFile, TruckFile
+from pydantic import Field, create_model
+
+from trucker.config.adapter import Adapter, Connection
+from trucker.config.model import Model
+from trucker.config.models import ProjectFile, TruckFile
+from trucker.config.problems import key_of
 from trucker.config.rules import COMPARISONS, KINDS
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -16,12 +23,18 @@ _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "l
 Json = dict[str, Any]
 
 
-def project_schema() -> Json:
-    """trucker.yml's schema."""
-    schema = ProjectFile.model_json_schema(by_alias=True)
-    for model in CONNECTIONS.values():
-        _allow_paths(schema["$defs"][model.__name__])
-    _allow_mode_alone(schema["$defs"]["PostgresConnection"])
+def project_schema(adapters: Sequence[Adapter]) -> Json:
+    """trucker.yml's schema, where connections may have these adapters."""
+    models = [adapter.connection for adapter in adapters]
+    connection: Any = Annotated[typing.Union[tuple(models)], Field(discriminator="adapter")]  # noqa: UP007
+    fields: dict[str, Any] = {"connections": (tuple[connection, ...], ProjectFile.model_fields["connections"])}
+    project = create_model(ProjectFile.__name__, __base__=ProjectFile, __doc__=ProjectFile.__doc__, **fields)
+    schema = project.model_json_schema(by_alias=True)
+    references = schema["properties"]["connections"]["items"]["discriminator"]["mapping"]
+    for adapter in adapters:
+        definition = schema["$defs"][references[adapter.name].rpartition("/")[2]]
+        _allow_shorthands(definition, adapter.connection)
+        _allow_paths(definition)
     return {"$schema": _DIALECT, **_allow_templates(schema), "title": "trucker.yml"}
 
 
@@ -49,10 +62,15 @@ def _allow_paths(connection: Json, *some: str) -> None:
     connection["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_path"]}]} for key in required]
 
 
-def _allow_mode_alone(connection: Json) -> None:
-    ssl = connection["properties"]["ssl"]
-    reference = {"$ref": ssl.pop("$ref")}
-    connection["properties"]["ssl"] = {"anyOf": [{"$ref": "#/$defs/Ssl/properties/mode"}, reference], **ssl}
+def _allow_shorthands(definition: Json, model: type[Connection]) -> None:
+    """Where a section has a key that a text alone stands for, the text may be written in its place."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Model) and kind.shorthand is not None:
+            section = definition["properties"][key_of(name, field)]
+            reference = section.pop("$ref")
+            short = {"$ref": f"{reference}/properties/{kind.shorthand}"}
+            definition["properties"][key_of(name, field)] = {"anyOf": [short, {"$ref": reference}], **section}
 
 
 def _one_of(section: Json, *keys: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trucker import failpoint, private
+from trucker.config.registry import installed
 from trucker.engine import task
 from trucker.engine.interpreter import WORKERS
 from trucker.engine.java import cache_folder
@@ -123,7 +124,8 @@ def _expected(context: SparkContext) -> task.Made | None:
     if is_local(context.master):
         return None
     marks = context.getConf().get(MARKS) or ""
-    return task.made(*map(Path, filter(None, marks.split(os.pathsep))))
+    paths = map(Path, filter(None, marks.split(os.pathsep)))
+    return task.made(*paths, adapters=installed().foreign_modules())
 
 
 def misfit(error: Exception) -> TruckerError | None:

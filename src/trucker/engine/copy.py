@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn, TableId
-from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores, is_local
 from trucker.engine.copy_watch import CopyWatch

@@ -15,8 +15,8 @@ from trucker.change import TableId
 from trucker.engine.plan import SinkSpec, Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
+from trucker.sinks.factory import make_sink
 from trucker.sinks.letters import KeepsLetters
-from trucker.sinks.registry import make_sink
 from trucker.sinks.table_identity import TableChange
 
 log = logging.getLogger("trucker.destination")

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn, TableId
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.place import place_of
-from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError
 from trucker.lsn import ZERO

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.stopping import Stopped as Stopped
 from trucker.errors import TruckerError

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import Look, altered_by, has_older_rows, has_rows
 

@@ -12,10 +12,12 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Changes, Column, Lsn, Partitions, SchemaChanges, TableId, TableSchema
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import BlockRef
-from trucker.config.models import Connection, PostgresConnection, TruckConfig
+from trucker.config.adapter import Connection, Part
+from trucker.config.models import TruckConfig
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.fold import Fold
 from trucker.engine.rules import RuleSet
@@ -137,10 +139,11 @@ class Truck:
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """How to build a destination's sink in any process."""
+    """How to build a destination's sink in any process. `part` says where its class is, for executors (`make_sink`)."""
 
     connection: Connection
     workspace: Workspace
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
-from trucker.config.models import PostgresConnection
 from trucker.engine.ahead import Ahead
 from trucker.engine.arriving import Arriving, ArrivingReceipts
 from trucker.engine.cluster import let_go

@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn, TableId
-from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.capture import SLOT_SECONDS
 from trucker.engine.destination import Destination

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trucker import private
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, TableSchema
-from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn, TableId
 from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
-from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination_record import records
 from trucker.engine.lock import refuse_unwritable

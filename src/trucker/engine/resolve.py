@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT

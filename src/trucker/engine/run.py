@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from trucker import private
 from trucker.change import Lsn, TableId
 from trucker.changelog.durable import Durable
-from trucker.config.models import Connection, ProjectConfig, TruckConfig
+from trucker.config.adapter import Connection
+from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.registry import adapter_of
 from trucker.config.slots import whole_name
 from trucker.engine.awaited import Awaited
 from trucker.engine.backoff import Backoff
@@ -85,7 +87,8 @@ class ProjectRun:
     def _destination(self, connection: Connection) -> Destination:
         folder = self._config.state_folder / "spool" / connection.name
         near = is_local(self._config.spark.master)
-        return Destination(SinkSpec(connection, Workspace(self._config.unique_id, folder, near)))
+        workspace = Workspace(self._config.unique_id, folder, near)
+        return Destination(SinkSpec(connection, workspace, adapter_of(connection).sink_part))
 
     def _destinations_of(self, source: ResolvedSource) -> Mapping[str, Destination]:
         """One for all; but slots beyond a source's first do not wait for each other where the store takes it: nothing

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn
 from trucker.changelog.place import LogPlace
 from trucker.changelog.source import delete_log
-from trucker.config.models import PostgresConnection
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Truck
 from trucker.engine.resolve import ResolvedSource

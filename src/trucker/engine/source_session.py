@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.listening import Listening
 from trucker.postgres.connect import connect
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Lsn
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reference import BlockRef
-from trucker.config.models import PostgresConnection
 from trucker.engine.arriving import Arriving
 from trucker.engine.cluster import cores
 from trucker.engine.destination import Destination

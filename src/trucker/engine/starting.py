@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.registry import adapter_of
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.session import INTERPRETED, start_session, stop_session
 
@@ -46,10 +47,10 @@ def started(config: ProjectConfig) -> SparkSession:
 def _shared(config: ProjectConfig) -> list[Path]:
     """The folders that executors read and write: of the log, of rows for Spark SQL, of what is staged in files."""
     used = {truck.output.connection for truck in config.trucks}
-    elsewhere = all(each.adapter == "postgres" for each in config.connections if each.name in used)
+    through_files = any(adapter_of(each).uses_folder for each in config.connections if each.name in used)
     location = config.log.location
     found = [location] if isinstance(location, Path) else []
-    if location is not None and elsewhere and not has_spark_sql(config.trucks):
+    if location is not None and not through_files and not has_spark_sql(config.trucks):
         return found
     return [config.state_folder, *found]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
-from trucker.config.models import PostgresConnection
 from trucker.engine.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
 from trucker.engine.plan import Assignment, CopyBatch, Recipe
 from trucker.engine.relation import (

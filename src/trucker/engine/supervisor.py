@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from trucker import private
+from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.durable import Durable
 from trucker.changelog.ends import Waiting
 from trucker.changelog.object_writer import PUT_EVERY
 from trucker.changelog.place import LogPlace, ObjectPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.source import SourceIdentity
-from trucker.config.models import PostgresConnection
 from trucker.engine.backoff import Backoff
 from trucker.engine.capture import EXIT_FAILED, CaptureTask
 from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, SourceRefused, TruckerError

@@ -10,8 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables
 from trucker.engine.plan import Truck

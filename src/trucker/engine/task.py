@@ -47,18 +47,20 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a driver is made of. `marks` are files that it has put into folders that executors must see, too."""
+    """What a driver is made of. `marks` are files that it has put into folders that executors must see, too; `adapters`
+    are the modules of those adapters that it uses and that are not trucker's own."""
 
     python: str
     trucker: str
     modules: Mapping[str, str]
     marks: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
 
-def made(*marks: Path) -> Made:
+def made(*marks: Path, adapters: Sequence[str] = ()) -> Made:
     """What this process is made of."""
     modules = {name: version(name) for name in _ALIKE}
-    return Made(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)))
+    return Made(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)), tuple(adapters))
 
 
 def run_task(
@@ -135,13 +137,14 @@ _right: Final[list[Made]] = []
 def _check_modules(driver: Made) -> None:
     where = f"{sys.executable} on {socket.gethostname()}"
     _same("Python", driver.python, platform.python_version(), 2, where)
-    for name in _NEEDED:
+    for name in (*_NEEDED, *driver.adapters):
+        what = "the package of this adapter" if name in driver.adapters else "trucker's dependencies"
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise EngineError(
                 f"an executor's Python, {where}, cannot import {name}: {type(error).__name__}",
-                remedy="install trucker's dependencies there, or send them along (docs/howto/spark_cluster.md)",
+                remedy=f"install {what} there, or send an environment along (docs/howto/spark_cluster.md)",
                 code=MISSING,
             ) from error
     for name, numbers in _ALIKE.items():

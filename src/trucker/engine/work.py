@@ -39,7 +39,7 @@ from trucker.failpoint import reach
 from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.rows import Rows
 from trucker.sinks.base import Receipt, Sink, Target, Work
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 from trucker.slow import kept
 
 log = logging.getLogger("trucker.work")
@@ -68,7 +68,7 @@ def sink_for(spec: SinkSpec) -> Sink:
         return known[1]
     if known:
         known[1].close()
-    sink = make_sink(spec.connection, spec.workspace)
+    sink = make_sink(spec.connection, spec.workspace, spec.part)
     _sinks.by_name[name] = (spec, sink)
     return sink
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, SourceRefused, SourceUnavailable
 from trucker.listening import Listening
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import ClassVar, Final
 
 import psycopg
 import pyarrow as pa
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError
 from trucker.listening import Listening
 from trucker.postgres.catalog import source_types
@@ -24,6 +24,8 @@ TOO_MANY: Final = "TRK264"
 
 class LookupSession:
     """A connection for lookups, kept open. One thread at a time reads; the others wait."""
+
+    as_text: ClassVar[bool] = True
 
     def __init__(self, config: PostgresConnection) -> None:
         self._config = config.replica or config
@@ -44,14 +46,11 @@ class LookupSession:
             describe(self._open(), _statement(table, columns, keys))
 
     def read(
-        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: Sequence[pa.Array], most: int
+        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: pa.Table, most: int
     ) -> pa.RecordBatch:
-        """The rows that have one of the `values`, texts side by side, in the keys' columns; without keys all rows.
-
-        A key's type is the values' own, whatever the column's is. More rows than `most` are an error.
-        """
+        """See `Lookup.read`. A key's type is the values' own, whatever the column's is."""
         pieces, rows = [], 0
-        parameters = [array_literal(cells) for cells in values]
+        parameters = [array_literal(values.column(key.name).combine_chunks()) for key in keys]
         with self._lock, translated(f"connection {self._config.name}: looking up in {table}"):
             for piece in stream(self._open(), f"{_statement(table, columns, keys)} limit {most + 1}", parameters):
                 pieces.append(piece)

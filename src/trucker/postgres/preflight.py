@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.capabilities import Capabilities

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.rows import dict_row
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.capabilities import Capabilities

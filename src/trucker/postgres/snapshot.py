@@ -22,8 +22,8 @@ from typing import Any
 import psycopg
 from psycopg import errors, pq
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import CopiedRows, Lsn, RawCopy, TableId, TableSchema, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.catalog import SourceTable
 from trucker.postgres.connect import connect, query_error, translated

@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect, translated

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.capabilities import Capabilities

@@ -30,10 +30,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trucker.adapters.json_types import TYPES, JsonForm
 from trucker.change import DELETE, NO_OLD, OLD_FULL, OPERATIONS, TRUNCATE, Changes, Column, TableSchema
 from trucker.errors import SinkError
 from trucker.sinks.base import Target
-from trucker.types import JsonForm, Unfit, column_kind
+from trucker.types import Unfit, column_kind
 
 Indices = npt.NDArray[np.int64]
 
@@ -191,7 +192,7 @@ class _Cells:
 
 
 def _form(column: Column, target: Target) -> JsonForm:
-    return JsonForm.STRING if target.unfit_of(column.name) is Unfit.TEXT else column_kind(column).form.json
+    return JsonForm.STRING if target.unfit_of(column.name) is Unfit.TEXT else TYPES.json_form(column_kind(column))
 
 
 def _json_cells(text: pa.Array, column: Column, target: Target) -> tuple[pa.Array, str]:

@@ -24,8 +24,8 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.change import Changes, CopiedRows, TableId
-from trucker.config.models import JsonLinesConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.file_errors import file_error, folder_trouble
 from trucker.finding import Finding, Level

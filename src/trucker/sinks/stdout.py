@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from trucker import private
+from trucker.adapters.stdout import StdoutConnection
 from trucker.change import Changes, CopiedRows, TableId
-from trucker.config.models import StdoutConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file

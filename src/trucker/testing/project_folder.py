@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 
 
 def postgres_entry(connection: PostgresConnection) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import TruckerError
 from trucker.testing.installation import SUPERUSER, account, initialise, installation, reachable_temporary
 

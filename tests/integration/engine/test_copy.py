@@ -15,13 +15,13 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences
 from fixtures.waiting import busy, wait_until
-from trucker.config.models import Connection
+from trucker.config.adapter import Connection
 from trucker.errors import SinkError, TruckerError
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase
 from trucker.postgres.slot import object_name
 from trucker.project import Project
 from trucker.sinks.base import Batch, Phase, Receipt, Sink, Workspace
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 from trucker.testing.faults import FaultySink, Hang
 
 pytestmark = pytest.mark.spark

@@ -14,11 +14,11 @@ from fixtures.pg import Database, new_database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences, duckdb_differences
 from fixtures.waiting import wait_until
-from trucker.config.models import Connection
+from trucker.config.adapter import Connection
 from trucker.observe.status import TruckPhase
 from trucker.project import Project
 from trucker.sinks.base import Batch, Receipt, Sink, TruckState, Workspace
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 from trucker.testing.faults import FaultySink, unavailable
 
 pytestmark = pytest.mark.spark

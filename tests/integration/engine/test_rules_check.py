@@ -10,8 +10,8 @@ import yaml
 
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, postgres
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.engine.resolve import resolve_source
 from trucker.errors import CheckFailed
 from trucker.finding import Finding, Level

@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.spark_trucks import TABLE, SparkTruckCase, columns, rows
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Lsn, TableId, TableSchema
-from trucker.config.models import DuckDBConnection
 from trucker.engine.plan import SinkSpec
 from trucker.engine.spark_sql import truck as truck_module
 from trucker.engine.spark_sql.plan import spool_rows
 from trucker.errors import TruckerError
 from trucker.rows import OLD
 from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 
 ORDERS = columns(id="integer", amount="numeric", state="text")
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from fixtures.pg import Database
-from trucker.config.models import Timeouts
+from trucker.adapters.postgres import Timeouts
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import list_tables

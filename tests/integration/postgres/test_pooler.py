@@ -17,7 +17,7 @@ from fixtures.pg import Database
 from fixtures.pooler import find_pgbouncer
 from fixtures.postgres_sink import PostgresDestination
 from fixtures.waiting import wait_until
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, SourceError
 from trucker.postgres.connect import connect
 from trucker.postgres.preflight import Needed, check_source

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from fixtures.pg import Database
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.finding import Finding, Level
 from trucker.postgres.preflight import Needed, check_source
 from trucker.postgres.publication import PublishedTable

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from fixtures.pg import Database
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.errors import SourceError
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import connect

@@ -11,8 +11,8 @@ from fixtures.pg import Database
 from fixtures.source_rows import Connection, listed, prepared, rows_of, schema_of, sql_session, texts
 from fixtures.standby import Pair
 from fixtures.type_values import all_kinds, columns_of, create, create_user_types, fill
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import INSERT, Lsn, TableId, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect

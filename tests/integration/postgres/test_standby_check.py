@@ -10,8 +10,8 @@ import pytest
 from fixtures.pg import Database
 from fixtures.standby import Pair, follow, make_standby
 from fixtures.waiting import wait_until
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.finding import Finding, Level
 from trucker.postgres import capabilities
 from trucker.postgres.preflight import Needed, check_source

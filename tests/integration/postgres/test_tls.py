@@ -13,7 +13,7 @@ from fixtures.pg import Database
 from fixtures.proxy import Proxy
 from fixtures.tls import Authority, Offer
 from fixtures.waiting import wait_until
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, SinkRefused, SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect, explain, parameters

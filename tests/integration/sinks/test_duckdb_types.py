@@ -11,8 +11,8 @@ import duckdb
 import pytest
 
 from fixtures.pg import Database, new_database
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Column, CopiedRows, Lsn, TableId, TableSchema
-from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
 from trucker.sinks.duckdb import DuckDBSink

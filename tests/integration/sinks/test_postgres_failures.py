@@ -12,8 +12,8 @@ import pytest
 
 from fixtures.pg import Database
 from fixtures.postgres_sink import PostgresDestination
+from trucker.adapters.postgres import PostgresConnection, Timeouts
 from trucker.change import Lsn, TableId
-from trucker.config.models import PostgresConnection, Timeouts
 from trucker.errors import SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Workspace

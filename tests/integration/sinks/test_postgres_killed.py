@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fixtures.killed import KEEPS, SCHEMA, TOTALS, kill_repeatedly
 from fixtures.postgres_sink import PostgresDestination
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fixtures.documents import ROOT, blocks
 from fixtures.output_model import STEPS, Step, play
 from fixtures.pg import Database
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import INSERT, TableId
-from trucker.config.models import PostgresConnection
 from trucker.errors import DataError, SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import VARIABLE, InjectedError, arm
 from trucker.sinks.base import CARRIED, Sink, Target, Work, Workspace

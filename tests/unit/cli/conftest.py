@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from trucker.config.models import ProjectConfig, StdoutConnection
+from trucker.adapters.stdout import StdoutConnection
+from trucker.config.models import ProjectConfig
 from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus

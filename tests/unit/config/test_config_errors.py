@@ -429,7 +429,7 @@ def test_rows_that_cannot_be_refused_are_not_set_aside(mistakes: Mistakes, adapt
     )
     place, message, remedy = told(error)
     assert place == "shop/trucks/orders/truck.yml:3:11"
-    assert "refuses no row, so it has no dead letters" in message
+    assert "keeps no dead letters" in message
     assert remedy == "remove on_error: dead_letter"
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from trucker.adapters.duckdb import DuckDBConnection
+from trucker.adapters.jsonl import JsonLinesConnection
+from trucker.adapters.postgres import PostgresConnection
+from trucker.adapters.stdout import StdoutConnection
 from trucker.config.load import load_project
-from trucker.config.models import (
-    DuckDBConnection,
-    JsonLinesConnection,
-    PostgresConnection,
-    ProjectConfig,
-    StdoutConnection,
-)
+from trucker.config.models import ProjectConfig
 from trucker.types import Unfit
 
 Load = Callable[..., ProjectConfig]

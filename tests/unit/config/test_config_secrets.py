@@ -13,8 +13,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.config.load import load_project
-from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.models import ProjectConfig
 from trucker.errors import ConfigError
 
 TRUCK = "input: {connection: main, table: a}\noutput: {connection: main, table: b}\n"

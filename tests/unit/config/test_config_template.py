@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.config.document import read_document
-from trucker.config.models import PostgresConnection, ProjectConfig
+from trucker.config.models import ProjectConfig
 from trucker.errors import ConfigError, Place
 
 Load = Callable[..., ProjectConfig]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trucker.config.url import UrlError, parse_url
+from trucker.adapters.postgres_url import UrlError, parse_url
 
 
 @pytest.mark.parametrize(

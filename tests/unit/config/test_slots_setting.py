@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import PostgresConnection
 from trucker.config.slots import MOST, object_part, part_name, slot_of, whole_name
 
 

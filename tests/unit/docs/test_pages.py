@@ -15,10 +15,9 @@ from trucker import __version__
 from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS
 from trucker.config.load import load_project
-from trucker.config.models import CONNECTIONS
+from trucker.config.registry import installed
 from trucker.config.starter import TRUCKER_YML
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus
-from trucker.sinks.registry import BUILT_IN
 
 README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference"
@@ -145,9 +144,9 @@ def test_every_python_block_is_python(block: Block) -> None:
 
 def test_every_sink_is_in_the_readme_and_has_a_page() -> None:
     text = README.read_text(encoding="utf-8")
-    for adapter in {*BUILT_IN, *CONNECTIONS}:
-        assert f"`{adapter}`" in text
-        assert (REFERENCE / "sinks" / f"{adapter}.md").exists(), f"docs/reference/sinks/{adapter}.md is missing"
+    for adapter in installed().own():
+        assert f"`{adapter.name}`" in text
+        assert (REFERENCE / "sinks" / f"{adapter.name}.md").exists(), f"{adapter.name}.md is missing"
 
 
 def test_every_command_is_shown_somewhere_to_a_user() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import InputConfig, OutputConfig, PostgresConnection, TruckConfig
+from trucker.config.models import InputConfig, OutputConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
 from trucker.engine.plan import Table, Truck
 from trucker.engine.recipe import Recipes

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import OPERATIONS, Lsn, TableId
-from trucker.config.models import PostgresConnection, TruckConfig
+from trucker.config.models import TruckConfig
 from trucker.config.rules import RuleConfig
 from trucker.engine.fold import Fold
 from trucker.engine.plan import Assignment, Recipe, Table, Truck

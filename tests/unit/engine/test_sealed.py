@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.plan import SinkSpec
 from trucker.engine.sealed import seal, unseal
 from trucker.engine.work import run_parts

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, TableSchema
-from trucker.config.models import PostgresConnection, ProjectConfig, TruckConfig
+from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
 from trucker.engine.plan import Table, Truck
 from trucker.engine.resolve import ResolvedSource

@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 from pydantic import SecretStr
 
-from trucker.config.models import PostgresConnection, Ssl
+from trucker.adapters.postgres import PostgresConnection, Ssl
 from trucker.errors import SourceError, SourceRefused, SourceUnavailable
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.connect import SESSION_SETTINGS, explain, parameters, query_error, translated

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Column, Lsn, TableId, TableSchema
-from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.finding import Checkable, Level
 from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace

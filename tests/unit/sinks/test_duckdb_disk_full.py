@@ -12,7 +12,7 @@ _PROGRAM = """
     import resource, sys
     from pathlib import Path
     from trucker.change import TableId
-    from trucker.config.models import DuckDBConnection
+    from trucker.adapters.duckdb import DuckDBConnection
     from trucker.errors import SinkUnavailable
     from trucker.sinks.base import Workspace
     from trucker.sinks.duckdb import DuckDBSink

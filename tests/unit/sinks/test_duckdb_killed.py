@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 
 from fixtures.killed import KEEPS, TOTALS, kill_repeatedly
-from trucker.config.models import DuckDBConnection
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.sinks.base import Workspace
 from trucker.sinks.duckdb import DuckDBSink
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from fixtures.strict import BATCHES, Action, StrictDestination, run_model
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import TableId
-from trucker.config.models import DuckDBConnection
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.sinks.duckdb.letter_table import LetterTable

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.output_model import STEPS, Step, play
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import INSERT, TableId
-from trucker.config.models import DuckDBConnection
 from trucker.errors import TruckFailed
 from trucker.failpoint import POINTS, VARIABLE, InjectedError, arm
 from trucker.sinks.base import Target, Workspace

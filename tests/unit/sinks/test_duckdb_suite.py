@@ -7,8 +7,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import TableId
-from trucker.config.models import DuckDBConnection
 from trucker.sinks.base import Target, Workspace
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.sinks.duckdb.types import duckdb_type

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.change import Changes, Lsn, TableId
-from trucker.config.models import JsonLinesConnection
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.finding import Checkable, Level
 from trucker.sinks import ledger_file

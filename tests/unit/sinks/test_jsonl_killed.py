@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fixtures.killed import KEEPS, kill_repeatedly
-from trucker.config.models import JsonLinesConnection
+from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.sinks.base import Workspace
 from trucker.sinks.jsonl import JsonLinesSink
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.json_lines import written
+from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.change import TableId
-from trucker.config.models import JsonLinesConnection
 from trucker.errors import SinkError
 from trucker.sinks.base import Workspace
 from trucker.sinks.jsonl import JsonLinesSink

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from trucker.adapters.stdout import StdoutConnection
 from trucker.change import Lsn, TableId
-from trucker.config.models import StdoutConnection
 from trucker.errors import SinkError
 from trucker.finding import Checkable, Level
 from trucker.sinks import ledger_file

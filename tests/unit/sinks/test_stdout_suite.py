@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.json_lines import written
+from trucker.adapters.stdout import StdoutConnection
 from trucker.change import TableId
-from trucker.config.models import StdoutConnection
 from trucker.sinks.base import Workspace
 from trucker.sinks.stdout import StdoutSink
 from trucker.testing.sink_suite import ChangeSinkSuite, Written

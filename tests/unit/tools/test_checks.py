@@ -143,3 +143,43 @@ def test_an_instant_of_another_module_is_followed_unless_it_is_private(package: 
 
 def test_no_clock_of_the_repository_begins_at_zero() -> None:
     assert tool("check_clocks").main() == 0
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config/load.py", 'if adapter == "duckdb":\n    pass'),
+        ("config/load.py", 'raise ValueError(f"{name} must be postgres or duckdb")'),
+        ("engine/starting.py", 'local = connection.adapter == "postgres"'),
+        ("engine/lookups.py", "from trucker.sinks.duckdb.lookup import DuckDBLookup"),
+        ("engine/lookups.py", "from trucker.adapters import duckdb"),
+        ("cli/live.py", 'taken = "stdout" in adapters'),
+        ("sinks/duckdb/sink.py", "import trucker.adapters.postgres"),
+        ("types.py", 'FORMS = {"jsonl": 1}'),
+    ],
+)
+def test_a_store_is_named_by_its_own_modules_only(
+    package: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    put(package, name, text)
+    assert tool("check_stores").main(package) == 1
+    assert f"src/trucker/{name}:1: names " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sinks/duckdb/sink.py", 'import trucker.adapters.duckdb\nname = "duckdb"'),
+        ("adapters/postgres_url.py", 'SCHEME = "postgres://"'),
+        ("sinks/jsonl.py", 'name = "jsonl"'),
+        ("engine/run.py", "from trucker.adapters.postgres import PostgresConnection"),
+        ("engine/run.py", 'import sys\n"""Not for duckdb."""\nsys.stdout.write("PostgreSQL")'),
+        ("testing/demo.py", 'adapter = "duckdb"'),
+    ],
+)
+def test_a_store_may_be_named_by_its_own_modules_and_by_exceptions(package: Path, name: str, text: str) -> None:
+    put(package, name, text)
+    assert tool("check_stores").main(package) == 0

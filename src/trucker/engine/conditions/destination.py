@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.config.models import Connection, PostgresConnection
+from trucker.config.adapter import Connection
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation

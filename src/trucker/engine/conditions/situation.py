@@ -8,7 +8,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from trucker.config.models import Connection, PostgresConnection, ProjectConfig
+from trucker.adapters.postgres import PostgresConnection
+from trucker.config.adapter import Connection
+from trucker.config.models import ProjectConfig
 from trucker.config.slots import whole_name
 from trucker.engine.destination_record import DestinationRecord, records
 from trucker.engine.lock import Instance
@@ -21,7 +23,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Sink, TruckState, Workspace
-from trucker.sinks.registry import make_sink
+from trucker.sinks.factory import make_sink
 
 if TYPE_CHECKING:
     from trucker.postgres.catalog import Connection as Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.conditions.condition import failure
 from trucker.engine.conditions.situation import Situation
 from trucker.engine.publication_record import PublicationRecord, record_file

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import Column, TableId
-from trucker.config.connections import Connection, DuckDBConnection, PostgresConnection
+from trucker.change import Column
+from trucker.config.adapter import Connection
 from trucker.config.lookups import LookupConfig
 from trucker.config.models import TruckConfig
 from trucker.config.patterns import parse_table
 from trucker.config.problems import nearest
+from trucker.config.registry import adapter_of
 from trucker.engine.spark_sql.cells import texts, typed
 from trucker.engine.spark_sql.plan import Reading
 from trucker.engine.spark_sql.types import form_of
 from trucker.errors import ConfigError, Place, SourceError
-from trucker.postgres.lookup import LookupSession
+from trucker.lookup import Lookup as ReadsTables
 from trucker.rows import OLD
-from trucker.sinks.duckdb.lookup import DuckDBLookup
 from trucker.types import Kind
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class _Lookup:
         self._keys: tuple[Column, ...] = ()
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
-        assert isinstance(connection, PostgresConnection | DuckDBConnection)
-        self._reader = _Postgres(connection) if isinstance(connection, PostgresConnection) else _DuckDB(connection)
+        self._reader: ReadsTables = adapter_of(connection).lookup_part.load()(connection)
 
     def look(self, place: Place, rows: Sequence[Column]) -> None:
         """Find the table's columns, and whether the rows' values can be looked up in them."""
@@ -121,13 +120,25 @@ class _Lookup:
         """Its rows for those of a run."""
         if self.config.cache is None:
             keys = self._values(reading)
-            found = self._reader.read(self.table, self.columns, self._keys, keys, most) if len(keys) else self.empty()
-            return _frame(session, found)
+            return _frame(session, self._read(self._keys, keys, most) if len(keys) else self.empty())
         with self._lock:
             if self._kept is None or self._kept.until < monotonic():
-                whole = self._reader.read(self.table, self.columns, (), pa.table({}), most)
+                whole = self._read((), pa.table({}), most)
                 self._kept = _Kept(_frame(session, whole), monotonic() + self.config.cache)
             return self._kept.frame
+
+    def _read(self, keys: Sequence[Column], values: pa.Table, most: int) -> pa.Table:
+        """Rows of the table, with Spark's types of its columns."""
+        if self._reader.as_text:
+            cells = [texts(values.column(key.name).combine_chunks(), form_of(key), key.name) for key in keys]
+            values = pa.table(cells, [key.name for key in keys])
+        read = self._reader.read(self.table, self.columns, keys, values, most)
+        made = [self._typed(read.column(column.name), column) for column in self.columns]
+        return pa.table(made, [column.name for column in self.columns])
+
+    def _typed(self, cells: pa.ChunkedArray | pa.Array, column: Column) -> pa.ChunkedArray | pa.Array:
+        form = form_of(column)
+        return typed(cells, column, form) if self._reader.as_text else pc.cast(cells, form.list_or_value)
 
     def close(self) -> None:
         self._reader.close()
@@ -165,39 +176,6 @@ def _portable(column: Column) -> Column:
     form = form_of(column)
     known = form.kind is not Kind.TEXT or column.type_name in ("uuid", "character varying", "character")
     return column if known and not form.array else replace(column, type_name="text")
-
-
-class _Postgres:
-    def __init__(self, connection: PostgresConnection) -> None:
-        self._session = LookupSession(connection)
-        self.columns, self.check, self.close = self._session.columns, self._session.check, self._session.close
-
-    def read(
-        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: pa.Table, most: int
-    ) -> pa.Table:
-        asked = [texts(values.column(key.name).combine_chunks(), form_of(key), key.name) for key in keys]
-        cells = self._session.read(table, columns, keys, asked, most)
-        made = [typed(cells.column(column.name), column, form_of(column)) for column in columns]
-        return pa.table(made, [column.name for column in columns])
-
-
-class _DuckDB:
-    def __init__(self, connection: DuckDBConnection) -> None:
-        self._lookup = DuckDBLookup(connection)
-        self.columns = self._lookup.columns
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def check(self, table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> None:
-        """DuckDB compares what it can, and says so when it cannot."""
-
-    def read(
-        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: pa.Table, most: int
-    ) -> pa.Table:
-        found = self._lookup.read(table, columns, values if keys else None, most)
-        made = [pc.cast(found.column(c.name), form_of(c).list_or_value) for c in columns]
-        return pa.table(made, [column.name for column in columns])
 
 
 def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:

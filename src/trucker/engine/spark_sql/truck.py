@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from trucker.change import Column, TableId
-from trucker.config.models import Connection, TruckConfig
+from trucker.config.adapter import Connection
+from trucker.config.models import TruckConfig
 from trucker.engine.cluster import cores
 from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
 from trucker.engine.spark_sql.compile import Compiling

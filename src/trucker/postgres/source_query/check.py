@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableSchema
-from trucker.config.models import PostgresConnection, TruckConfig
+from trucker.config.models import TruckConfig
 from trucker.config.sql_files import INPUT
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError

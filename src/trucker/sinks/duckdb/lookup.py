@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import ClassVar, Final
 
 import duckdb
 import pyarrow as pa
 
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Column, TableId, quote_identifier
-from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError
 from trucker.sinks.duckdb.session import connect, run, written_here
 
@@ -42,6 +42,8 @@ _DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 class DuckDBLookup:
     """The tables of one file."""
 
+    as_text: ClassVar[bool] = False
+
     def __init__(self, connection: DuckDBConnection) -> None:
         self._config = connection
 
@@ -51,14 +53,22 @@ class DuckDBLookup:
             rows = run(connection, f"DESCRIBE SELECT * FROM {table.quoted}")
         return tuple(Column(str(name), 0, type_name=_type(str(kind))) for name, kind, *_ in rows)
 
-    def read(self, table: TableId, columns: Sequence[Column], keys: pa.Table | None, most: int) -> pa.Table:
-        """The rows, typed as DuckDB has them; with `keys` those whose columns of the same names have its values."""
+    def check(self, table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> None:
+        """DuckDB compares what it can, and says so when it cannot."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def read(
+        self, table: TableId, columns: Sequence[Column], keys: Sequence[Column], values: pa.Table, most: int
+    ) -> pa.Table:
+        """See `Lookup.read`. The rows are typed as DuckDB has them."""
         listed = ", ".join(_selected(column) for column in columns)
         statement = f"SELECT {listed} FROM {table.quoted} l"
         with self._explaining(table), self._open() as connection:
-            if keys is not None:
-                connection.register("trucker_keys", keys)
-                names = ", ".join(f"l.{quote_identifier(name)}" for name in keys.column_names)
+            if keys:
+                connection.register("trucker_keys", values)
+                names = ", ".join(f"l.{quote_identifier(name)}" for name in values.column_names)
                 statement += f" WHERE ({names}) IN (SELECT * FROM trucker_keys)"
             found = connection.sql(f"{statement} LIMIT {most + 1}").to_arrow_table()
         if found.num_rows > most:

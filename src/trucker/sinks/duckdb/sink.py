@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import duckdb
 
+from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Changes, CopiedRows, TableId
-from trucker.config.models import DuckDBConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.file_errors import file_error, file_trouble
 from trucker.finding import Finding, Level

@@ -14,6 +14,7 @@ from typing import Final
 
 import duckdb
 
+from trucker.adapters.duckdb import TEXT
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
@@ -23,7 +24,7 @@ from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
 from trucker.sinks.ledger import Ledger, foreign_rows
 from trucker.sinks.strict import refuse_columns
-from trucker.types import DUCKDB_TEXT, Unfit
+from trucker.types import Unfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
         if actual is None:
             _check_capitals(target, column.name, table)
             yield from _added(connection, target, column)
-        elif target.unfit_of(column.name) is Unfit.TEXT and actual != DUCKDB_TEXT:
+        elif target.unfit_of(column.name) is Unfit.TEXT and actual != TEXT:
             yield _made_text(target, table, column.name)
         elif not holds(actual, wanted):
             if widens(actual, wanted):

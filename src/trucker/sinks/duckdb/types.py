@@ -1,5 +1,5 @@
-"""PostgreSQL's types and text in DuckDB: what a column becomes (`trucker.types` has the table), and the SQL that turns
-its text into that.
+"""PostgreSQL's types and text in DuckDB: what a column becomes (`trucker.adapters.duckdb` has the table), and the SQL
+that turns its text into that.
 
 DuckDB's own parser agrees with PostgreSQL's text of these types, `infinity`, `24:00:00` and offsets with seconds
 included, but for years before Christ and bytea, which are rewritten in SQL.
@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from trucker.adapters.duckdb import TEXT, TIMESTAMPTZ, TYPES
 from trucker.change import Column
-from trucker.types import DUCKDB_TEXT as TEXT
-from trucker.types import DUCKDB_TIMESTAMPTZ as TIMESTAMPTZ
-from trucker.types import Unfit, column_kind, duckdb_form
+from trucker.types import Unfit, column_kind
 
 _INTEGERS: Final = ("SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _DIGITS: Final = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19, "HUGEINT": 38}
@@ -23,7 +22,7 @@ _DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 def duckdb_type(column: Column, unfit: Unfit | None = None) -> str:
     """The type a column is given in a table that trucker makes, as DuckDB's catalog spells it."""
-    return TEXT if unfit is Unfit.TEXT else duckdb_form(column_kind(column))
+    return TEXT if unfit is Unfit.TEXT else TYPES.of(column_kind(column)).type
 
 
 def from_text(text: str, kind: str, unfit: Unfit | None = None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import psycopg
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Target, TruckState

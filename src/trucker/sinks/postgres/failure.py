@@ -13,8 +13,8 @@ from typing import Final
 
 import psycopg
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId, quote_identifier
-from trucker.config.models import PostgresConnection
 from trucker.errors import DataError, SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.listening import Silent
 from trucker.sinks.base import Target

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
-from trucker.config.models import PostgresConnection
+from trucker.adapters.postgres import PostgresConnection
 from trucker.listening import Listening
 from trucker.sinks.postgres import pooler
 from trucker.sinks.postgres.clear import is_clear

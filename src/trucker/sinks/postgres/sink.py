@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import psycopg
 
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Changes, CopiedRows, TableId, as_changes
-from trucker.config.models import PostgresConnection
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.finding import Finding
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace

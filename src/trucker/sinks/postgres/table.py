@@ -9,6 +9,7 @@ from typing import Final
 
 import psycopg
 
+from trucker.adapters.postgres import TYPES
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks import strict
@@ -274,7 +275,7 @@ def types_of(session: Session, target: Target) -> dict[str, tuple[str, int]]:
         FIRST_USER_OID,
     )
     as_text = {name for name, unfit in target.unfit if unfit is Unfit.TEXT}
-    forms = {column.name: column_kind(column).form.postgres for column in columns}
+    forms = {column.name: TYPES.of(column_kind(column)).type for column in columns}
     return {
         name: ("text" if name in as_text else forms[name] or type_name or "text", oid) for name, type_name, oid in rows
     }

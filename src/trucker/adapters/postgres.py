@@ -1,49 +1,26 @@
-"""The stores a project names in trucker.yml, one model per adapter.
-
-No message of a model quotes a value, and secrets are `SecretStr`, so none can reach a log or a page (I10).
-"""
+"""PostgreSQL: the source, and a destination."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from trucker.adapters.postgres_url import PARAMETERS, UrlError, parse_url
+from trucker.config.adapter import Adapter, Connection, read_secret
+from trucker.config.model import Model, Port, Text
 from trucker.config.slots import Slots, count_slots
-from trucker.config.url import PARAMETERS, UrlError, parse_url
-from trucker.config.values import Bytes, ProjectPath, Seconds, in_project, refuse
-
-MIB = 1024 * 1024
-
-Text = Annotated[str, Field(min_length=1)]
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
-Name = Annotated[str, Field(pattern=NAME)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-class Model(BaseModel):
-    """Frozen, and strict about names: an unknown key is an error. Errors do not show what was given."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
-
-    def __hash__(self) -> int:
-        """By what it shows: some settings are mappings, which have no hash of their own."""
-        return hash(repr(self))
+from trucker.config.values import ProjectPath, Seconds, in_project, refuse
+from trucker.types import Form, Kind, TypeForms
 
 
 class Ssl(Model):
-    """libpq's TLS settings, for every connection including the replication one."""
+    """libpq's TLS settings, for every connection including the replication one. `ssl: require` is short for
+    `ssl: {mode: require}`."""
+
+    shorthand: ClassVar[str | None] = "mode"
 
     mode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = Field(
         default="prefer", description="libpq's sslmode."
@@ -53,6 +30,11 @@ class Ssl(Model):
     )
     certificate: ProjectPath | None = Field(default=None, description="The client's certificate (sslcert).")
     key: ProjectPath | None = Field(default=None, description="The client's private key (sslkey).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_alone(cls, value: Any) -> Any:
+        return {"mode": value} if isinstance(value, str) else value
 
     @field_validator("root_certificate")
     @classmethod
@@ -76,18 +58,9 @@ class Timeouts(Model):
     )
 
 
-class StatementTimeout(Model):
-    """How long a statement may take before it is cancelled."""
-
-    statement: Seconds | None = Field(
-        default=None, gt=0, description="For one statement of a truck's SQL file; without a value there is no limit."
-    )
-
-
-class PostgresConnection(Model):
+class PostgresConnection(Connection):
     """A PostgreSQL database (14 or later), as a source or as a destination."""
 
-    name: Name = Field(description="The name that trucks use.")
     adapter: Literal["postgres"] = Field(default="postgres", description="The kind of store.")
     host: Text = Field(default="localhost", description="A host name, an address, or the folder of a Unix socket.")
     port: Port = Field(default=5432, description="The server's port.")
@@ -130,7 +103,6 @@ class PostgresConnection(Model):
         "server process; or a list with the tables of each slot, as names and patterns. A transaction over "
         "tables of different slots is not applied as one.",
     )
-    _secret_files: dict[str, Path | None] = PrivateAttr(default_factory=dict)
     on_slot_loss: Literal["stop", "resnapshot"] = Field(
         default="stop",
         description="When the slot was dropped or invalidated, or the publication was dropped: `stop` stops "
@@ -160,11 +132,6 @@ class PostgresConnection(Model):
                 remedy=f"remove url, or remove {', '.join(both)}",
             )
         return rest | parts
-
-    @field_validator("ssl", mode="before")
-    @classmethod
-    def _mode_alone(cls, value: Any) -> Any:
-        return {"mode": value} if isinstance(value, str) else value
 
     @field_validator("parameters")
     @classmethod
@@ -230,12 +197,8 @@ class PostgresConnection(Model):
         standby._secret_files = files if self.replica_password is None else {"pass": files.get("replica_pass")}
         return standby
 
-    def secrets_in(self, files: Mapping[str, Path]) -> None:
-        """Note the files that keys such as `pass_path` name: `refreshed` reads them again."""
-        self._secret_files = {key: file for key, file in files.items() if key in _SECRETS}
-
-    def refreshed(self) -> PostgresConnection:
-        """The connection with its password as its file has it now. On a machine without the file it stays as it is."""
+    def refreshed(self) -> Self:
+        """The connection with its password as its file has it now. The replica's is read by `replica`."""
         secret = self._password_now()
         if secret is None or secret == self.password.get_secret_value():
             return self
@@ -243,11 +206,12 @@ class PostgresConnection(Model):
 
     def _password_now(self) -> str | None:
         url, file = self._secret_files.get("url"), self._secret_files.get("pass")
+        if url is None:
+            return read_secret(file) if file is not None else None
+        text = read_secret(url)
         try:
-            if url is not None:
-                return str(parse_url(url.read_bytes().decode().strip()).get("pass", ""))
-            return file.read_bytes().decode().strip() if file is not None else None
-        except (OSError, ValueError, UrlError):
+            return str(parse_url(text).get("pass", "")) if text is not None else None
+        except UrlError:
             return None
 
     @property
@@ -295,60 +259,32 @@ class PostgresConnection(Model):
         }
 
 
-_SECRETS = ("pass", "replica_pass", "url")
 _URL_REMEDY = "write it as postgresql://user:password@host:5432/database, special characters as percent-codes"
 
 
-class DuckDBConnection(Model):
-    """A DuckDB file as a destination."""
+class PostgresTypes(TypeForms):
+    """PostgreSQL has its own types. Objects of the source's catalogue are not those of another database."""
 
-    name: Name = Field(description="The name that trucks use.")
-    adapter: Literal["duckdb"] = Field(description="The kind of store.")
-    path: ProjectPath = Field(description="The database file; relative to the project's folder.")
-    memory: Bytes = Field(
-        default=1024 * MIB,
-        ge=256 * MIB,
-        description="The most memory that DuckDB uses in the driver; it spills the rest to files next to the "
-        "database file.",
-    )
-    timeouts: StatementTimeout = Field(
-        default=StatementTimeout(), description="How long a statement may take: only the key `statement`."
-    )
+    title: ClassVar[str] = "PostgreSQL destination"
+    text: ClassVar[Form] = Form("")
+    forms: ClassVar[Mapping[Kind, Form]] = {Kind.NAME: Form("text")}
+    domain: ClassVar[str] = "its base type"
+    user_type: ClassVar[str] = "the same type or `text`, see below"
+
+    def shown(self, form: Form) -> str:
+        return f"`{form.type}`" if form.type else "the same type"
 
 
-class JsonLinesConnection(Model):
-    """A folder of JSON-lines files as a destination: one line per change."""
+TYPES: Final = PostgresTypes()
 
-    name: Name = Field(description="The name that trucks use.")
-    adapter: Literal["jsonl"] = Field(description="The kind of store.")
-    path: ProjectPath = Field(description="The folder; relative to the project's folder.")
-    rotate_bytes: Bytes = Field(default=128 * MIB, gt=0, description="The size after which a new file is started.")
-
-
-class StdoutConnection(Model):
-    """Standard output as a destination: one JSON line per change, at least once."""
-
-    name: Name = Field(description="The name that trucks use.")
-    adapter: Literal["stdout"] = Field(description="The kind of store.")
-
-
-Connection = Annotated[
-    PostgresConnection | DuckDBConnection | JsonLinesConnection | StdoutConnection, Field(discriminator="adapter")
-]
-
-CONNECTIONS: dict[str, type[Model]] = {
-    "postgres": PostgresConnection,
-    "duckdb": DuckDBConnection,
-    "jsonl": JsonLinesConnection,
-    "stdout": StdoutConnection,
-}
-"""The kinds of connection by adapter."""
-
-SOURCES = ("postgres",)
-"""The adapters a truck can read from."""
-
-RUN_SQL = ("postgres", "duckdb")
-"""The adapters whose destinations can run a truck's output.sql."""
-
-WITHOUT_LETTERS = ("jsonl", "stdout")
-"""The adapters whose destinations take every row as it is: none can be refused, or set aside."""
+POSTGRES: Final = Adapter(
+    name="postgres",
+    connection=PostgresConnection,
+    sink="trucker.sinks.postgres:PostgresSink",
+    lookup="trucker.postgres.lookup:LookupSession",
+    is_source=True,
+    runs_sql=True,
+    keeps_letters=True,
+    uses_folder=False,
+    types=TYPES,
+)

@@ -1,0 +1,7 @@
+"""Adapters: one small module per store, and for other packages what an adapter is made of."""
+
+from trucker.config.adapter import Adapter, Connection
+from trucker.config.values import Bytes, ProjectPath, Seconds, refuse
+from trucker.types import Form, Kind, TypeForms
+
+__all__ = ["Adapter", "Bytes", "Connection", "Form", "Kind", "ProjectPath", "Seconds", "TypeForms", "refuse"]

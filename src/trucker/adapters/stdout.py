@@ -1,0 +1,25 @@
+"""The driver's standard output as a destination."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from trucker.adapters.json_types import TYPES
+from trucker.config.adapter import Adapter, Connection
+
+
+class StdoutConnection(Connection):
+    """Standard output as a destination: one JSON line per change, at least once."""
+
+    adapter: Literal["stdout"] = Field(description="The kind of store.")
+
+
+STDOUT: Final = Adapter(
+    name="stdout",
+    connection=StdoutConnection,
+    sink="trucker.sinks.stdout:StdoutSink",
+    uses_stdout=True,
+    types=TYPES,
+)

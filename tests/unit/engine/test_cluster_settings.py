@@ -146,6 +146,11 @@ def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
         (replace(task.made(), modules={**task.made().modules, "pyarrow": "1.0.0"}), "TRK514", "the driver has 1.0.0"),
         (replace(task.made(), modules={**task.made().modules, "pyspark": "4.2.9"}), "TRK514", "has pyspark 4.3"),
         (replace(task.made(), marks=("/no/such/folder/cluster.mark",)), "TRK516", "folder /no/such/folder"),
+        (
+            task.made(adapters=["trucker_no_such_store.adapter"]),
+            "TRK515",
+            "cannot import trucker_no_such_store.adapter",
+        ),
     ],
 )
 def test_an_executor_made_of_something_else_says_so(driver: task.Made, code: str, said: str) -> None:

@@ -1,0 +1,1 @@
+"""A SQLite file as a destination of trucker."""

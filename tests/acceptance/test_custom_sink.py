@@ -19,6 +19,14 @@ from fixtures.project import ProjectFolder, TruckerProcess, run_cli
 from fixtures.waiting import busy, wait_until
 
 
+_ON_AN_EXECUTOR = """
+batch: {small_bytes: 0}
+spark:
+  master: local-cluster[1,1,512]
+  settings: {spark.executor.memory: 512m}
+"""
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example, so that nothing is written into the sources."""
@@ -71,9 +79,9 @@ def test_check_run_and_status_work(
     monkeypatch.setenv("SHOP_PASSWORD", connection.password.get_secret_value())
     folder = tmp_path / database.name
     shutil.copytree(package / "project", folder)
-    # Spark's workers, not the driver, write every part: they get the connection, and import the sink.
+    # An executor of its own, not the driver, writes every part: it gets the connection, and imports the sink.
     with (folder / "trucker.yml").open("a") as file:
-        file.write("batch: {small_bytes: 0}\n")
+        file.write(_ON_AN_EXECUTOR)
     database.execute(
         "create table orders (id int primary key, note text)",
         "insert into orders select i, 'note ' || i from generate_series(1, 200) i",
@@ -91,7 +99,7 @@ def test_check_run_and_status_work(
 
     trucker = TruckerProcess(ProjectFolder(folder, database.name), python=python)
     try:
-        trucker.wait_streaming()
+        trucker.wait_streaming(240)
         assert same()
         database.execute(
             "insert into orders values (201, null)",
@@ -100,7 +108,7 @@ def test_check_run_and_status_work(
             "delete from orders where id between 100 and 110",
             "delete from visits where ctid = (select min(ctid) from visits)",
         )
-        wait_until(same)
+        wait_until(same, 120)
         status = run_cli("status", str(folder), python=python)
         assert status.returncode == 0, status.stdout + status.stderr
         assert "shop" in status.stdout

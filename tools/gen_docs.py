@@ -35,7 +35,7 @@ from trucker.types import BUILT_IN, LARGEST_PRECISION, BuiltIn, ColumnKind, Kind
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTICE = "<!-- Made by tools/gen_docs.py from the code. Change it there. -->\n"
 WIDTH = "100"
-ADAPTERS = installed().own()
+ADAPTERS = installed().built_in()
 
 INTRODUCTION = """\
 # Configuration

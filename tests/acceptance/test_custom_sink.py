@@ -18,7 +18,6 @@ from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, run_cli
 from fixtures.waiting import busy, wait_until
 
-
 _ON_AN_EXECUTOR = """
 batch: {small_bytes: 0}
 spark:

@@ -81,7 +81,7 @@ def read_secret(file: Path) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """A class that belongs to an adapter, by its place `module:Class`; imported when it is used. Small, and pickles: an
     executor finds the class with it, without looking for adapters."""
 
@@ -154,14 +154,14 @@ class Adapter:
                 raise TypeError(f"adapter {self.name}: {place!r} is not of the form module:Class")
 
     @property
-    def sink_part(self) -> Part:
+    def sink_component(self) -> Component:
         """Where its sink is."""
-        return self._part(self.sink)
+        return self._component(self.sink)
 
     @property
-    def lookup_part(self) -> Part:
+    def lookup_component(self) -> Component:
         """Where its lookup is."""
-        return self._part(self.lookup)
+        return self._component(self.lookup)
 
-    def _part(self, place: str) -> Part:
-        return Part(self.name, place, self.driver, self.install)
+    def _component(self, place: str) -> Component:
+        return Component(self.name, place, self.driver, self.install)

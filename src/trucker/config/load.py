@@ -330,7 +330,7 @@ class _Loading:
         self._error(
             f'"{item.value}" is a {adapter.name} connection, {what}',
             item.place,
-            f"name a connection with the adapter {' or '.join(installed().that(can))}",
+            f"name a connection with the adapter {' or '.join(installed().offering(can))}",
             "TRK109",
         )
 
@@ -370,7 +370,7 @@ class _Loading:
         if file is None:
             return
         if adapter is not None and adapter.sink and not adapter.runs_sql:
-            able = " or ".join(installed().that(lambda other: other.runs_sql))
+            able = " or ".join(installed().offering(lambda other: other.runs_sql))
             self._error(
                 f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter.name} connection",
                 Place(file.label),

@@ -2,7 +2,7 @@
 
 Looking for entry points reads the metadata of all installed packages, a few milliseconds, once per process and only
 when a project is loaded. An adapter is imported when it is first asked for. Executors do not look: trucker comes to
-them as a bare package without metadata, so the driver sends the `Part` along.
+them as a bare package without metadata, so the driver sends the `Component` along.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP: Final = "trucker.adapters"
 DEFAULT: Final = "postgres"
 """The adapter of a connection that names none. Every project has such a connection: it is the only source."""
 
-OWN: Final = "trucker"
+TRUCKER: Final = "trucker"
 """The package of trucker's own adapters."""
 
 
@@ -37,7 +37,9 @@ class Registry:
     @property
     def names(self) -> list[str]:
         """The names of all adapters: trucker's own first, and the default first among them."""
-        return sorted(self._points, key=lambda name: (_package(self._points[name][0]) != OWN, name != DEFAULT, name))
+        return sorted(
+            self._points, key=lambda name: (_package(self._points[name][0]) != TRUCKER, name != DEFAULT, name)
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self._points
@@ -48,16 +50,16 @@ class Registry:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def own(self) -> list[Adapter]:
+    def built_in(self) -> list[Adapter]:
         """Trucker's own adapters."""
-        return [self[name] for name in self.names if _package(self._points[name][0]) == OWN]
+        return [self[name] for name in self.names if _package(self._points[name][0]) == TRUCKER]
 
     def foreign_modules(self) -> list[str]:
         """The modules of the adapters in use that are not trucker's own: executors must have them, too."""
         modules = {adapter.connection.__module__ for adapter in self._loaded.values()}
-        return sorted(module for module in modules if module.partition(".")[0] != OWN)
+        return sorted(module for module in modules if module.partition(".")[0] != TRUCKER)
 
-    def that(self, offer: Callable[[Adapter], object]) -> list[str]:
+    def offering(self, offer: Callable[[Adapter], object]) -> list[str]:
         """The names of the adapters that offer something, for a message. One that cannot be loaded is left out."""
         names = []
         for name in self.names:
@@ -75,7 +77,7 @@ class Registry:
             raise self._unknown(name)
         packages = [_package(point) for point in points]
         if len(points) > 1:
-            others = [package for package in packages if package != OWN] or packages
+            others = [package for package in packages if package != TRUCKER] or packages
             raise ConfigError(
                 f"several packages bring an adapter {name}: {', '.join(packages)}",
                 remedy=f"keep one of them: pip uninstall {others[-1]}",

@@ -16,7 +16,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Changes, Column, Lsn, Partitions, SchemaChanges, TableId, TableSchema
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import BlockRef
-from trucker.config.adapter import Connection, Part
+from trucker.config.adapter import Component, Connection
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.fold import Fold
@@ -139,11 +139,11 @@ class Truck:
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """How to build a destination's sink in any process. `part` says where its class is, for executors (`make_sink`)."""
+    """How to build a destination's sink in any process. `component` is where its class is, for executors."""
 
     connection: Connection
     workspace: Workspace
-    part: Part | None = None
+    component: Component | None = None
 
 
 @dataclass(frozen=True, slots=True)

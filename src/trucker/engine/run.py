@@ -88,7 +88,7 @@ class ProjectRun:
         folder = self._config.state_folder / "spool" / connection.name
         near = is_local(self._config.spark.master)
         workspace = Workspace(self._config.unique_id, folder, near)
-        return Destination(SinkSpec(connection, workspace, adapter_of(connection).sink_part))
+        return Destination(SinkSpec(connection, workspace, adapter_of(connection).sink_component))
 
     def _destinations_of(self, source: ResolvedSource) -> Mapping[str, Destination]:
         """One for all; but slots beyond a source's first do not wait for each other where the store takes it: nothing

@@ -68,7 +68,7 @@ def sink_for(spec: SinkSpec) -> Sink:
         return known[1]
     if known:
         known[1].close()
-    sink = make_sink(spec.connection, spec.workspace, spec.part)
+    sink = make_sink(spec.connection, spec.workspace, spec.component)
     _sinks.by_name[name] = (spec, sink)
     return sink
 

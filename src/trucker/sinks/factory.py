@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trucker.config.adapter import Connection, Part
+from trucker.config.adapter import Component, Connection
 from trucker.config.registry import adapter_of
 from trucker.sinks.base import Sink, Workspace
 
 
-def make_sink(connection: Connection, workspace: Workspace, part: Part | None = None) -> Sink:
+def make_sink(connection: Connection, workspace: Workspace, component: Component | None = None) -> Sink:
     """The sink for a connection, not opened. Raises `ConfigError` where its driver is not installed (TRK114).
 
-    `part` says where its class is; without it the adapter is looked for, which an executor cannot do.
+    `component` says where its class is; without it the adapter is looked for, which an executor cannot do.
     """
-    sink: Callable[[Connection, Workspace], Sink] = (part or adapter_of(connection).sink_part).load()
+    sink: Callable[[Connection, Workspace], Sink] = (component or adapter_of(connection).sink_component).load()
     return sink(connection, workspace)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.documents import ROOT, blocks
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config import registry
-from trucker.config.adapter import Part
+from trucker.config.adapter import Component
 from trucker.config.load import load_project
 from trucker.config.registry import GROUP, Registry, installed
 from trucker.config.schema import project_schema
@@ -95,7 +96,7 @@ def refused(folder: Path) -> ConfigError:
 
 def test_truckers_own_are_listed_in_its_metadata_and_come_first() -> None:
     assert installed().names[:4] == ["postgres", "duckdb", "jsonl", "stdout"]
-    assert [adapter.name for adapter in installed().own()] == ["postgres", "duckdb", "jsonl", "stdout"]
+    assert [adapter.name for adapter in installed().built_in()] == ["postgres", "duckdb", "jsonl", "stdout"]
     assert {point.module for point in entry_points(group=GROUP) if point.dist and point.dist.name == "trucker"} == {
         f"trucker.adapters.{name}" for name in ("postgres", "duckdb", "jsonl", "stdout")
     }
@@ -120,20 +121,30 @@ def test_a_package_brings_an_adapter(install: Install, tmp_path: Path) -> None:
     assert installed().foreign_modules() == ["shelf_adapter"]
 
 
+def test_the_guide_shows_an_adapter_that_works(install: Install, tmp_path: Path) -> None:
+    shown = {block.language: block.text for block in reversed(blocks(ROOT / "docs" / "howto" / "write_a_sink.md"))}
+    assert GROUP in shown["toml"]
+    install("trucker-sqlite", "sqlite = trucker_guide:SQLITE", trucker_guide=shown["python"])
+    project(tmp_path, "{name: unused, adapter: sqlite, path: x}")
+    text = shown["yaml"] + "  - name: source\n"
+    (tmp_path / "project" / "trucker.yml").write_text(text.replace("pocket\n", "there\n"))
+    assert load_project(tmp_path / "project").connection("there").adapter == "sqlite"
+
+
 def test_an_executor_finds_the_sink_without_looking_for_adapters(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter=SHELF, shelf_sink=SINK)
     connection = load_project(project(tmp_path, "{name: there, adapter: shelf, path: x}")).connection("there")
-    part = pickle.loads(pickle.dumps(installed()["shelf"].sink_part))
+    component = pickle.loads(pickle.dumps(installed()["shelf"].sink_component))
     monkeypatch.setattr(registry, "entry_points", lambda group: pytest.fail("executors have no entry points"))
     installed.cache_clear()
-    assert type(make_sink(connection, WORKSPACE, part)).__name__ == "ShelfSink"
+    assert type(make_sink(connection, WORKSPACE, component)).__name__ == "ShelfSink"
 
 
 def test_the_schema_of_trucker_yml_has_it(install: Install) -> None:
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter=SHELF)
-    keys = project_schema([*installed().own(), installed()["shelf"]])["$defs"]["ShelfConnection"]["properties"]
+    keys = project_schema([*installed().built_in(), installed()["shelf"]])["$defs"]["ShelfConnection"]["properties"]
     assert {"name", "adapter", "path", "path_path", "token", "token_path"} <= set(keys)
 
 
@@ -194,7 +205,7 @@ def test_an_adapter_that_cannot_be_used_disturbs_no_other_project(install: Insta
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter="1 / 0")
     error = refused(project(tmp_path, "{name: there, adapter: jsonl, path: x}", "on_error: dead_letter\n"))
     assert error.code == "TRK115"
-    assert installed().that(lambda adapter: adapter.sink) == ["postgres", "duckdb", "jsonl", "stdout"]
+    assert installed().offering(lambda adapter: adapter.sink) == ["postgres", "duckdb", "jsonl", "stdout"]
 
 
 @pytest.mark.parametrize(("name", "told"), [("shelf", "trucker-shelf"), ("duckdb", "trucker")])
@@ -215,7 +226,7 @@ def test_without_metadata_of_trucker_it_says_so() -> None:
     assert "pip install" in caught.value.remedy
 
 
-# -- parts ------------------------------------------------------------------------------------------------------------
+# -- components --------------------------------------------------------------------------------------------------------
 
 
 def test_a_built_in_sink() -> None:
@@ -227,20 +238,20 @@ def test_a_missing_driver_names_the_command_that_installs_it(monkeypatch: pytest
     for name in [name for name in sys.modules if name.startswith("trucker.sinks.duckdb")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError) as missing:
-        installed()["duckdb"].sink_part.load()
+        installed()["duckdb"].sink_component.load()
     assert (missing.value.code, missing.value.remedy) == ("TRK114", 'pip install "trucker[duckdb]"')
 
 
 @pytest.mark.parametrize("place", ["no_such_module_at_all:Sink", "trucker.sinks.stdout:NoSuchSink"])
 def test_another_missing_module_is_not_taken_for_the_driver(place: str) -> None:
     with pytest.raises(ConfigError, match=place) as caught:
-        Part("shelf", place, "driver", "pip install driver").load()
+        Component("shelf", place, "driver", "pip install driver").load()
     assert caught.value.code == "TRK116"
 
 
 def test_truckers_own_adapters_import_no_driver() -> None:
     code = (
-        "import sys; from trucker.config.registry import installed; installed().own();"
+        "import sys; from trucker.config.registry import installed; installed().built_in();"
         "print([name for name in ('psycopg', 'duckdb', 'pyspark', 'trucker.sinks.base') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -248,7 +259,7 @@ def test_truckers_own_adapters_import_no_driver() -> None:
 
 
 def test_every_class_of_truckers_own_adapters_is_there() -> None:
-    for adapter in installed().own():
+    for adapter in installed().built_in():
         assert adapter.types is not None
-        assert adapter.sink_part.load().name == adapter.name
-        assert not adapter.lookup or adapter.lookup_part.load().as_text in (True, False)
+        assert adapter.sink_component.load().name == adapter.name
+        assert not adapter.lookup or adapter.lookup_component.load().as_text in (True, False)

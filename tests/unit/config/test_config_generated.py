@@ -51,7 +51,7 @@ def test_check_writes_nothing_and_generate_writes_what_differs(tmp_path: Path, m
 
 def test_every_key_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
-    for model in (ProjectFile, TruckFile, *(adapter.connection for adapter in installed().own())):
+    for model in (ProjectFile, TruckFile, *(adapter.connection for adapter in installed().built_in())):
         for key in keys_of(model):
             assert f"| `{key}` |" in page
 
@@ -64,7 +64,7 @@ def _walk(schema: Any) -> list[dict[str, Any]]:
     return [schema, *(inner for entry in schema.values() for inner in _walk(entry))]
 
 
-@pytest.mark.parametrize("schema", [project_schema(installed().own()), truck_schema()], ids=["trucker", "truck"])
+@pytest.mark.parametrize("schema", [project_schema(installed().built_in()), truck_schema()], ids=["trucker", "truck"])
 def test_schemas_hold_together(schema: dict[str, Any]) -> None:
     json.dumps(schema)
     for part in _walk(schema):
@@ -76,7 +76,7 @@ def test_schemas_hold_together(schema: dict[str, Any]) -> None:
 
 
 def test_schema_knows_the_keys_as_written() -> None:
-    definitions = project_schema(installed().own())["$defs"]
+    definitions = project_schema(installed().built_in())["$defs"]
     postgres = definitions["PostgresConnection"]["properties"]
     assert {"pass", "pass_path", "url", "url_path", "replica_pass", "ssl", "port_path"} <= set(postgres)
     assert "password" not in postgres

@@ -144,7 +144,7 @@ def test_every_python_block_is_python(block: Block) -> None:
 
 def test_every_sink_is_in_the_readme_and_has_a_page() -> None:
     text = README.read_text(encoding="utf-8")
-    for adapter in installed().own():
+    for adapter in installed().built_in():
         assert f"`{adapter.name}`" in text
         assert (REFERENCE / "sinks" / f"{adapter.name}.md").exists(), f"{adapter.name}.md is missing"
 

@@ -93,7 +93,7 @@ class _Lookup:
         self._keys: tuple[Column, ...] = ()
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
-        self._reader: ReadsTables = adapter_of(connection).lookup_part.load()(connection)
+        self._reader: ReadsTables = adapter_of(connection).lookup_component.load()(connection)
 
     def look(self, place: Place, rows: Sequence[Column]) -> None:
         """Find the table's columns, and whether the rows' values can be looked up in them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fixtures import balance, waiting
+from fixtures import balance, memory_folder, waiting
 
 
 def test_every_long_file_is_there_and_named_once() -> None:
@@ -31,7 +33,7 @@ def test_long_files_come_first_and_the_others_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "processes"), [(1, 16, 1), (2, 16, 3), (4, 64, 6), (8, 8, 2), (2, 1, 1)]
+    ("cores", "gigabytes", "processes"), [(1, 16, 2), (2, 16, 4), (4, 64, 8), (8, 8, 2), (2, 1, 1)]
 )
 def test_there_are_more_processes_than_cores_as_far_as_memory_goes(
     monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, processes: int
@@ -39,6 +41,30 @@ def test_there_are_more_processes_than_cores_as_far_as_memory_goes(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=gigabytes << 30))
     assert balance.pytest_xdist_auto_num_workers() == processes
+
+
+@pytest.mark.parametrize(("free", "available", "used"), [(20, 20, True), (1, 20, False), (20, 8, False)])
+def test_temporary_files_are_in_memory_where_there_is_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, available: int, used: bool
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr(memory_folder, "MEMORY", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free << 30))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available << 30))
+    folder = memory_folder.memory_folder()
+    assert (folder is not None) is used
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    assert memory_folder.memory_folder() is None
+
+
+def test_the_folders_of_runs_that_have_ended_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory_folder, "MEMORY", tmp_path)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (os.getpid(), ended.pid):
+        (tmp_path / f"{memory_folder.PREFIX}{pid}" / "files").mkdir(parents=True)
+    memory_folder.remove_stale()
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"{memory_folder.PREFIX}{os.getpid()}"]
 
 
 def test_a_deadline_is_longer_where_more_wants_to_run_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,8 @@ class TruckFile(Model):
     partitions: Partitions = Field(
         default=Partitions.FOLLOW,
         description="When a single partition of a table is detached, dropped or truncated: `follow` removes "
-        "its rows at the destination, by copying the table again; `keep` leaves them there.",
+        "its rows at the destination, by copying the table again; `keep` leaves them there. When a partition is "
+        "attached with rows, `follow` copies the table again; `keep` merges the partition's rows by key.",
     )
 
     compact: Literal["net", "none"] = Field(

@@ -31,7 +31,7 @@ from trucker.engine.copy_work import copy_share, finish_copy
 from trucker.engine.destination import Destination, without
 from trucker.engine.job import run_job
 from trucker.engine.known import KnownTables
-from trucker.engine.new_slot import Stopped, new_slot
+from trucker.engine.new_slot import Stopped, new_snapshot
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
@@ -147,9 +147,7 @@ class Copier:
                 self._backoff.wait(stop)
 
     def _export(self, stop: threading.Event) -> ExportedSnapshot:
-        """A snapshot by a temporary slot, whose name no other try has: a dead one's may be there for a while."""
-        name = f"{self._temporary_slot[:54]}_{uuid.uuid4().hex[:8]}"
-        return new_slot(self.connection, name, stop, temporary=True)
+        return new_snapshot(self.connection, self._temporary_slot, stop)
 
     def cancel(self) -> None:
         """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""

@@ -40,28 +40,32 @@ class LaneRunner:
         backoff: Backoff,
         tries: int | None,
         spawn: Callable[[Lane], None],
+        goal: Lsn | None = None,
     ) -> None:
+        """With a `goal` the lane does not join: it ends there, wherever the main lane is."""
         self._lane = lane
+        self._goal = goal
         self._query = query
         self._destination = destination
         self._backoff = backoff
         self._tries = tries
         self._spawn = spawn
-        self._arrived = False
+        self.arrived = False
         self._unsure = any(run.phase is TruckPhase.RETRYING for run in lane.runs)
         self._proven = not self._unsure
 
     def run(self, stop: threading.Event) -> bool:
-        """Whether it has joined."""
+        """Whether it has joined, or is at its goal."""
         while self._still_alive() and not stop.is_set():
             if self.round(stop):
                 return True
         return False
 
     def round(self, stop: threading.Event) -> bool:
-        """One round: find out where the lane is, if that is not sure, and go on from there. True when it has joined."""
+        """One round: find out where the lane is, if that is not sure, and go on from there. True when it has joined,
+        or is at its goal."""
         if self._unsure and not self._reconcile(stop):
-            return self._arrived
+            return self.arrived
         try:
             if self._step():
                 return True
@@ -83,6 +87,8 @@ class LaneRunner:
         trouble: it may be reachable and take nothing still, as when somebody holds a lock there.
         """
         lane, query = self._lane, self._query
+        if self._goal is not None:
+            return self._approach(self._goal)
         if self._is_far(query.main) or (lane.position < query.main and not self._proven):
             self._apply(query.reader.next_end(lane.position, query.max_bytes, query.main))
             return False
@@ -90,6 +96,16 @@ class LaneRunner:
             if lane.position < query.main:
                 self._apply(query.main)
             return not self._unsure and query.join(lane)
+
+    def _approach(self, goal: Lsn) -> bool:
+        """One round towards the goal; True when everything before it has been applied."""
+        lane, reader = self._lane, self._query.reader
+        complete = reader.durable().seen_lsn >= goal
+        end = reader.next_end(lane.position, self._query.max_bytes, goal)
+        if end > lane.position:
+            self._apply(end)
+            return False
+        return complete
 
     def _is_far(self, main: Lsn) -> bool:
         """Whether more than a little is missing."""
@@ -124,8 +140,8 @@ class LaneRunner:
         except TruckerError as error:
             self._note(self._lane.runs, error)
             return False
-        self._arrived = self._follow(states)
-        if self._arrived:
+        self.arrived = self._follow(states)
+        if self.arrived:
             self._query.release(self._lane.runs)
             return False
         places: dict[Lsn, list[TruckRun]] = defaultdict(list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -36,6 +37,11 @@ def new_slot(
         if stop.is_set():
             raise Stopped from None
         raise
+
+
+def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -> ExportedSnapshot:
+    """A snapshot by a temporary slot, whose name no other try has: a dead one's may be there for a while."""
+    return new_slot(config, f"{slot[:54]}_{uuid.uuid4().hex[:8]}", stop, temporary=True)
 
 
 def await_slot(config: PostgresConnection, database: Connection, name: str, stop: threading.Event) -> SlotInfo | None:

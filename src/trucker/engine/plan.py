@@ -5,6 +5,7 @@ Everything here pickles: the driver plans, executors work.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -307,6 +308,19 @@ def tell_slow(outcomes: Iterable[Outcome]) -> None:
     """Into the log that people read, with what took long."""
     for told in (told for outcome in outcomes for told in outcome.slow):
         told.log()
+
+
+def collect(outcomes: Iterable[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:
+    """All receipts by destination, and why trucks have failed: a permanent reason says more than a passing one."""
+    receipts: dict[str, list[Receipt]] = defaultdict(list)
+    failures: dict[str, TruckerError] = {}
+    for outcome in outcomes:
+        for destination, kept in outcome.receipts.items():
+            receipts[destination] += kept
+        for failure in outcome.failures:
+            if failure.truck not in failures or failures[failure.truck].transient:
+                failures[failure.truck] = failure.error
+    return receipts, failures
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> list[StreamPart]:

@@ -35,13 +35,13 @@ from trucker.engine.arriving import Arriving, ArrivingReceipts
 from trucker.engine.cluster import let_go
 from trucker.engine.commits import Share, commit_all
 from trucker.engine.destination import Destination, trucks_of, without
-from trucker.engine.plan import Assignment, Outcome, tell_slow
+from trucker.engine.plan import Assignment, collect, tell_slow
 from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas
-from trucker.engine.set_aside import set_aside, table_at_fault
+from trucker.engine.set_aside import leave, set_aside, table_at_fault
 from trucker.engine.stager import Stager, Staging
 from trucker.engine.stream_batch import batch_of
-from trucker.engine.table_failure import BEFORE_COPY
+from trucker.engine.table_failure import BEFORE_COPY, UNTOLD
 from trucker.engine.table_share import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
@@ -68,10 +68,6 @@ Failures = Mapping[str, TruckerError]
 MOST_SET_ASIDE = 20
 """So many tables of a truck may fail one after the other in one range; more have a cause that is the truck's."""
 
-UNTOLD = frozenset({"TRK405", "TRK406", "TRK411", "TRK440", "TRK441"})
-"""What fails so may be due to a change that the stream does not tell: NOT NULL dropped, a value added to an enum, rows
-written anew that are not found as they were."""
-
 
 class SourceQuery:
     """All trucks of one source. `turn` is held while the main lane applies a batch, and by whoever joins it."""
@@ -92,6 +88,7 @@ class SourceQuery:
         small_bytes: int,
         leave: Callable[[Lane], None],
         copy_again: Callable[[TruckRun, frozenset[TableId]], None],
+        merge: Callable[[Lane], None],
     ) -> None:
         self.name = name
         self.turn = threading.Lock()
@@ -108,6 +105,7 @@ class SourceQuery:
         self._recipes = recipes
         self._leave = leave
         self._copy_again = copy_again
+        self._merge = merge
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._starts = 0
@@ -291,6 +289,9 @@ class SourceQuery:
                 return True
             reading = follow(run, reading, self._schemas, destination, self._recipes)
             why = reading.again
+            if reading.merge and not why:
+                self._begin_merge(run, reading)
+                return False  # settled when the merge has been recorded, which the next look shows
             if not why:
                 self._schemas.follow(reading)
                 self._tell_followed(run, reading)
@@ -299,6 +300,22 @@ class SourceQuery:
             return self._fail(run, error.of_table(table))
         trouble = self._begin_copy(run, {table: why})
         return trouble is None or not trouble.transient
+
+    def _begin_merge(self, run: TruckRun, reading: Reading) -> None:
+        """Have the rows of attached partitions merged, apart from the main lane. Call with `turn` held."""
+        table, destination = reading.target.source.table, self._destinations[run.truck.destination]
+        position, trouble = leave(run, table, destination)
+        if trouble is not None:
+            if trouble.transient:  # whether it left is for the destination to tell
+                run.phase, run.error = TruckPhase.RETRYING, trouble
+                self._drop([run], {run.name: trouble})
+            else:
+                self._fail(run, trouble)
+            return
+        facts = {"truck": run.name, "table": str(table), "partitions": ", ".join(map(str, reading.merge))}
+        log.warning("partitions were attached with rows: their rows are merged", extra=facts)
+        self._schemas.forget(run.name, table)
+        self._merge(Lane(run.truck.destination, [run], position, frozenset({table})))
 
     def copy_incomplete(self, run: TruckRun, tables: Mapping[TableId, str]) -> bool:
         """Copy tables again some of whose changes are not in the stream; whether the destination has been told.
@@ -450,7 +467,7 @@ class SourceQuery:
         failures |= commit_all(commits, self._patience)
         outcomes = list(arriving)
         tell_slow(outcomes)
-        receipts, failed = _collect(outcomes)
+        receipts, failed = collect(outcomes)
         failures |= failed
         if lane is None:
             self._ahead.passed(end) if not failures else self._recent.clear()
@@ -578,16 +595,3 @@ class SourceQuery:
     def _discard(self, batches: Mapping[str, Batch]) -> None:
         for name, batch in batches.items():
             self._destinations[name].discard(batch)
-
-
-def _collect(outcomes: Sequence[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:
-    receipts: dict[str, list[Receipt]] = defaultdict(list)
-    failures: dict[str, TruckerError] = {}
-    for outcome in outcomes:
-        for destination, kept in outcome.receipts.items():
-            receipts[destination] += kept
-        for failure in outcome.failures:
-            # a permanent reason says more than a passing one
-            if failure.truck not in failures or failures[failure.truck].transient:
-                failures[failure.truck] = failure.error
-    return receipts, failures

@@ -12,10 +12,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from trucker.change import Column, Lsn, Partitions, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables, says_the_same
-from trucker.engine.partitions import Probe, tree_change
+from trucker.engine.partitions import Probe, TreeChange, tree_change
 from trucker.engine.plan import OwnShapes, Renames, Table
 from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
 from trucker.errors import SinkError, SourceError
@@ -50,7 +51,9 @@ class Reading:
 
     `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
     nothing of the batch is written to it. `remade` says that it is another table, of the same name. `own` is for who
-    keeps every change in its own shape, which takes no reading.
+    keeps every change in its own shape, which takes no reading. `merge` names the partitions that were attached with
+    rows, which are to be merged into the destination's table (`partitions: keep`); `stays` says of which partitions
+    that are gone the rows stay there.
     """
 
     target: Target
@@ -60,6 +63,8 @@ class Reading:
     again: str = ""
     remade: bool = False
     own: OwnShapes = field(default_factory=dict)
+    merge: tuple[TableId, ...] = ()
+    stays: str = ""
 
     @property
     def doubtful(self) -> bool:
@@ -183,6 +188,9 @@ class Schemas:
         What the stream said last is judged again when it says it again: it may mean less than what was seen since.
         """
         slot = reading.target.truck, reading.target.source.table
+        if reading.stays:
+            facts = {"truck": slot[0], "table": str(slot[1]), "reason": reading.stays}
+            log.warning("rows of partitions stay at the destination", extra=facts)
         with self._lock:
             self._known.put({slot: reading.known})
             self._read.pop(slot, None)
@@ -299,8 +307,8 @@ class _Judge:
             return replace(reading, known=self._before, own=self._own(relations, numbers) if own else {})
         shapes = tuple((relation.columns, each) for relation, each in zip(relations, numbers, strict=True))
         reading = self._reading(relations[-1], numbers[-1], shapes, "")
-        again = self._why_again(reading, numbers)
-        return replace(reading, again=again, own=self._own(relations, numbers) if own else {})
+        reading = self._with_partitions(replace(reading, again=self._why_again(reading, numbers)))
+        return replace(reading, own=self._own(relations, numbers) if own else {})
 
     def seen(self, sent: frozenset[str]) -> Reading:
         """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
@@ -314,7 +322,7 @@ class _Judge:
             self._check_names(columns, numbers)
         except Doubt as doubt:
             return replace(reading, shapes=(), again=str(doubt))
-        return replace(reading, again=self._why_again(reading, [numbers]))
+        return self._with_partitions(replace(reading, again=self._why_again(reading, [numbers])))
 
     def _own(self, relations: Sequence[Relation], numbers: Sequence[Numbers]) -> OwnShapes:
         """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
@@ -470,27 +478,26 @@ class _Judge:
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
             return "a column's type was altered in the midst of a transaction"
-        return self._partitions()
+        return str(self._tree_change) if self._table.partitions is Partitions.FOLLOW else ""
 
-    def _partitions(self) -> str:
-        """Why partitions that came or went have the table copied again, if they do."""
-        if self._now is None:
-            return ""
-        change = tree_change(self._before.look, self._now, self._before.truncated, self._probe)
-        if change is not None and not self._caught_up:
-            change = replace(change, emptied=())  # what the stream tells of that may be among the rows in hand
+    def _with_partitions(self, reading: Reading) -> Reading:
+        """The reading with what becomes of partitions under `partitions: keep`, where the table is not copied again."""
+        if reading.again or self._table.partitions is Partitions.FOLLOW:
+            return reading
+        change = self._tree_change
+        target = replace(reading.target, awaits_rows=bool(change.attached))
+        return replace(reading, target=target, merge=change.attached, stays=str(replace(change, attached=())))
+
+    @cached_property
+    def _tree_change(self) -> TreeChange:
+        """Partitions that came or went since rows were last written. Ask for it only when `_caught_up` is settled."""
+        change = None
+        if self._now is not None:
+            change = tree_change(self._before.look, self._now, self._before.truncated, self._probe)
         if change is None:
-            return ""
-        if self._table.partitions is Partitions.FOLLOW:
-            return str(change)
-        if change.attached:
-            raise attached_under_keep(self._truck, self._table.source, change.attached)
-        if self._caught_up:
-            log.warning(
-                "rows of partitions stay at the destination",
-                extra={"truck": self._truck, "table": str(self._table.source), "reason": str(change)},
-            )
-        return ""
+            return TreeChange()
+        # What the stream tells of truncates may be among the rows in hand.
+        return change if self._caught_up else replace(change, emptied=())
 
     def _unseen(self) -> set[int]:
         """Columns that are there by now, were not when rows were last written, and that the truck takes."""
@@ -546,11 +553,13 @@ def _lost(truck: str, table: Table) -> None:
     )
 
 
-def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId]) -> SourceError:
+def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], why: str) -> SourceError:
+    """Where the rows of attached partitions can be neither copied nor merged."""
     names = ", ".join(map(str, leaves))
     return SourceError(
-        f"truck {truck}: {names} was attached to {table} with rows, which the destination does not have; under"
-        " partitions: keep the table is not copied again, because the rows kept there would go",
+        f"truck {truck}: {names} was attached to {table} with rows, which the destination does not have; they cannot"
+        f" be merged there because {why}, and under partitions: keep the table is not copied again, because the rows"
+        " kept there would go",
         remedy=f"detach it, empty it and insert its rows into {table}; or write partitions: follow in truck.yml, then"
         " trucker run",
         code="TRK255",

@@ -47,6 +47,20 @@ def set_aside(
     return None
 
 
+def leave(run: TruckRun, table: TableId, destination: Destination) -> tuple[Lsn, TruckerError | None]:
+    """Give a table that follows its truck a position of its own, at its destination first; the position, and why the
+    destination does not take that."""
+    position = run.arriving.get(table)
+    trouble = None
+    if position is None:
+        position = max(run.stored, run.floors[table])
+        trouble = _store(run, table, position, destination, held=True)
+    if trouble is None:
+        run.floors.pop(table)
+        run.arriving.pop(table, None)
+    return position, trouble
+
+
 def _store(
     run: TruckRun, table: TableId, position: Lsn, destination: Destination, *, held: bool
 ) -> TruckerError | None:

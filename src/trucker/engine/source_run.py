@@ -33,6 +33,7 @@ from trucker.engine.destination import Destination
 from trucker.engine.destination_record import DestinationRecord, destinations_file
 from trucker.engine.known import KnownTables, shapes_file
 from trucker.engine.lane import LaneRunner
+from trucker.engine.merge import Merger
 from trucker.engine.new_slot import await_slot, new_slot
 from trucker.engine.partitions import probe_leaf
 from trucker.engine.publication_record import PublicationRecord, Slot, record_file
@@ -111,7 +112,7 @@ class SourceRun:
         self._incomplete: frozenset[Slot] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
-        self._copiers: list[Copier] = []
+        self._copiers: list[Copier | Merger] = []
         self._spark: SparkSession | None = None
         self.known = KnownTables(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
@@ -242,6 +243,7 @@ class SourceRun:
             small_bytes=self._config.batch.small_bytes,
             leave=self._spawn,
             copy_again=self._copy_again,
+            merge=self._merge,
         )
         refuse_pruned(query.reader, self._needed(states))
         waiting = {run.name for run in self.absent.wait()}
@@ -408,13 +410,43 @@ class SourceRun:
         self._lanes.append(lane)
         self._thread(f"lane {lane.name}", work)
 
+    def _merge(self, lane: Lane) -> None:
+        """Merge the rows of attached partitions, in a thread of its own, into the table that the lane is for."""
+        assert self._query is not None
+        assert self._spark is not None
+        merger = Merger(
+            lane,
+            self._query,
+            self.destinations[lane.destination],
+            self._schemas,
+            self._recipes,
+            self._spark,
+            self.resolved,
+            small_bytes=self._config.batch.small_bytes,
+            backoff=self._backoff(),
+            tries=ONCE_TRIES if self._once else None,
+            spawn=self._spawn,
+        )
+
+        def work() -> None:
+            try:
+                if merger.run(self._stop) or lane.over:
+                    with suppress(ValueError):
+                        self._lanes.remove(lane)
+            finally:
+                self._copiers.remove(merger)
+
+        self._lanes.append(lane)
+        self._copiers.append(merger)
+        self._thread(f"merge {lane.name}", work)
+
     def _thread(self, name: str, work: Callable[[], None]) -> None:
         def guarded() -> None:
             try:
                 work()
             except Exception as error:
                 self.fatal = error
-                log.exception("thread failed", extra={"source": self.name, "thread": name})
+                log.exception("thread failed", extra={"source": self.name, "task": name})
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         with self._starting:

@@ -19,6 +19,10 @@ from trucker.sinks.base import Phase, TableState
 BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
 """The state of a table that is to be copied."""
 
+UNTOLD = frozenset({"TRK405", "TRK406", "TRK411", "TRK440", "TRK441"})
+"""What fails so may be due to a change that the stream does not tell: NOT NULL dropped, a value added to an enum, rows
+written anew that are not found as they were."""
+
 REST_FACTOR = 10
 """After a try comes a wait of at least this many times its duration: a large table is not copied without end."""
 

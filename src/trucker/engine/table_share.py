@@ -12,10 +12,11 @@ from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Assignment
 from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas, fit, stale
+from trucker.engine.schemas import Reading, Schemas, attached_under_keep, fit, stale
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 from trucker.postgres.pgoutput import parse_relation
+from trucker.sinks.base import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +127,12 @@ def _share(
     kept = destination.keeps_changes
     reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid, own=kept)
     if kept and not reading.remade:
-        reading = replace(reading, again="")
+        reading = replace(reading, again="", merge=())
     if not reading.again and (made := recipes.of(run.truck, reading.target)):
-        target, recipe = made
-        left = destination.prepare(target)
-        target = replace(target, source=target.source.only([n for n in target.source.names if n not in left]))
-        after = _after(run, table, lane)
-        assignment = Assignment(destination.name, target, after, reading.renames, recipe=recipe)
+        _check_merge(reading, made[0])
+        assignment = assignment_of(run, reading, _after(run, table, lane), destination, recipes)
         return TableShare(run, messages[-1], reading, news, assignment)
+    _check_merge(reading, reading.target)
     if news and run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
     if kept and not reading.again:
@@ -145,6 +144,32 @@ def _share(
     if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
         raise stale(run.name, reading.target.source.table, reading.again)
     return TableShare(run, messages[-1], reading, news)
+
+
+def assignment_of(
+    run: TruckRun, reading: Reading, after: Lsn, destination: Destination, recipes: Recipes
+) -> Assignment:
+    """What makes and writes rows that are read so. Of a truck with rules or SQL the destination is prepared for it."""
+    made = recipes.of(run.truck, reading.target)
+    if made is None:
+        return Assignment(destination.name, reading.target, after, reading.renames)
+    target, recipe = made
+    left = destination.prepare(target)
+    target = replace(target, source=target.source.only([n for n in target.source.names if n not in left]))
+    return Assignment(destination.name, target, after, reading.renames, recipe=recipe)
+
+
+def _check_merge(reading: Reading, target: Target) -> None:
+    """Raise where partitions were attached whose rows cannot be merged into the target's table."""
+    why = ""
+    if target.statement is not None:
+        why = "output.sql has written the table's rows, and would write some of them again"
+    elif target.shared:
+        why = "several tables go into one there"
+    elif not target.source.key:
+        why = "the table has no key"
+    if reading.merge and why:
+        raise attached_under_keep(target.truck, target.source.table, reading.merge, why)
 
 
 def _fitted(reading: Reading, schemas: Schemas, destination: Destination) -> Reading:
@@ -164,6 +189,7 @@ def follow(run: TruckRun, reading: Reading, schemas: Schemas, destination: Desti
     Raises what stops the truck, by its policy or because it may not copy the table again.
     """
     made = None if reading.again else recipes.of(run.truck, reading.target)
+    _check_merge(reading, made[0] if made else reading.target)
     if made is not None:
         destination.prepare(made[0])
     elif run.truck.config is None:

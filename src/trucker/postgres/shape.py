@@ -8,7 +8,7 @@ that last altered it, and rows that were written anew are in another file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -295,11 +295,22 @@ def sightings(connection: Connection, publication: str, tables: Iterable[TableId
         looks = {table: look(connection, table) for table in wanted}
     finally:
         connection.execute("rollback")
-    names = [[table.schema for table in wanted], [table.name for table in wanted]]
-    rows = connection.execute(_SENT, [publication, *names])
-    sent = {TableId(schema, name): frozenset(columns) for schema, name, columns in rows}
+    sent = _sent(connection, publication, wanted)
     lsn = position(connection)
     return [Sighting(table, seen, sent.get(table, frozenset()), lsn) for table, seen in looks.items()]
+
+
+@translated("reading the catalogue")
+def sighting_at(connection: Connection, publication: str, table: TableId, lsn: Lsn) -> Sighting:
+    """A table as the connection's snapshot shows it, whose consistent point is `lsn`."""
+    sent = _sent(connection, publication, [table])
+    return Sighting(table, look(connection, table, lsn), sent.get(table, frozenset()), lsn)
+
+
+def _sent(connection: Connection, publication: str, tables: Sequence[TableId]) -> dict[TableId, frozenset[str]]:
+    names = [[table.schema for table in tables], [table.name for table in tables]]
+    rows = connection.execute(_SENT, [publication, *names])
+    return {TableId(schema, name): frozenset(columns) for schema, name, columns in rows}
 
 
 @translated("reading the catalogue")

@@ -24,8 +24,9 @@ and a later one may touch a key of an earlier one; each is a net change (`engine
 deletes; key-moving updates as a set, from the rows before the value; the rest. A truncate empties the table once,
 before all parts, and voids what its own part held before it: every part that had anything before it has it, too.
 An update's unchanged cells stay as they are at the destination (I7); a row that should have them and is not there is
-an error, not a row with NULLs. In a table without key a delete removes exactly one of equal rows. The changes' columns
-may be fewer than the target's (older than an ADD COLUMN: an insert takes `missing_value`) or more (one dropped since).
+an error, not a row with NULLs (but see `Target.awaits_rows`). In a table without key a delete removes exactly one of
+equal rows. The changes' columns may be fewer than the target's (older than an ADD COLUMN: an insert takes
+`missing_value`) or more (one dropped since).
 
 Snapshots use the same methods. Committing a table's entry into COPYING refuses a table that holds rows trucker did
 not put there. `write` then takes the copied rows, and the commit that moves the table on to STREAMING or CATCHING_UP
@@ -104,7 +105,9 @@ class Target:
     which is there must have just these columns. `shared` says that other tables' rows go to the same table: a copy adds
     to what is there. `statement` is the truck's output.sql: it writes, and `table` is nobody's business then. Rows for
     it come in `Changes.new`, deletes too, and `Changes.ordinal` is the number of the run (`rows.Rows`) each belongs to.
-    Of statements that take longer than `slow_ms` milliseconds there is a line in the log.
+    Of statements that take longer than `slow_ms` milliseconds there is a line in the log. `awaits_rows` says that rows
+    of the source table, of a partition that was attached, are not at the destination yet and will be written there as
+    whole rows: until then an update with unchanged cells is left out where its row is not there.
     """
 
     truck: str
@@ -118,6 +121,7 @@ class Target:
     shared: bool = False
     statement: SqlFile | None = None
     slow_ms: int | None = None
+    awaits_rows: bool = False
 
     @property
     def place(self) -> TableId:

@@ -89,10 +89,10 @@ class MemoryTable:
             if change.op != DELETE:
                 self.rows.append(self._row(change, before))
 
-    def apply_net(self, parts: Sequence[Sequence[Changes]]) -> None:
+    def apply_net(self, parts: Sequence[Sequence[Changes]], *, awaits_rows: bool = False) -> None:
         """A batch as sinks apply it: truncate once, then part by part and value by value the net changes.
 
-        What comes before the last truncate is void, in earlier parts too.
+        What comes before the last truncate is void, in earlier parts too. See `Target.awaits_rows`.
         """
         values = [value for part in parts for value in part]
         truncated = [number for number, value in enumerate(values) if TRUNCATE in value.op]
@@ -100,12 +100,14 @@ class MemoryTable:
             self.rows.clear()
         for value in values[truncated[-1] if truncated else 0 :]:
             changes = [change for change in _Change.each(value) if change.op != TRUNCATE]
-            self._apply_keyed(changes) if self.key else self._apply_bag(changes)
+            self._apply_keyed(changes, awaits_rows) if self.key else self._apply_bag(changes)
 
-    def _apply_keyed(self, changes: Sequence[_Change]) -> None:
+    def _apply_keyed(self, changes: Sequence[_Change], awaits_rows: bool) -> None:
         """Deletes, then key-moving updates as a set from the rows before, then the rest."""
         before = {self._key(row): row for row in self.rows}
         rows = dict(before)
+        if awaits_rows:
+            changes = [c for c in changes if not c.unchanged or self._key(c.old or c.new) in before]
         for change in changes:
             if change.op == DELETE or self._moves(change):
                 rows.pop(self._key(change.old or change.new), None)
@@ -311,7 +313,7 @@ def _apply(tables: dict[TableId, MemoryTable], target: Target, receipts: Sequenc
         for part in parts:
             for value in part:
                 _check_integers(value)
-        table.apply_net(parts)
+        table.apply_net(parts, awaits_rows=target.awaits_rows)
     except SinkError as error:
         reason = SinkError(f"table {target.table}: {error.message}")
         raise TruckFailed(target.truck, reason, target.source.table) from error

@@ -318,6 +318,25 @@ class TableSinkSuite(SinkSuite):
 
     # -- keys that move ------------------------------------------------------------------------------------------
 
+    def test_unchanged_cells_of_a_row_that_is_to_come_are_left_out(self) -> None:
+        """Rows of an attached partition, which are written later: all other changes count."""
+        items = replace(target_of(ITEMS), awaits_rows=True)
+        sink = self.filled(items, item(1, "a", 1, "one"), item(2, "b", 2, "two"), item(3, "c", 3, "three"))
+        self.change(
+            sink,
+            items,
+            update(item(1, "A"), unchanged=["note", "qty"]),
+            update(item(7, "to come", 7), unchanged=["note"]),
+            update(item(9, "moved", 8), old={"id": "8"}, unchanged=["note"]),
+            update(item(4, "B"), old={"id": "2"}, unchanged=["note", "qty"]),
+            update(item(6, "whole", 6, "six")),
+            delete({"id": "3"}),
+        )
+        self.holds(items, item(1, "A", 1, "one"), item(4, "B", 2, "two"), item(6, "whole", 6, "six"))
+        self.change(sink, items, insert(item(7, "to come", 7, "seven")), insert(item(1, "again", 1, "one")), step=2)
+        rest = (item(4, "B", 2, "two"), item(6, "whole", 6, "six"), item(7, "to come", 7, "seven"))
+        self.holds(items, item(1, "again", 1, "one"), *rest)
+
     def test_a_key_moves(self) -> None:
         items = target_of(ITEMS)
         sink = self.filled(items, item(1, "a"), item(2, "b"))

@@ -57,7 +57,7 @@ class World:
         self.runs: dict[str, TruckRun] = {}
         self.seen_copying: list[dict[str, dict[TableId, CopyProgress]]] = []
         self.lsn = 100
-        monkeypatch.setattr(copy_module, "new_slot", self._new_slot)
+        monkeypatch.setattr("trucker.engine.new_slot.new_slot", self._new_slot)
         monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
         monkeypatch.setattr(copy_module, "enter_snapshot", lambda *_: None)
         monkeypatch.setattr(
@@ -240,7 +240,7 @@ def test_it_stops_while_it_waits_for_a_slot(world: World, monkeypatch: pytest.Mo
     def stopped(*_: object, **__: object) -> None:
         raise Stopped
 
-    monkeypatch.setattr(copy_module, "new_slot", stopped)
+    monkeypatch.setattr("trucker.engine.new_slot.new_slot", stopped)
     run = world.truck("one", A)
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.STARTING

@@ -15,8 +15,8 @@ from trucker.change import TableId
 from trucker.engine.ahead import Ahead
 from trucker.engine.arriving import Arriving
 from trucker.engine.destination import Destination
-from trucker.engine.plan import Failure, Outcome
-from trucker.engine.query import SourceQuery, _collect
+from trucker.engine.plan import Failure, Outcome, collect
+from trucker.engine.query import SourceQuery
 from trucker.engine.stager import Staging
 from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
@@ -210,7 +210,7 @@ def test_a_log_that_cannot_be_read_is_told_from_a_process_that_died(
 def test_of_several_reasons_the_lasting_one_counts() -> None:
     lasting, passing = SinkError("lasting"), SinkUnavailable("passing")
     table = TableId("public", "t")
-    receipts, failures = _collect(
+    receipts, failures = collect(
         [
             Outcome({"x": [Receipt("b", table, 0, 1)]}, [Failure("a", passing)]),
             Outcome({"x": [Receipt("b", table, 1, 1)]}, [Failure("a", lasting)]),

@@ -5,7 +5,8 @@ With a key, in this order, each step on all rows of the batch at once:
     2. rows whose key moves are updated, the key included; being one statement, keys may swap or rotate
     3. rows are updated whose key stays: in the columns sent, no others
     4. what is not there yet is inserted
-An update with cells not sent whose row is not there cannot be made whole: the truck stops (I7, I8).
+An update with cells not sent whose row is not there cannot be made whole: the truck stops (I7, I8), or, where the
+row is still to come (`Target.awaits_rows`), the update is left out.
 UPDATE and INSERT were measured against MERGE (as fast for updates, half as fast for inserts) and DELETE with INSERT
 (as fast, but the file grows to twice the size). DuckDB keeps what an UPDATE replaces in memory until the transaction
 ends, about 100 bytes a row, while DELETE takes less than ten and INSERT none: very many rows (`LARGE`) are joined with
@@ -189,7 +190,7 @@ class Applier:
             self._drop("rewritten")
 
     def _refuse_lost(self, rows: str) -> None:
-        if not self._load.kept() and not self._load.count(MOVE):
+        if self._load.target.awaits_rows or (not self._load.kept() and not self._load.count(MOVE)):
             return
         ((lost,),) = run(
             self._connection,

@@ -69,7 +69,7 @@ def steps(
 
     With `sure`, new rows are inserted and changed ones updated, which is cheaper than to look first which they are.
     """
-    statements = _Statements(contents, target, table, staged, sure=sure)
+    statements = _Statements(contents, target, table, staged, sure=sure and not target.awaits_rows)
     return statements.keyed() if target.source.key else statements.bag()
 
 
@@ -107,6 +107,19 @@ class _Statements:
     # -- tables with a key ----------------------------------------------------------------------------------------
 
     def keyed(self) -> list[Step]:
+        if not self._target.awaits_rows:
+            return self._keyed()
+        left_out = [self._leave_out(group.code, "c") for group in self._contents.patches]
+        left_out += [self._leave_out(group.code, "o") for group in self._contents.moves]
+        return [*left_out, *(replace(step, expected=None) for step in self._keyed())]
+
+    def _leave_out(self, code: int, letter: str) -> Step:
+        """Remove staged rows with unchanged cells whose own rows are still to come (`Target.awaits_rows`)."""
+        there = f"select from {self._into} t where {self._at(letter)}"
+        statement = f"delete from {self._staged} s where s.k = $1 and not exists ({there})"
+        return self._step(statement, code, expected=None, purpose="find rows")
+
+    def _keyed(self) -> list[Step]:
         found = [self._fill(move) for move in self._contents.moves]
         if self._contents.deletes:
             found.append(

@@ -372,7 +372,7 @@ class Commit:
         return found
 
     def _straight(self, chunk: Chunk, target: Target) -> str | None:
-        if chunk.table or target.shared or _slot(target) in self._unsure:
+        if chunk.table or target.shared or target.awaits_rows or _slot(target) in self._unsure:
             return None
         return straight(chunk.contents, target, self._describe(self._session, target))
 

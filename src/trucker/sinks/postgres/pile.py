@@ -243,6 +243,8 @@ class Pile:
                 f"update {self.name} p set k = {UPSERT_ROW}, {taken} from {self.target.table.quoted} t"
                 f" where p.k = {move.code} and {at}"
             )
+        if self.target.awaits_rows:
+            self._run(f"delete from {self.name} where k >= {first}")
         left = self._run(f"select exists (select from {self.name} where k >= {first})").fetchone()
         if left == (True,):
             raise TruckFailed(self.target.truck, lost_row(self.target), self.target.source.table)

@@ -239,7 +239,9 @@ class TruckFailed(TruckerError):
     code = "TRK402"
 
     def __init__(self, truck: str, reason: TruckerError, table: TableId | None = None) -> None:
-        super().__init__(f"truck {truck}: {reason.message}", remedy=reason.remedy, code=reason.code)
+        named = reason.message.startswith((f"truck {truck} ", f"truck {truck}:"))
+        message = reason.message if named else f"truck {truck}: {reason.message}"
+        super().__init__(message, remedy=reason.remedy, code=reason.code)
         self.truck = truck
         self.reason = reason if table is None else reason.of_table(table)
         self.table = self.reason.table

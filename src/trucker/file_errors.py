@@ -161,9 +161,9 @@ def _in_words(error: OSError, path: Path) -> tuple[str, str]:
         case errno.EROFS:
             return "the file system is read-only", "mount it for writing"
         case errno.ENOSPC:
-            return "No space left on device", f"make room on the disk of {_existing(path)}"
+            return "No space left on device", f"free space on the disk of {_existing(path)}"
         case errno.EDQUOT:
-            return "Disk quota exceeded", f"make room on the disk of {_existing(path)}, or raise the quota"
+            return "Disk quota exceeded", f"free space on the disk of {_existing(path)}, or raise the quota"
         case errno.EFBIG:
             return "the file would be larger than allowed", "raise the file size limit (ulimit -f)"
         case errno.ENAMETOOLONG:

@@ -21,7 +21,8 @@ class Finding:
     """One thing looked at. `subject` is where (a connection, a table), `remedy` the exact next step.
 
     An error stops a start, unless it `waits`: then a run starts all the same, and only the trucks concerned wait until
-    the cause is gone (`run --strict` refuses those, too).
+    the cause is gone (`run --strict` refuses those, too). A subject that an error's message begins with is removed from
+    the message.
     """
 
     level: Level
@@ -30,6 +31,12 @@ class Finding:
     remedy: str = ""
     code: str = ""
     waits: bool = False
+
+    def __post_init__(self) -> None:
+        message = self.message
+        for subject in (self.subject, *self.subject.split(", ")):
+            message = message.removeprefix(f"{subject}: ")
+        object.__setattr__(self, "message", message)
 
 
 @runtime_checkable

@@ -131,12 +131,12 @@ def test_the_log_and_the_status_tell_of_a_source_that_is_away(
         assert "streaming, blind" in text
         assert "lag unknown since" in text
         assert text.count("[TRK201]") == 2, "its code in the truck's line, the error once below"
-        assert re.search(r"warning trucker.capture: source is lost: source=source .*\[TRK201\]", log.read_text())
+        assert re.search(r"warning trucker.capture: source unavailable: source=source .*\[TRK201\]", log.read_text())
         database.execute("insert into orders values (-1, 0, 'y')")
         proxy.heal()
         wait_until(lambda: same(database, destination, "orders"), 60)
         wait_until(lambda: first_truck(shop)[0] == 0, 60, 0.2)
-        assert re.search(r"info    trucker.capture: source is back: .*interrupted_seconds=\d", log.read_text())
+        assert re.search(r"info    trucker.capture: source available again: .*interrupted_seconds=\d", log.read_text())
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0, log.read_text()

@@ -82,7 +82,7 @@ def test_a_file_that_can_be_used_or_made(place: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "reason", "remedy"),
     [
-        (errno.ENOSPC, "No space left on device", "make room"),
+        (errno.ENOSPC, "No space left on device", "free space"),
         (errno.EDQUOT, "quota", "raise the quota"),
         (errno.EROFS, "read-only", "mount"),
         (errno.EFBIG, "larger than allowed", "ulimit -f"),

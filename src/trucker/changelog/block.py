@@ -222,7 +222,7 @@ def peek_head_bytes(fixed: bytes | memoryview) -> int:
 def decode_head(data: bytes | memoryview) -> Head:
     """The head that `data` begins with; `DamagedError` where there is none, torn where `data` ends too early."""
     if len(data) < HEAD_BYTES:
-        raise DamagedError("it ends inside a block's head", torn=True)
+        raise DamagedError("the file ends inside the header of a block", torn=True)
     (
         magic,
         version,
@@ -244,16 +244,16 @@ def decode_head(data: bytes | memoryview) -> Head:
         commits,
     ) = FIXED.unpack_from(data)
     if magic != MAGIC:
-        raise DamagedError("no block begins there")
+        raise DamagedError("no block begins at this byte")
     if head_bytes != head_size(relations):
-        raise DamagedError("the block's head contradicts itself")
+        raise DamagedError("the header of the block is inconsistent")
     if len(data) < head_bytes:
-        raise DamagedError("it ends inside a block's head", torn=True)
+        raise DamagedError("the file ends inside the header of a block", torn=True)
     view = memoryview(data)[:head_bytes]
     if _head_crc(view) != head_crc:
-        raise DamagedError("the checksum of the block's head is wrong")
+        raise DamagedError("the checksum of the block header is wrong")
     if version != VERSION:
-        raise DamagedError(f"the block has version {version}, this trucker reads {VERSION}")
+        raise DamagedError(f"the block has format version {version}, this trucker reads version {VERSION}")
     entries = tuple(
         RelationEntry(*ENTRY.unpack_from(view, HEAD_BYTES + index * ENTRY.size)) for index in range(relations)
     )
@@ -266,7 +266,7 @@ def decode_head(data: bytes | memoryview) -> Head:
 def check_body(head: Head, body: bytes | memoryview) -> None:
     """`DamagedError` where the body is not what the head says."""
     if len(body) < head.body_bytes:
-        raise DamagedError("it ends inside a block", torn=True)
+        raise DamagedError("the file ends inside a block", torn=True)
     if zlib.crc32(body) != head.body_crc:
         raise DamagedError("the checksum of the block is wrong")
 

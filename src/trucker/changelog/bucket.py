@@ -155,17 +155,20 @@ class Bucket:
         why = " ".join(found[1] for found in (status, code) if found) or _without_answer(text)
         if code and code[1] == "NoSuchBucket":
             return ChangeLogError(
-                f"the bucket of {what} does not exist", code="TRK311", remedy="make it, or correct log.location"
+                f"the bucket of {what} does not exist",
+                code="TRK311",
+                remedy="create the bucket, or correct log.location",
             )
         if status and status[1] in _REFUSED and not (code and code[1] in _PASSING):
             return ChangeLogError(
                 f"the object storage refuses {what} ({why})",
                 code="TRK311",
-                remedy="check log.s3 and the rights of its key: list, get, put and delete below log.location",
+                remedy="check log.s3, and that its key may list, get, put and delete below log.location",
             )
         return ChangeLogUnavailable(
-            f"the object storage of {what} gives no answer that helps ({why})",
-            remedy="nothing is lost, the source keeps what is not stored; see that the storage can be reached",
+            f"the object storage of {what} does not answer as expected ({why})",
+            remedy="check that the storage can be reached; nothing is lost, because the source keeps changes "
+            "that are not stored",
         )
 
 
@@ -194,9 +197,9 @@ def _s3(uri: str, access: Mapping[str, str]) -> Any:
         from obstore.store import S3Store
     except ImportError:
         raise ChangeLogError(
-            "the change log is on object storage, and its client is not installed",
+            "the change log is on object storage, but the client is not installed",
             code="TRK311",
-            remedy='pip install "trucker[s3]"',
+            remedy='run: pip install "trucker[s3]"',
         ) from None
     parts = urlsplit(uri)
     settings: dict[str, Any] = dict(access)

@@ -136,17 +136,17 @@ def read_durable(folder: Path, *, wide: bool = False) -> Durable:
 
 def missing(place: object) -> ChangeLogError:
     return ChangeLogError(
-        f"there is no change log in {place}",
+        f"the change log in {place} does not exist",
         code="TRK301",
-        remedy="put it back if it was moved; otherwise `trucker reset` and copy the tables anew",
+        remedy="move it back; or run `trucker reset`, then `trucker run`, which copies the tables again",
     )
 
 
 def unreadable(folder: Path) -> ChangeLogError:
     return ChangeLogError(
-        f"{folder / FILE} is damaged: neither of its records is whole",
+        f"{folder / FILE} is damaged: none of its records is complete",
         code="TRK303",
-        remedy="put it back from a backup; otherwise `trucker reset` and copy the tables anew",
+        remedy="restore it from a backup; or run `trucker reset`, then `trucker run`, which copies the tables again",
     )
 
 

@@ -50,7 +50,7 @@ def refuse_damaged(place: LogPlace, start: Lsn | None, *, writing: bool) -> None
 def _refuse_short(place: Path, folder: Folder, segment: Segment) -> None:
     size = folder.size(segment)
     if size != segment.bytes:
-        raise damaged(place / segment.name, size, f"it ends there, but had {segment.bytes} bytes")
+        raise damaged(place / segment.name, size, f"the file ends here, but had {segment.bytes} bytes")
 
 
 def _refuse_damaged(place: Path, folder: Folder, segment: Segment) -> None:

@@ -80,7 +80,7 @@ def _last_head(place: ObjectPlace, bucket: Bucket, segment: Segment) -> Head:
     except DamagedBlockError as damage:
         raise damaged(place.sibling(name), damage.offset, str(damage)) from None
     if found is None:
-        raise damaged(place.sibling(name), 0, "it is empty")
+        raise damaged(place.sibling(name), 0, "the object is empty")
     return found
 
 

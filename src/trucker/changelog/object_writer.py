@@ -240,7 +240,7 @@ class ObjectWriter(Gatherer):
             raise ChangeLogUnavailable(
                 f"another writer has continued the change log in {self._place}",
                 code="TRK312",
-                remedy="trucker goes on from there; if it says so again and again, stop the other instance",
+                remedy="stop the other instance if this error repeats; trucker continues from there",
             ) from None
         except BaseException:
             self._copies.drop(name)
@@ -332,7 +332,7 @@ class _Upload:
             raise ChangeLogError(
                 f"an object of the change log could not be stored: {type(error).__name__}",
                 code="TRK306",
-                remedy="start trucker again; nothing that was acknowledged is lost",
+                remedy="restart trucker; no acknowledged change is lost",
             ) from error
         return self._means
 

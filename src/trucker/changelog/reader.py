@@ -389,9 +389,7 @@ class LogReader:
         if message is None:
             message = self._pread(segment, entry.offset, entry.length)
             if zlib.crc32(message) != entry.crc:
-                raise damaged(
-                    self._storage.where(segment), entry.offset, "the checksum of a relation's description is wrong"
-                )
+                raise damaged(self._storage.where(segment), entry.offset, "the checksum of a relation is wrong")
             self._relations[key] = message
             if len(self._relations) > _RELATIONS:
                 self._relations.popitem(last=False)
@@ -402,12 +400,13 @@ class LogReader:
             data = self._open(segment).read(offset, length)
         except FileNotFoundError:
             raise ChangeLogError(
-                f"{self._storage.where(segment)} has been deleted while it was needed",
+                f"{self._storage.where(segment)} was deleted while a truck needed it",
                 code="TRK307",
-                remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
+                remedy="run `trucker reset --truck NAME` for the truck that lags, then `trucker run`, which "
+                "copies its tables again",
             ) from None
         if len(data) < length:
-            raise damaged(self._storage.where(segment), offset + len(data), "it ends inside a block")
+            raise damaged(self._storage.where(segment), offset + len(data), "the file ends inside a block")
         return data
 
     def _open(self, key: SegmentId) -> Content:
@@ -421,9 +420,10 @@ class LogReader:
 
     def _pruned(self, start: Lsn, oldest: Lsn) -> ChangeLogError:
         return ChangeLogError(
-            f"the change log in {self.place} begins at {oldest}, position {start} cannot be served any more",
+            f"the change log in {self.place} begins at {oldest}, after position {start}",
             code="TRK307",
-            remedy="`trucker reset --truck NAME` for the truck that lags, then run: its tables are copied again",
+            remedy="run `trucker reset --truck NAME` for the truck that lags, then `trucker run`, which copies "
+            "its tables again",
         )
 
 

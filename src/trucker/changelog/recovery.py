@@ -44,7 +44,7 @@ def survey(folder: Folder, recorded: Durable | None) -> tuple[list[Segment], lis
         raise ChangeLogError(
             f"the segments in {folder.path} are out of order: {unsealed[0].name} is open, a later one is sealed",
             code="TRK303",
-            remedy="put the files back as they were; otherwise `trucker reset` and copy the tables anew",
+            remedy="restore the files; or run `trucker reset`, then `trucker run`, which copies the tables again",
         )
     return segments, unsealed, _last_complete(folder, unsealed, recorded)
 
@@ -67,7 +67,9 @@ def _last_complete(folder: Folder, unsealed: list[Segment], recorded: Durable | 
             content.close()
         if segment.id == promised[0] and (complete is None or (complete.segment, complete.offset) < promised):
             raise damaged(
-                folder.path / segment.name, folder.size(segment), f"it ends there, but was durable to {promised[1]}"
+                folder.path / segment.name,
+                folder.size(segment),
+                f"the file ends here, but was durable up to {promised[1]}",
             )
     return complete
 

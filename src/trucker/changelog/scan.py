@@ -31,7 +31,7 @@ def heads(content: Content, start: int, limit: int, *, bodies: bool = False) -> 
         try:
             head = decode_head(window.at(offset, peek_head_bytes(window.at(offset, HEAD_BYTES))))
             if offset + head.bytes > limit:
-                raise DamagedError("it ends inside a block", torn=True)
+                raise DamagedError("the file ends inside a block", torn=True)
             if bodies:
                 check_body(head, content.read(offset + head.head_bytes, head.body_bytes))
         except DamagedError as damage:
@@ -63,5 +63,6 @@ def damaged(path: object, offset: int, reason: str) -> ChangeLogError:
     return ChangeLogError(
         f"{path} is damaged at byte {offset}: {reason}",
         code="TRK303",
-        remedy="put the file back from a backup; otherwise `trucker reset` and copy the tables anew",
+        remedy="restore the file from a backup; or run `trucker reset`, then `trucker run`, which copies the "
+        "tables again",
     )

@@ -205,7 +205,7 @@ def check_chain(folder: object, segments: Sequence[Segment]) -> None:
             raise ChangeLogError(
                 f"a segment is missing in {folder} between {before.name} and {after.name}",
                 code="TRK303",
-                remedy="put the file back; otherwise `trucker reset` and copy the tables anew",
+                remedy="restore the file; or run `trucker reset`, then `trucker run`, which copies the tables again",
             )
 
 
@@ -215,7 +215,7 @@ def check_reaches(folder: object, segments: Sequence[Segment], durable: SegmentI
         raise ChangeLogError(
             f"segment {durable.stem} is missing in {folder}",
             code="TRK303",
-            remedy="put the file back; otherwise `trucker reset` and copy the tables anew",
+            remedy="restore the file; or run `trucker reset`, then `trucker run`, which copies the tables again",
         )
 
 

@@ -56,9 +56,9 @@ def _create_files(place: Path, source: SourceIdentity, start: Lsn) -> None:
         return
     if any(Folder(place).segments() if place.exists() else ()):
         raise ChangeLogError(
-            f"{place} holds segments but no {FILE}",
+            f"{place} contains segments but no {FILE}",
             code="TRK302",
-            remedy=f"put {FILE} back, or move the folder away if it belongs to nothing any more",
+            remedy=f"restore {FILE}, or move the folder away if it is no longer used",
         )
     private.make_folder(place)
     with DurableFile(place, write=True) as file:
@@ -107,9 +107,9 @@ def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
     finally:
         bucket.delete([name])
     raise ChangeLogError(
-        f"the object storage of {place} replaces an object although it was asked not to (If-None-Match)",
+        f"the object storage of {place} overwrites an object despite If-None-Match",
         code="TRK311",
-        remedy="use a storage with conditional writes, or a shared folder",
+        remedy="use storage with conditional writes, or a shared folder",
     )
 
 
@@ -125,7 +125,8 @@ def check_source(place: LogPlace, source: SourceIdentity) -> None:
         raise ChangeLogError(
             f"the change log in {place} belongs to another source: {', '.join(wrong)}",
             code="TRK302",
-            remedy="point the connection back to that source, or `trucker reset` to begin anew with this one",
+            remedy="point the connection back to that source; or run `trucker reset`, then `trucker run`, "
+            "which copies the tables of this one",
         )
 
 
@@ -171,7 +172,7 @@ def _damaged(place: LogPlace) -> ChangeLogError:
     return ChangeLogError(
         f"{place}/{FILE} is damaged",
         code="TRK303",
-        remedy="put it back from a backup, or `trucker reset` and copy the tables anew",
+        remedy="restore it from a backup; or run `trucker reset`, then `trucker run`, which copies the tables again",
     )
 
 
@@ -179,11 +180,11 @@ def check_against_slot(durable: Durable, confirmed_flush: Lsn) -> None:
     """Refuse to go on from a log that ends before the slot does: what lies between is gone from both."""
     if durable.seen_lsn < confirmed_flush:
         raise ChangeLogError(
-            f"the change log ends at {durable.seen_lsn}, but the slot has moved on to {confirmed_flush}; "
-            "the changes between are lost",
+            f"the change log ends at {durable.seen_lsn}, but the slot is at {confirmed_flush}: the changes in "
+            "between are lost",
             code="TRK304",
-            remedy="put the log back if an older copy of it was restored; "
-            "otherwise `trucker reset` and copy the tables anew",
+            remedy="if an older copy of the log was restored, restore the latest one; or run `trucker reset`, "
+            "then `trucker run`, which copies the tables again",
         )
 
 
@@ -194,7 +195,7 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
             f"the change log is ahead of the server: it ends at {durable.seen_lsn}, the server's WAL at {flushed}; "
             "the server was restored or failed over to a standby that lagged",
             code="TRK304",
-            remedy="`trucker reset` and copy the tables anew",
+            remedy="run `trucker reset`, then `trucker run`, which copies the tables again",
         )
 
 

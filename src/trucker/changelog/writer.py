@@ -271,7 +271,7 @@ def _cannot_write(folder: Path, error: OSError) -> ChangeLogError:
     reason, remedy = reason_and_remedy(error, folder)
     message = f"the change log in {folder} cannot be written: {reason}"
     if error.errno in FULL:
-        return ChangeLogFull(message, remedy=f"{remedy}; capture goes on by itself")
+        return ChangeLogFull(message, remedy=f"{remedy}; capture then continues")
     return ChangeLogError(message, remedy=remedy, code="TRK306")
 
 
@@ -292,7 +292,7 @@ def hold_lock(path: Path, seconds: float) -> int:
                 os.close(fd)
                 raise LockedError(
                     f"the change log in {path.parent} is being written by process {holder}",
-                    remedy="stop the other trucker on this project",
+                    remedy="stop the other trucker of this project",
                 ) from None
             time.sleep(0.02)
     os.ftruncate(fd, 0)

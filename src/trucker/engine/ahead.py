@@ -75,7 +75,7 @@ class Ahead:
                 if staging is not None:
                     self._made = _Made(staging, self._stage(staging))
         except Exception as error:  # whatever it is will be met, and told, when the range has its turn
-            log.debug("next range is not staged ahead", extra={"reason": type(error).__name__})
+            log.debug("next range cannot be staged ahead", extra={"reason": type(error).__name__})
 
     def take(self, staging: Staging | None) -> Arriving | None:
         """The outcomes of what was made, if that is it; None if it is not, or nothing was. Nothing is made ahead then,

@@ -148,7 +148,7 @@ class Awaited:
             while not stop.is_set() and not self._try(stop):
                 pass
         except Exception as error:
-            log.exception("taking up the trucks of a destination failed", extra={"destination": self._name})
+            log.exception("starting the trucks of a destination failed", extra={"destination": self._name})
             for source in self._sources():
                 source.fatal = error
 
@@ -169,7 +169,7 @@ class Awaited:
                 if not error.transient:
                     source.absent.give_up(self._name)
             return not error.transient
-        log.info("destination answers: its trucks go on", extra={"destination": self._name})
+        log.info("destination available: its trucks start", extra={"destination": self._name})
         for source in self._sources():
             source.resume(self._name, states)
         return True

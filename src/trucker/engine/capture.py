@@ -184,16 +184,17 @@ class Capture:
         source = self._task.source
         if (place.system_identifier, place.database) != (source.system_identifier, source.database):
             raise SourceError(
-                f"this is another server or database than before: {place.database} on system "
-                f"{place.system_identifier}, not {source.database} on {source.system_identifier}",
+                f"the server or database is not the one of the change log: {place.database} on system "
+                f"{place.system_identifier}, not {source.database} on system {source.system_identifier}",
                 code="TRK206",
-                remedy="point the connection back, or `trucker reset` to begin anew with this one",
+                remedy="point the connection back; or run `trucker reset`, then `trucker run`, which copies "
+                "the tables of this one",
             )
         if self._task.primary is not None and not place.standby:
             raise promoted()
         if place.standby and place.flushed < writer.durable.seen_lsn:
             # One that has just been started again replays anew what it had before.
-            raise SourceUnavailable(f"the standby is at {place.flushed} and has yet to come to where it was")
+            raise SourceUnavailable(f"the standby is at {place.flushed}, before the end of the change log")
         check_against_slot(writer.durable, place.confirmed_flush)
         check_against_server(writer.durable, place.flushed)
         durable = writer.durable
@@ -279,7 +280,9 @@ class Capture:
                     if not taken and not told:
                         told = True
                         tell(
-                            "notice", message="the server takes no heartbeats; an idle slot moves by keep-alives alone"
+                            "notice",
+                            message="the server refuses heartbeats; the slot of an idle source advances only "
+                            "with keep-alives",
                         )
                         if task.primary is None:  # otherwise the heart still watches the standby
                             return

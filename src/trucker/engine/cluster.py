@@ -141,7 +141,7 @@ def misfit(error: Exception) -> TruckerError | None:
 
 
 def _other_python(text: str) -> TruckerError | None:
-    remedy = "install the same Python there, or send an environment along (docs/howto/spark_cluster.md)"
+    remedy = "install the same Python there, or ship an environment (docs/howto/spark_cluster.md)"
     if found := re.search(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", text):
         return EngineError(f"an executor has another Python: {found[1][:200]}", remedy=remedy, code=task.DIFFERENT)
     if found := re.search(r'Cannot run program "([^"]+)"', text):
@@ -151,7 +151,7 @@ def _other_python(text: str) -> TruckerError | None:
     return None
 
 
-_PYTHON: Final = "{}; spark.pyspark.python names it"
+_PYTHON: Final = "{}; spark.pyspark.python sets its path"
 
 
 def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) -> None:
@@ -179,10 +179,10 @@ def await_executor(spark: SparkSession, seconds: float) -> None:
             context = spark.sparkContext
             host, port = (context.getConf().get(f"spark.driver.{name}", "?") for name in ("host", "port"))
             raise EngineError(
-                f"no executor of {context.master} has come within {seconds:.0f} s",
-                remedy="see the master's page whether it has cores and memory left (spark.cores.max,"
-                f" spark.executor.memory), and whether workers reach the driver at {host}:{port}"
-                " (spark.driver.host, spark.driver.port)",
+                f"no executor of {context.master} registered within {seconds:.0f} s",
+                remedy="check on the master's page that cores and memory are free (spark.cores.max, "
+                f"spark.executor.memory), and that workers reach the driver at {host}:{port} "
+                "(spark.driver.host, spark.driver.port)",
                 code="TRK517",
             )
         time.sleep(_LOOK_SECONDS)
@@ -219,8 +219,8 @@ def check_context(spark: SparkSession) -> None:
     """Raise when the cluster has let go of the application: nothing can be done in it any more."""
     if spark.sparkContext._jsc.sc().isStopped():
         raise EngineError(
-            f"{spark.sparkContext.master} has ended the application, as when executors fail again and again",
-            remedy="see spark.log in the state folder and the executors' logs; start again, nothing is lost",
+            f"{spark.sparkContext.master} has ended the application, as it does when executors fail repeatedly",
+            remedy="read spark.log in the state folder and the executors' logs, then restart; nothing is lost",
             code="TRK513",
         )
 
@@ -245,8 +245,8 @@ class Executors:
             return None
         return str(
             EngineError(
-                f"no executor of {self._spark.sparkContext.master} is left; all waits for one",
-                remedy="see the master's page and the executors' logs; nothing is lost meanwhile",
+                f"no executor of {self._spark.sparkContext.master} is left; all trucks wait for one",
+                remedy="check the master's page and the executors' logs; nothing is lost",
                 code="TRK518",
             )
         )

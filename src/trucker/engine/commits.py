@@ -30,9 +30,9 @@ class Share:
 
     def late(self, patience: float) -> dict[str, TruckerError]:
         reason = SinkUnavailable(
-            f"{self.destination.name} takes longer to commit than the others, which go on without it"
-            f" after {patience:g} s",
-            remedy="nothing, if it is only slow: its trucks catch up; else look what holds it up there",
+            f"{self.destination.name} has not committed {patience:g} s after the other destinations, which "
+            "continue without it",
+            remedy="none needed if it is only slow: its trucks catch up; otherwise check for locks there",
             code="TRK419",
         )
         return dict.fromkeys(trucks_of(self.batch), reason)

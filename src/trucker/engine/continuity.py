@@ -74,8 +74,9 @@ def refuse_gap(history: History, needed: Mapping[str, Lsn]) -> Lsn:
     if slot is None:
         if has_log or positions:
             raise SourceError(
-                f"slot {history.identity.slot} of {history.source} is gone: changes since then are lost",
-                remedy="trucker reset, then trucker run: the tables are copied again",
+                f"slot {history.identity.slot} of {history.source} does not exist any more: changes since then "
+                "are lost",
+                remedy="run `trucker reset`, then `trucker run`, which copies the tables again",
                 code="TRK230",
             )
         return Lsn(0)
@@ -87,9 +88,9 @@ def refuse_gap(history: History, needed: Mapping[str, Lsn]) -> Lsn:
     behind = [lsn for lsn in positions if lsn < confirmed]
     if behind and not has_log:
         raise ChangeLogError(
-            f"the change log {history.log} is missing, and slot {slot.name} is at {confirmed}, past a truck at"
-            f" {min(behind)}",
-            remedy="put it back, or trucker reset, then trucker run: the tables are copied again",
+            f"the change log {history.log} is missing, and slot {slot.name} is at {confirmed}, after the "
+            f"position {min(behind)} of a truck",
+            remedy="restore it; or run `trucker reset`, then `trucker run`, which copies the tables again",
             code="TRK301",
         )
     return confirmed
@@ -102,6 +103,6 @@ def refuse_pruned(reader: LogReader, needed: Mapping[str, Lsn]) -> None:
         if lsn < oldest:
             raise ChangeLogError(
                 f"truck {name} is at {lsn}, but the change log {reader.place} begins at {oldest}",
-                remedy=f"trucker reset --truck {name}, then trucker run: its tables are copied again",
+                remedy=f"run `trucker reset --truck {name}`, then `trucker run`, which copies its tables again",
                 code="TRK302",
             )

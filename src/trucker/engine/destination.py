@@ -122,10 +122,10 @@ class Destination:
             began, before = self._lost
             self._lost = None
             facts = {"interrupted_seconds": round(time.monotonic() - began, 1), "after": before.code}
-            log.info("destination is back", extra={"destination": self.name, **facts})
+            log.info("destination available again", extra={"destination": self.name, **facts})
         if isinstance(error, SinkUnavailable):
             if self._lost is None or (self._lost[1].code, self._lost[1].message) != (error.code, error.message):
-                log.warning("destination is lost", extra={"destination": self.name, **error.facts()})
+                log.warning("destination unavailable", extra={"destination": self.name, **error.facts()})
             self._lost = (self._lost[0] if self._lost else time.monotonic(), error)
 
     def discard(self, batch: Batch) -> None:

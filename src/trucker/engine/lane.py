@@ -185,7 +185,7 @@ class LaneRunner:
             return None
         again = [table for table in tables or run.floors if state.tables[table].phase is Phase.COPYING]
         if again:  # said by a commit whose answer was lost
-            whole = dict.fromkeys(tables or again, "the destination says so")
+            whole = dict.fromkeys(tables or again, "the destination has the table as not copied")
             self._query.copy_again(run, whole, self._lane)
         if tables:
             return min(state.tables[table].lsn for table in tables)
@@ -213,7 +213,8 @@ def _streams(table: TableState | None) -> bool:
 
 def _forgotten(run: TruckRun) -> SinkError:
     return SinkError(
-        f"{run.truck.destination} knows nothing of truck {run.name} any more",
-        remedy=f"put trucker's own tables back, or trucker reset --truck {run.name}: its tables are copied again",
+        f"{run.truck.destination} no longer has the position of truck {run.name}",
+        remedy=f"restore trucker's own tables; or run `trucker reset --truck {run.name}`, then `trucker run`, "
+        "which copies its tables again",
         code="TRK417",
     )

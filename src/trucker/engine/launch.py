@@ -150,7 +150,7 @@ def spark_home(cache: Path, java: Java) -> Path:
 def _pyspark() -> Path:
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise EngineError("pyspark is not installed", remedy="pip install trucker", code="TRK503")
+        raise EngineError("pyspark is not installed", remedy="run: pip install trucker", code="TRK503")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -177,8 +177,8 @@ def _module_options(package: Path, java: Java) -> list[str]:
         arguments = command[command.index("-cp") + 2 : command.index(_MAIN)]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise EngineError(
-            f"Spark's launcher did not run on Java {java.version} in {java.runtime}",
-            remedy="check that this Java works, or unset JAVA_HOME to let trucker use its own",
+            f"Spark's launcher failed with Java {java.version} in {java.runtime}",
+            remedy="check this Java, or unset JAVA_HOME so that trucker uses its own",
             code="TRK504",
         ) from error
     return [argument for argument in arguments if not argument.startswith(("-Xmx", "--add-modules"))]

@@ -21,7 +21,7 @@ from trucker.file_errors import file_error, file_trouble, folder_trouble
 
 log = logging.getLogger("trucker.run")
 
-WAITABLE = "stop that one, or use --wait to take over when it ends"
+WAITABLE = "stop that instance, or use --wait to start when it ends"
 
 TRIES = 10
 TRY_SECONDS = 0.02
@@ -38,7 +38,7 @@ class Instance:
 
     def __str__(self) -> str:
         if not self.pid:
-            return "a process that is just starting"
+            return "a process that is starting"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.pid} on {self.host}, since {since}"
 
@@ -62,7 +62,7 @@ class ProjectLock:
             if not _take(file) and not (wait and _await(file, stop or threading.Event())):
                 file.seek(0)
                 raise LockedError(
-                    f"the project is running already: {_instance(file.read())}",
+                    f"the project is already running: {_instance(file.read())}",
                     remedy=remedy,
                 )
         except BaseException:

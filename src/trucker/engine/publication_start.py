@@ -30,8 +30,8 @@ from trucker.sinks.base import Phase, TableState, TruckState
 log = logging.getLogger("trucker.publication")
 
 CODE = "TRK241"
-REKEYED = "the table has another key than when it was copied"
-CONFIGURED = "the truck's columns or condition are other ones than before, or the table was not published"
+REKEYED = "the table's key changed since it was copied"
+CONFIGURED = "the truck's columns or condition changed, or the table was not published"
 
 
 class PublicationStart:
@@ -173,7 +173,7 @@ def altered_findings(resolved: ResolvedSource, record: PublicationRecord, databa
                 resolved.name,
                 f"publication {resolved.publication} was altered since the project last ran, and changes may be missing"
                 f" from the stream: the next start copies {', '.join(again)} again",
-                "leave the publication to trucker; to keep users from altering it, let a role of its own be the owner",
+                "none needed; to prevent this, make a separate role the owner of the publication",
                 CODE,
             )
         )
@@ -181,9 +181,9 @@ def altered_findings(resolved: ResolvedSource, record: PublicationRecord, databa
         Finding(
             Level.WARNING,
             resolved.name,
-            f"publication {resolved.publication} was altered since the project last ran, and changes may be missing"
-            f" from the stream: truck {name} does not copy its tables again by itself and will stop",
-            f"trucker reset --truck {name}, then trucker run: its tables are copied again",
+            f"publication {resolved.publication} was altered since the project last ran, and changes may be "
+            f"missing from the stream: truck {name} cannot copy its tables again by itself and will stop",
+            f"run `trucker reset --truck {name}`, then `trucker run`, which copies its tables again",
             CODE,
         )
         for name in stopped

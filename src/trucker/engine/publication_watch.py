@@ -60,7 +60,7 @@ class PublicationWatch:
             try:
                 self.look()
             except TruckerError as error:
-                log.debug("publication could not be read", extra=error.facts())
+                log.debug("reading the publication failed", extra=error.facts())
 
     def look(self) -> None:
         """Compare the publication with the record; correct it, and have copied again what may be incomplete."""
@@ -107,7 +107,7 @@ class PublicationWatch:
             problem, refused = self._identity_problem(database, table)
             if problem is not None and refused:
                 self._refused[table] = now.identities
-                log.warning("partition cannot be updated", extra={"table": str(table), **problem.facts()})
+                log.warning("rows of a partition cannot be updated", extra={"table": str(table), **problem.facts()})
                 continue
             # The record first: once the identity is right again, nothing else tells that the table is incomplete.
             identities = UNFIT if problem is not None else now.identities

@@ -356,9 +356,9 @@ class SourceQuery:
 
     def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
         table, left = reading.target.source.table, reading.known.left_out_names
-        log.info("shape of table is followed", extra={"truck": run.name, "table": str(table)})
+        log.info("columns of table updated at the destination", extra={"truck": run.name, "table": str(table)})
         if left:
-            log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
+            log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
         run.left_out[table] = left
 
     # -- one range, for whoever is at its start -----------------------------------------------------------------
@@ -436,7 +436,7 @@ class SourceQuery:
             log.exception("batch failed unexpectedly", extra={"source": self.name})
             reason = EngineError(
                 f"applying changes of {self.name} failed unexpectedly: {type(error).__name__}",
-                remedy="see the log; the trucks go on from their stored positions at the next start",
+                remedy="read the log, then restart: the trucks continue from their stored positions",
                 code="TRK599",
             )
         return dict.fromkeys((run.name for run in runs), reason)
@@ -492,7 +492,7 @@ class SourceQuery:
             table = reading.target.source.table
             left = reading.known.left_out_names
             if share.news and left:
-                log.warning("columns are left out", extra={"truck": run.name, "table": str(table), "columns": left})
+                log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
             run.left_out[table] = left
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
@@ -546,7 +546,7 @@ class SourceQuery:
                 continue
             run.error = error
             run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
-            log.debug("batch was not applied", extra={"truck": run.name, **error.facts()})
+            log.debug("batch not applied", extra={"truck": run.name, **error.facts()})
         return failures
 
     def _to_commit(

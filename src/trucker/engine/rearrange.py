@@ -87,9 +87,10 @@ def _moved(truck: Truck, states: Mapping[str, TruckState]) -> Moves:
         if tables and state.lsn and not truck.repeatable:
             name = whole_name(truck.name)
             raise SinkError(
-                f"truck {name}: {min(tables)} goes to another slot now and would be copied again, but what the truck"
-                " has written of it cannot be told from the rest",
-                remedy=f"set `slots` back; or undo what {name} has written, trucker reset --truck {name}, then run",
+                f"truck {name}: {min(tables)} has moved to another slot and must be copied again, but the rows "
+                "that the truck has written of it cannot be identified",
+                remedy=f"set `slots` back; or remove the rows that {name} has written, run `trucker reset "
+                f"--truck {name}`, then `trucker run`",
                 code="TRK125",
             )
         found |= {(truck.name, table): other for table in tables}
@@ -114,7 +115,7 @@ def _tell(destination: Destination, moves: Moves, forget: tuple[str, ...]) -> No
         named = sorted({str(table) for _, table in moves})
         log.warning(
             "tables are copied again",
-            extra={"tables": named, "destination": destination.name, "reason": "they go to another slot now"},
+            extra={"tables": named, "destination": destination.name, "reason": "the tables moved to another slot"},
         )
     failures = destination.commit(Batch(Lsn(0), Lsn(0), tables=tables, moved=moves, forget=forget), ())
     for error in failures.values():
@@ -128,7 +129,7 @@ def _drop_unused(config: ProjectConfig, sources: Sequence[ResolvedSource]) -> No
         unused = {number for number in range(1, MOST + 1) if part_name(name, number) not in used}
         for number in sorted(unused & _present(config, connection, unused)):
             log.warning(
-                "slot is dropped", extra={"source": part_name(name, number), "reason": "it has no tables any more"}
+                "slot dropped", extra={"source": part_name(name, number), "reason": "the slot has no tables any more"}
             )
             _drop(config, connection, number)
 
@@ -142,7 +143,7 @@ def _present(config: ProjectConfig, connection: PostgresConnection, numbers: set
     if connection.slot is not None:
         for name in sorted(present):
             log.warning(
-                "slot has no tables any more and holds WAL",
+                "slot has no tables any more and retains WAL",
                 extra={
                     "source": connection.name,
                     "slot": name,

@@ -130,8 +130,8 @@ class Recipes:
             log.exception(
                 "Spark SQL failed unexpectedly", extra={"truck": target.truck, "table": str(target.source.table)}
             )
-            said = f"the Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
-            reason = EngineError(said, remedy="see the log", code="TRK599")
+            said = f"Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
+            reason = EngineError(said, remedy="read the log", code="TRK599")
             return Outcome(failures=[Failure(target.truck, reason, target.source.table)])
         return Outcome({destination: [receipt]} if receipt else {})
 
@@ -171,8 +171,8 @@ class _Compiler:
         config, schema = self._config, plain.source
         if not config.files and config.output.key:
             raise ConfigError(
-                f"truck {config.name} names a key for its output, and has no SQL that could give it",
-                remedy="remove output.key: rows are identified as in the input",
+                f"truck {config.name} has output.key, but no SQL that returns other columns",
+                remedy="remove output.key: rows are identified by the key of the input",
                 code="TRK137",
             )
         if self._truck.shares:
@@ -210,14 +210,14 @@ class _Compiler:
         config = self._config
         on_spark = any(config.file(name) for name in ON_SPARK) and not config.file(OUTPUT)
         if self._truck.dead_letters is not None:
-            why = "rows that one table's change sets aside may be another's (on_error: dead_letter)"
+            why = "with on_error: dead_letter a refused row of one table may belong to another"
         elif on_spark and not self._silent:
-            why = "its SQL for Spark gives rows to delete, which may be another table's by then"
+            why = "its Spark SQL returns rows to delete, which may belong to another table"
         else:
             return
         raise ConfigError(
             f"truck {config.name} has several tables for one output, and {why}",
-            remedy="write output.sql, or give each table an output or a truck of its own",
+            remedy="write output.sql, or give each table its own output or truck",
             code="TRK144",
         )
 
@@ -252,8 +252,8 @@ class _Compiler:
     def _check_kept(self) -> None:
         if self._config.compact == "none" and not self._kept:
             raise ConfigError(
-                f"truck {self._truck.name} keeps every change (compact: none), and no file says how they are written",
-                remedy="write output.sql, such as insert into history (…) select … from {{ rows }}",
+                f"truck {self._truck.name} keeps every change (compact: none), but has no output.sql to write them",
+                remedy="write output.sql, for example insert into history (…) select … from {{ rows }}",
                 code="TRK136",
             )
 
@@ -264,16 +264,20 @@ class _Compiler:
         if (not key and not self._kept) or missing:
             raise ConfigError(
                 f"truck {self._truck.name}: "
-                + (f"the rows for {target.table} have no {', '.join(missing)}" if key else f"{shape.table} has no key"),
-                remedy="name the columns that identify a row at the destination as output.key, and have the SQL give"
-                f" them; it gives {', '.join(names)}",
+                + (
+                    f"the rows for {target.table} lack the columns {', '.join(missing)}"
+                    if key
+                    else f"{shape.table} has no key"
+                ),
+                remedy="set output.key to the columns that identify a row at the destination; the SQL must "
+                f"return them; it returns {', '.join(names)}",
                 code="TRK137",
             )
         if self._silent and (frozenset(key) != frozenset(shape.key) or (self._config.compact == "none" and key)):
             raise ConfigError(
-                f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by"
-                f" {', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file says what a delete there is to"
-                " be here",
+                f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by "
+                f"{', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file maps deletes to the "
+                "destination's key",
                 remedy="select r.operation as well, and the key of deletes from old values: "
                 f"coalesce(r.{shape.key[0]}, r.old__{shape.key[0]}) as {key[0]}"
                 if shape.key

@@ -47,7 +47,7 @@ class RecordKeeper:
         try:
             self._record.put(trucks)
         except (OSError, TruckerError) as error:
-            log.warning("positions are not noted", extra={"reason": str(error)})
+            log.warning("positions not recorded", extra={"reason": str(error)})
 
 
 def _noted(run: TruckRun, lanes: Sequence[Lane]) -> Recorded:

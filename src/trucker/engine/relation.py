@@ -29,8 +29,8 @@ def relation_of(schema: TableSchema, *, positions: bool) -> tuple[Column, ...]:
     twice = next((name for name in [OPERATION, *names] if [OPERATION, *names].count(name) > 1), None)
     if twice is not None:
         raise ConfigError(
-            f"{schema.table} has a column {twice!r}, which is a name that rows have for something else",
-            remedy=f"give it another name with a rule: rename: {{{twice}: …}}",
+            f"{schema.table} has a column {twice!r}, a name that rows reserve",
+            remedy=f"rename it with a rule: rename: {{{twice}: …}}",
             code="TRK133",
         )
     return columns
@@ -129,8 +129,8 @@ def _key_cells(rows: Rows, name: str, gone: npt.NDArray[np.bool_], schema: Table
         cells = pc.coalesce(cells, rows.cells.column(OLD + name))
     if pc.any(pc.and_(pa.array(gone), pc.is_null(cells))).as_py():
         raise SinkError(
-            f"the SQL of the truck gives a row of {schema.table} to delete without its key: {name} is NULL",
-            remedy=f"on delete only old values are there: write coalesce(r.{name}, r.{OLD}{name}) as {name}",
+            f"the truck's SQL returns a row of {schema.table} to delete without its key: {name} is NULL",
+            remedy=f"a delete has only old values: write coalesce(r.{name}, r.{OLD}{name}) as {name}",
             code="TRK533",
         )
     return pc.if_else(pa.array(gone), cells, None)

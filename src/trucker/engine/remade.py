@@ -60,7 +60,7 @@ def tell_gone(truck: Truck, state: TruckState | None) -> None:
     """Log the tables that a destination has rows of, and that are not among the truck's any more."""
     for table in sorted((state.tables.keys() if state else frozenset()) - truck.tables.keys()):
         log.warning(
-            "table is not among the truck's any more: its rows stay at the destination",
+            "table no longer belongs to the truck: its rows stay at the destination",
             extra={"truck": truck.name, "table": str(table)},
         )
 

@@ -108,10 +108,10 @@ def _forget_table(sink: Sink, table: TableId, stored: Mapping[str, TruckState], 
     if not parts:
         tables = sorted(str(each) for state in stored.values() for each in state.tables)
         raise ConfigError(
-            f"truck {', '.join(sorted(trucks))} has copied no table {table}",
+            f"truck {', '.join(sorted(trucks))} has not copied table {table}",
             remedy=f"name one of {', '.join(tables[:10])}{' …' if tables[10:] else ''}"
             if tables
-            else "trucker run: it has copied none yet",
+            else "run: trucker run; it has copied no table yet",
         )
     before = TableState(Phase.COPYING, Lsn(0))
     sink.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in parts}), ())
@@ -119,7 +119,7 @@ def _forget_table(sink: Sink, table: TableId, stored: Mapping[str, TruckState], 
 
 def _require_trucks(trucks: Sequence[str] | None) -> None:
     if not trucks:
-        raise ConfigError("a table is of a truck, and none is named", remedy="name it: --truck NAME --table TABLE")
+        raise ConfigError("--table needs --truck", remedy="write --truck NAME --table TABLE")
 
 
 def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers: Iterable[int]) -> None:
@@ -151,7 +151,7 @@ def chosen_trucks(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[s
     names = [truck.name for truck in config.trucks]
     for name in trucks or ():
         if whole_name(name) not in names:
-            raise ConfigError(f"there is no truck {name!r}", remedy=f"the trucks are {', '.join(names)}")
+            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {', '.join(names)}")
     chosen: dict[str, set[str]] = defaultdict(set)
     for truck in config.trucks:
         chosen[truck.output.connection] |= {

@@ -104,7 +104,7 @@ def _select(truck: TruckConfig, available: Sequence[TableId], database: Connecti
         raise SourceError(
             f"truck {truck.name}: no table of connection {truck.input.connection} matches"
             f" {', '.join(truck.input.tables)}",
-            remedy="give tables that exist, as schema.table, or patterns that match some",
+            remedy="write existing tables as schema.table, or patterns that match tables",
             code="TRK210",
         )
     return wanted
@@ -150,8 +150,9 @@ def _check_columns(config: TruckConfig, table: SourceTable) -> None:
     for column, said in config.output.columns.items():
         if column in table.schema.key and said.unfit is Unfit.NULL:
             raise SourceError(
-                f"truck {config.name}: column {column!r} is of the key of {table.schema.table}, which has no NULLs",
-                remedy="write unfit: text for it, or error",
+                f"truck {config.name}: column {column!r} is part of the key of {table.schema.table}, which "
+                "cannot be NULL",
+                remedy="write unfit: text or error for it",
                 code="TRK212",
             )
     # What rules and SQL make of the columns is known later on, and so is what becomes of `output.columns`.
@@ -167,7 +168,7 @@ def _check_columns(config: TruckConfig, table: SourceTable) -> None:
         if column in table.schema.key and column in (config.input.except_columns or ()):
             raise SourceError(
                 f"truck {config.name}: column {column!r} is part of the key of {table.schema.table}",
-                remedy="take it out of except_columns: without its key a row cannot be found again",
+                remedy="remove it from except_columns: rows are identified by their key",
                 code="TRK212",
             )
 
@@ -181,7 +182,7 @@ def published_tables(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTab
         if len(conditions) > 1:
             raise ConfigError(
                 f"trucks {', '.join(truck.name for truck, _ in readers)} read {name} with different input.where",
-                remedy="give them the same condition: the rows are filtered once, at the source",
+                remedy="give them the same condition: rows are filtered once, at the source",
                 code="TRK120",
             )
         names = [c.name for c in table.schema.columns if any(reader.takes(c.name) for _, reader in readers)]
@@ -211,8 +212,8 @@ def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, st
             reader = inputs.get((place, table.output))  # type: ignore[arg-type]
             if reader:
                 raise ConfigError(
-                    f"truck {truck.name} writes {table.output} of {truck.destination},"
-                    f" which truck {reader} reads: the changes would go round in a loop",
+                    f"truck {truck.name} writes {table.output} of {truck.destination}, which truck {reader} "
+                    "reads: changes would loop forever",
                     remedy="write to another table, schema or database (output.table, output.schema)",
                     code="TRK121",
                 )
@@ -223,6 +224,6 @@ def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, st
                 raise ConfigError(
                     f"truck {truck.name} from {table.source} and truck {other.name} from {input_.source}"
                     f" both write {table.output} of {truck.destination}",
-                    remedy="give each input a table of its own (output.table, output.schema)",
+                    remedy="write each input to its own table (output.table, output.schema)",
                     code="TRK122",
                 )

@@ -191,7 +191,7 @@ class ProjectRun:
     def _await(self, name: str, error: TruckerError) -> None:
         """Take up the destination's trucks when it answers."""
         log.warning(
-            "destination does not answer: its trucks wait, the others run",
+            "destination unavailable: its trucks wait, the others run",
             extra={"destination": name, **error.facts()},
         )
         retry = self._config.retry
@@ -238,9 +238,9 @@ class ProjectRun:
             if not error.transient:
                 source.lost = None
                 source.fail(error)
-            log.warning("source could not begin anew", extra={"source": source.name, **error.facts()})
+            log.warning("restarting the source failed", extra={"source": source.name, **error.facts()})
             return source
-        log.warning("source began anew: its tables are copied again", extra={"source": source.name, **lost.facts()})
+        log.warning("source restarted: its tables are copied again", extra={"source": source.name, **lost.facts()})
         return fresh
 
     @contextmanager
@@ -259,8 +259,8 @@ class ProjectRun:
     def _check_java(self, process: Popen[bytes] | None) -> None:
         if process is not None and process.poll() is not None:
             raise EngineError(
-                f"the Java process of Spark ended with {process.returncode}",
-                remedy=f"see spark.log in {self._config.state_folder}; start again, nothing is lost",
+                f"the Java process of Spark ended with exit code {process.returncode}",
+                remedy=f"read spark.log in {self._config.state_folder}, then restart; nothing is lost",
                 code="TRK511",
             )
 
@@ -305,7 +305,7 @@ class ProjectRun:
             write_status(self._config.state_folder / "status.json", status)
         except OSError as error:  # a full disk, say: no reason to stop what still works
             log.warning(
-                "status file cannot be written",
+                "writing the status file failed",
                 extra={"file": str(self._config.state_folder / "status.json"), "reason": error.strerror},
             )
         self._narrator(status)
@@ -405,7 +405,7 @@ def _stop_spark(spark: SparkSession) -> None:
     try:
         stop_session(spark)
     except (Py4JError, OSError):  # its JVM is gone already, which `_watch` has said
-        log.debug("spark was gone before it was stopped", exc_info=True)
+        log.debug("Spark ended before it was stopped", exc_info=True)
 
 
 def _failed_table(table: TableId, failure: TableFailure, durable: Durable | None) -> FailedTable:

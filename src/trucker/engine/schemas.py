@@ -345,8 +345,8 @@ class _Judge:
         gone = named & self._before.look.numbers.keys() - {column.name for column in shape}
         if gone:
             raise SourceError(
-                f"truck {self._truck}: column {min(gone)} of {self._table.source}, which its truck.yml names, is gone,"
-                " or has another name now",
+                f"truck {self._truck}: column {min(gone)} of {self._table.source}, which its truck.yml names, "
+                "was dropped or renamed",
                 remedy="write the new name in only_columns or except_columns of its truck.yml, or leave the column out"
                 " there; then trucker run",
                 code="TRK253",
@@ -370,7 +370,7 @@ class _Judge:
         for column, number in zip(shape, numbers, strict=True):
             known = number in self._before.look.by_number
             if known and there.get(column.name, number) != number:
-                raise Doubt(f"column {column.name} has the name that another one had before")
+                raise Doubt(f"column {column.name} has the former name of another column")
 
     def _numbers(self, shape: Sequence[Column]) -> Numbers:
         look = self._before.look
@@ -424,8 +424,8 @@ class _Judge:
         seen = self._before.look.by_number.get(number)
         if seen is not None and seen.column.name != name and takes != (number in self._before.taken):
             raise SourceError(
-                f"truck {self._truck}: column {seen.column.name} of {self._table.source}, which it"
-                f" {'leaves out' if takes else 'takes'}, is called {name} now",
+                f"truck {self._truck}: column {seen.column.name} of {self._table.source}, which it "
+                f"{'leaves out' if takes else 'reads'}, was renamed to {name}",
                 remedy="write the new name in only_columns or except_columns of its truck.yml, then trucker run",
                 code="TRK253",
             )
@@ -463,13 +463,13 @@ class _Judge:
         there = before.dropped | self._dropped(shapes[-1])
         for number, column in zip(reading.numbers, reading.target.source.columns, strict=True):
             if number > 0 and number not in before.look.by_number and column.name in there:
-                return f"column {column.name} is another one than the destination has rows of"
+                return f"column {column.name} is not the one whose values the destination has"
         if self._now is None:
             return ""
         names = {before.look.by_number[n].column.name for n in reading.numbers if n in before.look.by_number}
         other = replaced(before.look, self._now, names)
         if other:
-            return f"column {other} is another one than the destination has rows of"
+            return f"column {other} is not the one whose values the destination has"
         # Columns that no shape has shown yet count too: the look they were added before is what the next one is held
         # against.
         found = rewritten(before.look, self._now, {*reading.numbers, *self._unseen()})
@@ -477,7 +477,7 @@ class _Judge:
             return found.why
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
-            return "a column's type was altered in the midst of a transaction"
+            return "a column's type was altered within a transaction"
         return str(self._tree_change) if self._table.partitions is Partitions.FOLLOW else ""
 
     def _with_partitions(self, reading: Reading) -> Reading:
@@ -515,18 +515,18 @@ class _Judge:
         taken = self._there is not None and self._there.oid != self._before.look.oid
         if relation.table == self._table.source or taken:
             return False
-        renamed = f"truck {self._truck}: table {self._table.source} is called {relation.table} now"
+        renamed = f"truck {self._truck}: table {self._table.source} was renamed to {relation.table}"
         back = f"rename it back and run: trucker reset --truck {self._truck}"
         if not self._table.named:
             remedy = (
-                f"trucker run: where the truck's patterns match {relation.table}, it is copied under that name, and the"
-                f" rows under the old one stay; or {back}"
+                f"run `trucker run`, which copies {relation.table} if the truck's patterns match it; rows under the "
+                f"old name stay; or {back}"
             )
             raise SourceError(renamed, remedy=remedy, code="TRK252")
         raise SourceError(
             renamed,
-            remedy=f"name {relation.table} in the truck's input (it is copied anew, and needs an output table that"
-            f" is empty), or {back}",
+            remedy=f"name {relation.table} in the truck's input (it is copied again, to an output table that "
+            f"must be empty), or {back}",
             code="TRK252",
         )
 
@@ -534,21 +534,21 @@ class _Judge:
 def _remade(truck: str, table: Table, before: Known) -> Reading:
     """The reading for a table that another one has taken the name of: nothing of it is known yet."""
     target = table.target(truck, TableSchema(table.source, (), ()))
-    return Reading(target, (), before, again="another table has its name now", remade=True)
+    return Reading(target, (), before, again="another table has its name", remade=True)
 
 
 def _lost(truck: str, table: Table) -> None:
     """Raise for a table that is gone; one that a pattern chose is just mentioned."""
     if not table.named:
         log.warning(
-            "table is gone at the source, dropped or renamed: its rows stay at the destination",
+            "table was dropped or renamed at the source: its rows stay at the destination",
             extra={"truck": truck, "table": str(table.source)},
         )
         return
     raise SourceError(
-        f"truck {truck}: table {table.source} is gone at the source: dropped, or renamed",
-        remedy="make it again or rename it back, or take it out of the truck; then trucker run. Its rows stay at the"
-        " destination",
+        f"truck {truck}: table {table.source} was dropped or renamed at the source",
+        remedy="create it again, rename it back or remove it from the truck, then run `trucker run`; its rows "
+        "stay at the destination",
         code="TRK254",
     )
 
@@ -569,7 +569,7 @@ def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], w
 def stale(truck: str, table: TableId, why: str) -> SinkError:
     """Where a truck may not copy a table again by itself."""
     return SinkError(
-        f"truck {truck}: the destination's rows of {table} are not the source's any more: {why}",
-        remedy=f"trucker reset --truck {truck}, then trucker run: the table is copied again",
+        f"truck {truck}: the rows of {table} at the destination differ from the source: {why}",
+        remedy=f"run `trucker reset --truck {truck}`, then `trucker run`, which copies the table again",
         code="TRK426",
     )

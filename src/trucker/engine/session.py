@@ -117,8 +117,8 @@ def start_session(
         scratch = _scratch(state)
     except OSError as error:
         raise EngineError(
-            f"no folder for Spark's files below {state}: {error.strerror}",
-            remedy="let the project's state be where it can be written",
+            f"a folder for Spark's files cannot be created below {state}: {error.strerror}",
+            remedy="set `state` in trucker.yml to a folder where trucker may write",
             code="TRK507",
         ) from error
     local = cluster.is_local(master)
@@ -205,13 +205,13 @@ def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkS
     except PySparkException as error:
         raise EngineError(
             f"Spark's driver did not start: {_complaint(launch.output) or error}",
-            remedy=f"see {launch.output}; check the `spark:` settings in trucker.yml",
+            remedy=f"read {launch.output}, and check the `spark:` settings in trucker.yml",
             code="TRK505",
         ) from error
     except Exception as error:
         raise EngineError(
             f"Spark did not start with master {master}: {_cause(error)}",
-            remedy=f"check `master` and the `spark:` settings; see {launch.output.with_name('spark.log')}",
+            remedy=f"check `master` and the `spark:` settings; read {launch.output.with_name('spark.log')}",
             code="TRK506",
         ) from error
 

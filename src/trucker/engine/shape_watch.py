@@ -55,7 +55,7 @@ class ShapeWatch:
                 self.look()
                 self.judge()
             except TruckerError as error:
-                log.debug("catalogue could not be read", extra=error.facts())
+                log.debug("reading the catalogue failed", extra=error.facts())
 
     def once(self, capture: CaptureSupervisor, checkpoint: Path, stop: threading.Event) -> bool:
         """Look, let the query take what is there by now, and judge what was seen; whether nothing is left of it.

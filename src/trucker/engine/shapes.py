@@ -58,11 +58,13 @@ def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int]
     for each in candidates:
         count *= len(each)
     if count > MOST_READINGS:
-        raise Doubt("too many columns have taken the names of others")
+        raise Doubt("too many columns have former names of other columns")
     stayed = sorted(now.by_number.keys() & (known.by_number.keys() if sent is None else frozenset(sent)))
     readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed, known)) is not None]
     if len(readings) != 1:
-        raise Doubt("its columns can be read in more than one way" if readings else "its columns cannot be told apart")
+        raise Doubt(
+            "its columns can be identified in more than one way" if readings else "its columns cannot be identified"
+        )
     return readings[0]
 
 
@@ -106,9 +108,9 @@ def _passing(
     for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
         others = bool(dropped) or passed or None in reading or column.type_oid in later
         if others and number is not None and not _surely(column.name, number, known, now, xid):
-            raise Doubt(f"column {column.name} may have been another one then")
+            raise Doubt(f"column {column.name} may have been another column at that time")
         if at > last and (number is None or number in dropped) and column.type_oid in later:
-            raise Doubt("a column that was added may have had another name then")
+            raise Doubt("an added column may have had another name at that time")
         gone -= number is None
         numbers.append(gone if number is None else number)
     return tuple(numbers)
@@ -148,9 +150,9 @@ def rewritten(known: Look, now: Look, numbers: Collection[int]) -> Rewrite | Non
         if seen is None:
             continue
         if before is None and not seen.filled:
-            return Rewrite(f"column {seen.column.name} was added with values of its own for every row")
+            return Rewrite(f"column {seen.column.name} was added with a different value for every row")
         if before is not None and seen.altered != before.altered:
-            return Rewrite(f"column {seen.column.name} was altered, and all rows were written anew")
+            return Rewrite(f"column {seen.column.name} was altered, and all rows were rewritten")
     return None
 
 

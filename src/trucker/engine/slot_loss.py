@@ -58,7 +58,7 @@ def begin_anew(
 ) -> dict[str, TruckState]:
     """Forget all there is of the source but its rows at the destinations; the states that are left."""
     log.warning(
-        "slot is lost: all tables of the source are copied again",
+        "slot lost: all tables of the source are copied again",
         extra={"source": resolved.name, "slot": resolved.slot},
     )
     _forget(resolved.trucks, destinations, states)

@@ -529,7 +529,7 @@ class SourceRun:
                 return
             self._lanes = [lane for lane in self._lanes if not lane.tables or lane.trucks != (run.name,)]
             self.runs[run.name] = run
-        log.info("truck is tried again", extra={"truck": run.name})
+        log.info("truck is retried", extra={"truck": run.name})
         for lane in lanes:
             self._spawn(lane)
         assert self._spark is not None
@@ -540,7 +540,7 @@ class SourceRun:
         try:
             lost = begins_anew(self.resolved.connection) and is_lost(self.resolved, error)
         except TruckerError as away:
-            log.warning("slot cannot be examined", extra={"source": self.name, **away.facts()})
+            log.warning("reading the slot failed", extra={"source": self.name, **away.facts()})
             return
         if lost:
             self.lost = error
@@ -553,9 +553,7 @@ class SourceRun:
         if damage is not None:
             self.fail(damage)
             return
-        log.warning(
-            "streaming query ended and is started again", extra={"source": self.name, "reason": query.failure()}
-        )
+        log.warning("streaming query ended and restarts", extra={"source": self.name, "reason": query.failure()})
         query.start(self._checkpoint, once=False)
 
     def fail(self, error: TruckerError) -> None:
@@ -578,7 +576,7 @@ class SourceRun:
             try:
                 prune(self._storage, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
             except ChangeLogUnavailable as error:
-                log.warning("applied changes are not deleted yet", extra={"source": self.name, **error.facts()})
+                log.warning("deleting applied changes failed", extra={"source": self.name, **error.facts()})
 
     @property
     def durable(self) -> Durable | None:
@@ -622,7 +620,7 @@ class SourceRun:
                 step()
             except Exception as error:
                 log.warning(
-                    "stopping met a problem",
+                    "stopping failed",
                     extra={"source": self.name, "step": step.__name__, "reason": type(error).__name__},
                 )
 

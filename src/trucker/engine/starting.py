@@ -7,13 +7,14 @@ that it can be begun at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,13 +83,14 @@ class StartingSession:
         if self._taken:
             return
         self._taken = True
-        while self._thread.is_alive():
-            self._kill()
-            self._thread.join(_LOOK_SECONDS)
-        if self._future.exception() is None:
-            with suppress(Exception):  # its JVM may have been killed just when it was there
-                stop_session(self._future.result(), wait=0.0)
-        _forget_gateway()
+        with _py4j_silent():
+            while self._thread.is_alive():
+                self._kill()
+                self._thread.join(_LOOK_SECONDS)
+            if self._future.exception() is None:
+                with suppress(Exception):  # its JVM may have been killed just when it was there
+                    stop_session(self._future.result(), wait=0.0)
+            _forget_gateway()
 
     def _start(self) -> None:
         try:
@@ -103,6 +105,18 @@ class StartingSession:
             for pid in own.read_text().split():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+
+
+@contextmanager
+def _py4j_silent() -> Iterator[None]:
+    """py4j logs the loss of its JVM as an error (Py4JNetworkError). Here the JVM is killed on purpose."""
+    logger = logging.getLogger("py4j")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _forget_gateway() -> None:

@@ -212,10 +212,10 @@ def _numbered(rows: Rows, run: int) -> Rows:
 
 def _truncated(target: Target) -> SinkError:
     return SinkError(
-        f"truck {target.truck}: {target.source.table} was truncated, and trucker does not know which rows at the"
-        " destination were its own",
-        remedy=f"empty them there, then trucker reset --truck {target.truck} and run; or write on_truncate: ignore in"
-        " truck.yml to go on without",
+        f"truck {target.truck}: {target.source.table} was truncated, and trucker does not know which rows at "
+        "the destination belong to it",
+        remedy=f"delete them there, run `trucker reset --truck {target.truck}`, then `trucker run`; or write "
+        "on_truncate: ignore in truck.yml to keep them",
         code=TRUNCATED,
     )
 

@@ -46,8 +46,8 @@ def spread_findings(source: ResolvedSource, streams: Sequence[ResolvedSource]) -
             Finding(
                 Level.WARNING,
                 connection.name,
-                f"only {len(streams)} of the {connection.slot_count} slots asked for have tables",
-                "say which tables go where: slots: [[shop.orders, shop.items], [shop.events]]; or ask for fewer",
+                f"only {len(streams)} of the {connection.slot_count} slots have tables",
+                "name the tables of each slot: slots: [[shop.orders, shop.items], [shop.events]]; or lower `slots`",
                 "TRK124",
             )
         )
@@ -87,8 +87,9 @@ def _places(source: ResolvedSource) -> dict[TableId, int]:
         elif len({places[table] for table in tables}) > 1:
             spread = ", ".join(f"{table} in slot {places[table]}" for table in sorted(tables))
             raise ConfigError(
-                f"{'trucks' if len(trucks) > 1 else 'truck'} {', '.join(sorted(trucks))}: the order of changes across"
-                f" tables matters there, and connection {source.connection.name} has them in different slots: {spread}",
+                f"{'trucks' if len(trucks) > 1 else 'truck'} {', '.join(sorted(trucks))}: the order of changes "
+                f"across tables matters, but connection {source.connection.name} has these tables in different "
+                f"slots: {spread}",
                 remedy="name all of them in one slot's list; a table that no list names is in the first slot",
                 code="TRK123",
             )

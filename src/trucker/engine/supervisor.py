@@ -253,7 +253,7 @@ class CaptureSupervisor:
                     continue
                 return
             if code == EXIT_FAILED:
-                self._fail(EngineError("capture failed and did not say why", code="TRK520", remedy="report this"))
+                self._fail(EngineError("capture failed without a reason", code="TRK520", remedy="report this"))
                 return
             words = self._last_words[-1] if self._last_words else f"exit code {code}"
             self._in_trouble(EngineError(f"the capture process ended: {words}", code="TRK520"))
@@ -289,7 +289,7 @@ class CaptureSupervisor:
             case "reconnecting":
                 self._reconnecting(event, process)
             case "notice":
-                log.info("notice from capture", extra={"source": self.spec.connection.name, "notice": event["message"]})
+                log.info("capture notice", extra={"source": self.spec.connection.name, "notice": event["message"]})
             case "failed":
                 self._fail(_error(event))
 
@@ -338,7 +338,7 @@ class CaptureSupervisor:
         assert self._trouble is not None
         facts = {"source": self.spec.connection.name, "slot": self.spec.slot}
         seconds = round(time.time() - self._trouble_since, 1)
-        message = "change log can be written again" if _concerns_log(self._trouble) else "source is back"
+        message = "change log can be written again" if _concerns_log(self._trouble) else "source available again"
         log.info(message, extra={**facts, "interrupted_seconds": seconds, "after": self._trouble.code})
 
     def _fail(self, error: TruckerError) -> None:
@@ -369,7 +369,7 @@ def _interruption(error: TruckerError) -> str:
     """What an interruption of capture is, in words."""
     if _concerns_log(error):
         return "change log cannot be written"
-    return "capture process ended and is started again" if isinstance(error, EngineError) else "source is lost"
+    return "capture process ended and restarts" if isinstance(error, EngineError) else "source unavailable"
 
 
 def _hang_up(process: subprocess.Popen[bytes]) -> None:

@@ -219,4 +219,4 @@ def _found_place(reading: Reading, schemas: Schemas) -> str:
     before = schemas.known(reading.target.truck, reading.target.source.table)
     if before is None or before.left_out.isdisjoint(reading.numbers):
         return ""
-    return "the destination has a place for a column now that was left out before"
+    return "the destination now has a column that was left out before"

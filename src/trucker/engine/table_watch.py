@@ -58,7 +58,7 @@ class TableWatch:
                 for change in self._destinations[name].changed_tables():
                     self._judge(name, change)
             except TruckerError as error:
-                log.debug("tables could not be looked at", extra={"destination": name, "reason": error.message})
+                log.debug("reading the tables failed", extra={"destination": name, "reason": error.message})
 
     def _judge(self, destination: str, change: TableChange) -> None:
         run = self._runs.get(change.truck)

@@ -143,8 +143,8 @@ def _check_modules(driver: Made) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise EngineError(
-                f"an executor's Python, {where}, cannot import {name}: {type(error).__name__}",
-                remedy=f"install {what} there, or send an environment along (docs/howto/spark_cluster.md)",
+                f"the Python of an executor, {where}, cannot import {name}: {type(error).__name__}",
+                remedy=f"install {what} there, or ship an environment (docs/howto/spark_cluster.md)",
                 code=MISSING,
             ) from error
     for name, numbers in _ALIKE.items():
@@ -153,7 +153,7 @@ def _check_modules(driver: Made) -> None:
         raise EngineError(
             f"an executor, {where}, runs another trucker ({trucker.__version__}, {Path(trucker.__file__).parent}) than"
             " the driver",
-            remedy="remove trucker from spark.submit.pyFiles and from the workers' PYTHONPATH: it comes by itself",
+            remedy="remove trucker from spark.submit.pyFiles and from the workers' PYTHONPATH: trucker ships itself",
             code=DIFFERENT,
         )
 
@@ -163,7 +163,7 @@ def _same(what: str, drivers: str, own: str, numbers: int, where: str) -> None:
         wanted = ".".join(drivers.split(".")[:numbers])
         raise EngineError(
             f"an executor, {where}, has {what} {own}; the driver has {drivers}",
-            remedy=f"let both have {what} {wanted}, or send an environment along (docs/howto/spark_cluster.md)",
+            remedy=f"install {what} {wanted} on both, or ship an environment (docs/howto/spark_cluster.md)",
             code=DIFFERENT,
         )
 
@@ -179,8 +179,9 @@ def _check_marks(driver: Made) -> None:
     for mark in map(Path, driver.marks):
         if not mark.exists():
             raise EngineError(
-                f"an executor on {socket.gethostname()} does not see the driver's folder {mark.parent}",
-                remedy="let `state` and `log.location` in trucker.yml be what all machines share, at the same path",
+                f"an executor on {socket.gethostname()} cannot read the driver's folder {mark.parent}",
+                remedy="set `state` and `log.location` in trucker.yml to folders that all machines share at "
+                "the same path",
                 code=NOT_SHARED,
             )
 

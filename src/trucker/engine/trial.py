@@ -119,7 +119,7 @@ class Trial:
     def _table(self, table: TableId, changes: Sequence[Changes], recipes: Recipes) -> Iterator[Shown]:
         plain = self._truck.tables[table].target(self._truck.name, self._source.tables[table].schema)
         made = recipes.of(self._truck, plain)
-        yield _changes(table, "changes", "as they are in the change log", Changes.concat(list(changes)))
+        yield _changes(table, "changes", "from the change log", Changes.concat(list(changes)))
         if made is None:
             net = [each for each in changes if len(each)]
             yield from (
@@ -146,7 +146,7 @@ class Trial:
         if given is not None:
             rows, names = given
             sql = "\n\n".join(_text(file, recipe, table) for name in names if (file := config.file(name)))
-            yield _rows(table, " + ".join(names), "what Spark SQL gives", sql, rows)
+            yield _rows(table, " + ".join(names), "result of Spark SQL", sql, rows)
         yield from self._written(table, target, recipe, done, given[0] if given else None)
 
     def _queried(self, table: TableId, recipe: Recipe, done: Made) -> Iterator[Shown]:
@@ -155,7 +155,7 @@ class Trial:
         assert file is not None
         rows = done.queried
         if rows is not None:
-            yield _rows(table, file.name, "what the source gives", _text(file, recipe, table), rows)
+            yield _rows(table, file.name, "result from the source", _text(file, recipe, table), rows)
 
     def _on_spark(self, recipe: Recipe, done: Made, recipes: Recipes) -> tuple[list[Rows], list[str]] | None:
         config = self._truck.config
@@ -190,14 +190,14 @@ class Trial:
         for each in changes:
             rows = Rows(target.source.columns, each.new, each.op, each.ordinal)
             sql = _text(target.statement, recipe, table, target.source.names)
-            yield _rows(table, target.statement.name, f"what it would get; it was {looked}", sql, [rows])
+            yield _rows(table, target.statement.name, f"its input; the file was {looked}", sql, [rows])
 
     def _prepared(self, target: Target) -> str:
         try:
             self._sink.prepare(target)
         except SinkUnavailable:
             return "not run"  # the running project has the destination to itself
-        return "prepared, and not run"
+        return "prepared, but not run"
 
 
 def _text(file: SqlFile, recipe: Recipe, table: TableId, names: tuple[str, ...] | None = None) -> str:

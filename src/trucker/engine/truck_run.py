@@ -77,7 +77,7 @@ class TruckRun:
         since = before.since if before is not None else time.time()
         self.failed[table] = TableFailure(error, since, position, held, retry)
         log.warning(
-            "table failed and is set aside; the others go on",
+            "table failed; the truck's other tables continue",
             extra={"truck": self.name, "table": str(table), **error.facts()},
         )
 
@@ -100,7 +100,7 @@ class TruckRun:
         """These tables follow the truck again."""
         for table in tables:
             if self.failed.pop(table, None) is not None:
-                log.info("table goes on after a failure", extra={"truck": self.name, "table": str(table)})
+                log.info("table continues after a failure", extra={"truck": self.name, "table": str(table)})
 
     def let_go(self) -> None:
         """Keep of the error what it says, not the places it passed: their frames hold what was used there, as a

@@ -281,7 +281,9 @@ def write_share(
         failures.append(Failure(target.truck, error.of_table(target.source.table), target.source.table))
     except Exception as error:
         log.exception("sink failed unexpectedly", extra={"truck": target.truck, "table": str(target.table)})
-        reason = SinkError(f"{target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499")
+        reason = SinkError(
+            f"truck {target.truck}: writing {target.table} failed: {type(error).__name__}", code="TRK499"
+        )
         failures.append(Failure(target.truck, reason.of_table(target.source.table), target.source.table))
 
 
@@ -290,7 +292,7 @@ def reason_of(error: Exception, doing: str) -> TruckerError:
     if isinstance(error, TruckerError):
         return error
     log.exception("task failed unexpectedly", extra={"doing": doing})
-    return EngineError(f"{doing} failed unexpectedly: {type(error).__name__}", remedy="see the log", code="TRK599")
+    return EngineError(f"{doing} failed unexpectedly: {type(error).__name__}", remedy="read the log", code="TRK599")
 
 
 Tables = Mapping[TableId, Sequence[Changes]]

@@ -212,7 +212,7 @@ def load_table(connection: Connection, table: TableId, *, publication: str | Non
     columns, generated, numbers = _load_columns(connection, row["oid"], _sent(connection, publication, table))
     if not columns:
         raise SourceError(
-            f"table {table} has no column that could be replicated",
+            f"table {table} has no column that can be replicated",
             remedy="leave the table out of the truck",
             code="TRK211",
         )
@@ -254,8 +254,8 @@ def to_full(table: SourceTable) -> str:
     if not table.hidden:
         return f"run: {statements}"
     return (
-        "name a `publication` made beforehand that has publish_generated_columns = stored, because of the generated"
-        f" column {table.hidden[0]}, and run: {statements}"
+        f"because of the generated column {table.hidden[0]}, name an existing `publication` that has "
+        f"publish_generated_columns = stored, and run: {statements}"
     )
 
 
@@ -265,7 +265,7 @@ def identity_problem(table: SourceTable) -> SourceError | None:
     unsent = [name for name in key if name not in table.schema.names]
     if unsent:
         return SourceError(
-            f"table {table.table}: its key has the generated column {unsent[0]}, which is not sent",
+            f"the key of table {table.table} contains the generated column {unsent[0]}, which PostgreSQL does not send",
             remedy=_other_key(table),
             code="TRK212",
         )
@@ -276,8 +276,8 @@ def identity_problem(table: SourceTable) -> SourceError | None:
         return _partitions_problem(table)
     for leaf in table.unfit:
         return SourceError(
-            f"table {leaf.table} has no usable replica identity ({_lacking(leaf, key)}): once it is published,"
-            " PostgreSQL would refuse every UPDATE and DELETE of it, or they could not be followed",
+            f"table {leaf.table} has no usable replica identity ({_lacking(leaf, key)}): once it is published, "
+            "PostgreSQL would refuse every UPDATE and DELETE of it, or trucker could not apply them",
             remedy=_identity_remedy(leaf, key),
             code="TRK212",
         )
@@ -298,14 +298,14 @@ def _partitions_problem(table: SourceTable) -> SourceError:
         leaf = table.unfit[0]
         rather = f"  (or, to identify rows by the primary key: {by_key})" if key else ""
         return SourceError(
-            f"partition {leaf.table} does not have the REPLICA IDENTITY FULL of table {table.table}: its old rows would"
-            " be sent with columns missing, or PostgreSQL would refuse every UPDATE and DELETE of it",
+            f"partition {leaf.table} does not have REPLICA IDENTITY FULL as table {table.table} has: PostgreSQL "
+            "would send its old rows incompletely, or refuse every UPDATE and DELETE of it",
             remedy=to_full(table) + rather,
             code="TRK212",
         )
     return SourceError(
-        f"partitioned table {table.table} has no replica identity, by which the changes of its partitions are sent,"
-        " whatever identity those have",
+        f"partitioned table {table.table} has no replica identity; the changes of its partitions are sent with "
+        "its identity, not with theirs",
         remedy=f"run: {by_key}" if table.identity == "n" and key else f"add a primary key, or {to_full(table)}",
         code="TRK212",
     )
@@ -314,7 +314,7 @@ def _partitions_problem(table: SourceTable) -> SourceError:
 def _other_key(table: SourceTable) -> str:
     name = table.table.quoted
     if table.identity == "i":
-        return f"run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT  (or USING INDEX another one)"
+        return f"run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT  (or USING INDEX another index)"
     return (
         f"leave the table out, or give it another primary key (ALTER TABLE {name} DROP CONSTRAINT …, ADD PRIMARY KEY …)"
     )
@@ -328,8 +328,8 @@ def _hidden_problem(table: SourceTable, leaf: Leaf) -> SourceError:
     return SourceError(
         f"table {leaf.table} has REPLICA IDENTITY FULL and the generated column {table.hidden[0]}: once it is"
         " published, PostgreSQL would refuse every UPDATE and DELETE of it",
-        remedy=f"run: {first}  (or, for a stored one, {drop}; or name a `publication` made beforehand that has"
-        " publish_generated_columns = stored)",
+        remedy=f"run: {first}  (or, for a stored one, {drop}; or name an existing `publication` that has "
+        "publish_generated_columns = stored)",
         code="TRK212",
     )
 
@@ -366,15 +366,15 @@ def _find(connection: Connection, table: TableId) -> dict[str, Any]:
 
 def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -> None:
     """`SourceError` for whatever has no changes in the write-ahead log, or not under its own name."""
-    silent = "which leaves no changes in the write-ahead log"
+    silent = "whose changes are not in the write-ahead log"
     if kind in _KINDS:
-        what, remedy = f"{_KINDS[kind]}, {silent}", "name the tables it is made of instead"
+        what, remedy = f"{_KINDS[kind]}, {silent}", "name its underlying tables instead"
     elif persistence == "u":
         what, remedy = f"an unlogged table, {silent}", f"run: ALTER TABLE {table.quoted} SET LOGGED"
     elif persistence == "t":
         what, remedy = f"a temporary table, {silent}", "name a permanent table"
     elif partition:
-        what = "a partition, whose changes come under the name of the partitioned table"
+        what = "a partition, whose changes are sent under the name of the partitioned table"
         remedy = "name the partitioned table"
     else:
         return
@@ -435,9 +435,9 @@ def _lacking(leaf: Leaf, key: tuple[str, ...]) -> str:
     if leaf.identity == "n":
         return "it is set to NOTHING"
     if leaf.identity == "i":
-        return "the index it names is gone" if not leaf.identity_columns else "its index is not the table's key"
+        return "its index does not exist" if not leaf.identity_columns else "its index is not the table's key"
     if key or leaf.identity_columns:
-        return "its primary key is not the whole table's"
+        return "its primary key is not that of the whole table"
     return "no primary key, or only a deferrable one"
 
 

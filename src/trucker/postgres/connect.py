@@ -116,12 +116,12 @@ def query_error(doing: str, error: psycopg.Error) -> SourceError:
         case errors.LockNotAvailable():
             return SourceUnavailable(
                 f"{doing}: a table is locked by another session",
-                remedy="end the ALTER TABLE, VACUUM FULL or CREATE INDEX that holds it; it is tried again",
+                remedy="end the ALTER TABLE, VACUUM FULL or CREATE INDEX that holds the lock; a run retries",
             )
         case errors.InsufficientPrivilege():
             return SourceError(f"{doing}: {reason}", remedy="run: trucker check", code="TRK220")
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            return SourceUnavailable(f"{doing}: {reason}", remedy="it is tried again")
+            return SourceUnavailable(f"{doing}: {reason}", remedy="check the server and the network; a run retries")
     return SourceError(f"{doing}: {reason}", remedy=error.diag.message_hint or "run: trucker check")
 
 
@@ -137,13 +137,13 @@ class _Refusal:
     """Only where TLS is not even tried."""
 
 
-_POOLED = "the process behind the connection is not the one that the server has"
+_POOLED = "the server process of the connection is not the one that the server reports"
 _REFUSALS = (
     _Refusal(
         re.compile(f"unsupported startup parameter|{_POOLED}"),
         "TRK207",
-        "a connection pooler answers, not the server: replication and what goes with it cannot pass through one",
-        "name the server itself as `host` and `port` of connection {name}",
+        "a connection pooler answers instead of the server: replication does not work through a pooler",
+        "set `host` and `port` of connection {name} to the server itself",
     ),
     _Refusal(
         re.compile(r"password authentication failed|no password supplied|empty password"),
@@ -154,39 +154,39 @@ _REFUSALS = (
     _Refusal(
         re.compile(r'database ".*" does not exist'),
         "TRK203",
-        'there is no database "{database}"',
+        'database "{database}" does not exist',
         "check `database` of connection {name}",
     ),
     _Refusal(
         re.compile(r'role ".*" (does not exist|is not permitted to log in)'),
         "TRK202",
-        "there is no user {user} that may log in",
+        "user {user} does not exist or may not log in",
         "check `user` of connection {name}, or run: CREATE ROLE {user} LOGIN REPLICATION PASSWORD '…'",
     ),
     _Refusal(
         re.compile(r"requires a valid client certificate|alert certificate required"),
         "TRK205",
-        "the server asks for a client certificate",
+        "the server requires a client certificate",
         "set `ssl.certificate` and `ssl.key` of connection {name}",
     ),
     _Refusal(
         re.compile(r"no pg_hba\.conf entry.*(no encryption|SSL off)"),
         "TRK205",
-        "the server does not let user {user} into database {database} without TLS",
-        "set `ssl: require`, or better `ssl: verify-full`, for connection {name};"
-        " if that is refused too, add a line to pg_hba.conf",
+        "the server does not accept user {user} in database {database} without TLS",
+        "set `ssl: require`, or better `ssl: verify-full`, for connection {name}; if that is refused as well, "
+        "add a line to pg_hba.conf",
         plain=True,
     ),
     _Refusal(
         re.compile(r"no pg_hba\.conf entry for replication connection"),
         "TRK204",
-        "pg_hba.conf lets user {user} in, but not for physical replication",
+        "pg_hba.conf accepts user {user}, but not for physical replication",
         "add to pg_hba.conf: host {database} {user} <address of this machine>/32 scram-sha-256",
     ),
     _Refusal(
         re.compile(r"no pg_hba\.conf entry|pg_hba\.conf rejects"),
         "TRK204",
-        "the server's pg_hba.conf does not let user {user} into database {database} from here",
+        "pg_hba.conf does not accept user {user} in database {database} from this machine",
         "add to pg_hba.conf: host {database} {user} <address of this machine>/32 scram-sha-256"
         "  and run: SELECT pg_reload_conf()",
     ),
@@ -208,13 +208,13 @@ _REFUSALS = (
     _Refusal(
         re.compile(r"server does not support SSL"),
         "TRK205",
-        "the server does not offer TLS, which `ssl.mode` asks for",
-        "turn TLS on at the server, or set `ssl.mode: prefer` for connection {name}",
+        "the server does not support TLS, which `ssl.mode` requires",
+        "enable TLS on the server, or set `ssl.mode: prefer` for connection {name}",
     ),
     _Refusal(
         re.compile(r"certificate|SSL error|sslmode|private key file|root.crt", re.IGNORECASE),
         "TRK205",
-        "TLS with the server could not be set up",
+        "TLS could not be set up with the server",
         "check `ssl` of connection {name}: mode, root_certificate, certificate and key",
     ),
 )
@@ -242,7 +242,7 @@ def explain(config: PostgresConnection, reason: str) -> SourceError:
 
 def _advice(config: PostgresConnection, reason: str) -> str:
     if re.search(r"too many (clients|connections)|remaining connection slots|requested standby connections", reason):
-        return "raise max_connections or max_wal_senders at the server, or end idle connections"
+        return "raise max_connections or max_wal_senders on the server, or end idle connections"
     if re.search(r"starting up|shutting down|recovery|not yet accept", reason):
         return "wait until the server has started"
     if re.search(r"translate host name|resolve host|Name or service|nodename", reason):

@@ -69,7 +69,8 @@ class Heart:
             raise SourceError(
                 f'publication "{self._publication}" was dropped while it was in use',
                 code="TRK240",
-                remedy="changes made since then are not in the stream: `trucker reset` and copy the tables anew",
+                remedy="changes since then are lost: run `trucker reset`, then `trucker run`, which copies the "
+                "tables again",
             )
 
     def _check_standby(self, conninfo: Mapping[str, str | int]) -> None:

@@ -52,7 +52,7 @@ class History:
         if confirmed < self._commit and not self._met:
             self._look(connect, confirmed, confirmed)
             if not self._met:
-                raise self._differs(f"the transaction that ended at {self._commit} is not there")
+                raise self._differs(f"the transaction that ended at {self._commit} is missing")
 
     def _look(self, connect: Callable[[], ReplicationStream], start: Lsn, confirmed: Lsn) -> None:
         self._beyond = False
@@ -91,8 +91,9 @@ class History:
 
     def _differs(self, what: str) -> SourceError:
         return SourceError(
-            f"the server's history is not the one the change log was written from ({what}): "
-            "it was restored to an earlier state, or failed over to a standby that lagged",
+            f"the server's history is not the one in the change log ({what}): the server was restored to an "
+            "earlier state, or failed over to a standby that lagged",
             code="TRK304",
-            remedy="point the connection back to the server as it was, or `trucker reset` and copy the tables anew",
+            remedy="point the connection back to the right server; or run `trucker reset`, then `trucker run`, "
+            "which copies the tables again",
         )

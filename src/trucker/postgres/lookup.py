@@ -34,7 +34,7 @@ class LookupSession:
 
     def columns(self, table: TableId) -> tuple[Column, ...]:
         """The table's columns. It may be a view, too."""
-        with self._lock, translated(f"connection {self._config.name}: looking at {table}"):
+        with self._lock, translated(f"connection {self._config.name}: reading the columns of {table}"):
             link = self._open()
             fields = describe(link, f"select * from {table.quoted}")
             types = source_types(link, [(field.type_oid, field.typmod) for field in fields])
@@ -42,7 +42,7 @@ class LookupSession:
 
     def check(self, table: TableId, columns: Sequence[Column], keys: Sequence[Column]) -> None:
         """Whether values of the keys' types can be looked up in the columns of their names; nothing is read."""
-        with self._lock, translated(f"connection {self._config.name}: looking up in {table}"):
+        with self._lock, translated(f"connection {self._config.name}: looking up rows in {table}"):
             describe(self._open(), _statement(table, columns, keys))
 
     def read(
@@ -51,14 +51,14 @@ class LookupSession:
         """See `Lookup.read`. A key's type is the values' own, whatever the column's is."""
         pieces, rows = [], 0
         parameters = [array_literal(values.column(key.name).combine_chunks()) for key in keys]
-        with self._lock, translated(f"connection {self._config.name}: looking up in {table}"):
+        with self._lock, translated(f"connection {self._config.name}: looking up rows in {table}"):
             for piece in stream(self._open(), f"{_statement(table, columns, keys)} limit {most + 1}", parameters):
                 pieces.append(piece)
                 rows += piece.num_rows
         if rows > most:
             raise SourceError(
-                f"a lookup in {table} gives more than {most} rows",
-                remedy="look up by keys (on:) that fewer rows have, or raise rows_max in truck.yml",
+                f"a lookup in {table} returns more than {most} rows",
+                remedy="look up by keys (on:) that match fewer rows, or raise rows_max in truck.yml",
                 code=TOO_MANY,
             )
         names = [column.name for column in columns]

@@ -82,20 +82,21 @@ class Membership:
         Other `identities` are no reason: partitions come and go.
         """
         if self.identities == UNFIT:
-            return "the replica identity of a partition was not that of the table"
+            return "a partition did not have the replica identity of the table"
         if self.relation != now.relation:
-            return "it was dropped at the source and made again"
+            return "the table was dropped and created again at the source"
         if now.publication is None or self.publication is None:
             return "its publication was dropped"
         if self.publication[0] != now.publication[0]:
-            return "its publication was dropped and made again"
+            return "its publication was dropped and created again"
         if self.publication != now.publication:
             return "its publication was altered"
         if not now.published:
-            return "it was taken out of its publication"
+            return "the table was removed from its publication"
         if self.member != now.member or self.schema != now.schema:
             return (
-                "it was taken out of its publication and added again, or its columns or row filter there were altered"
+                "the table was removed from its publication and added again, or its columns or row filter there "
+                "were altered"
             )
         return ""
 

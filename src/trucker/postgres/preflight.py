@@ -199,7 +199,7 @@ def _server(look: _Look) -> Iterator[Finding]:
     yield from _standby(look)
     if look.settings["server_encoding"] == "SQL_ASCII":
         yield look.warning(
-            "the database's encoding is SQL_ASCII, so that text may not be UTF-8 and a row may be refused later",
+            "the database's encoding is SQL_ASCII: text may not be UTF-8, and a row with such text is refused",
             "make sure that all text is UTF-8, or move to a database with ENCODING 'UTF8'",
             "TRK235",
         )
@@ -210,14 +210,16 @@ def _keeping(look: _Look) -> Iterator[Finding]:
     keep = int(look.settings["max_slot_wal_keep_size"])
     if 0 <= keep < _LOW_WAL_KEEP_MIB:
         yield look.warning(
-            f"max_slot_wal_keep_size is {keep} MB: a slot that lags more is given up, and all must be copied again",
+            f"max_slot_wal_keep_size is {keep} MB: the server invalidates a slot that lags more, and all tables "
+            "must be copied again",
             f"run: ALTER SYSTEM SET max_slot_wal_keep_size = '{_LOW_WAL_KEEP_MIB * 10}MB'; SELECT pg_reload_conf()",
             "TRK234",
         )
     idle = int(look.settings.get("idle_replication_slot_timeout", "0"))
     if 0 < idle < _SHORT_IDLE_SECONDS:
         yield look.warning(
-            f"idle_replication_slot_timeout is {idle} s: the server gives up the slot when trucker is stopped longer",
+            f"idle_replication_slot_timeout is {idle} s: the server invalidates the slot when trucker is "
+            "stopped for longer",
             "run: ALTER SYSTEM SET idle_replication_slot_timeout = '7d'; SELECT pg_reload_conf()",
             "TRK234",
         )
@@ -234,8 +236,8 @@ def _standby(look: _Look) -> Iterator[Finding]:
         )
     elif look.managed:
         yield look.error(
-            "the server is a standby, on which no publication can be made",
-            "connect to the primary, or make the publication there and name it as `publication`",
+            "the server is a standby, where no publication can be created",
+            "connect to the primary, or create the publication there and set `publication` to its name",
             "TRK240",
         )
 
@@ -297,25 +299,23 @@ def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
     drop = f"run: SELECT pg_drop_replication_slot('{look.slot}')"
     if found.plugin != PLUGIN:
         plugin = found.plugin or "none: it is a physical slot"
-        return look.error(
-            f"replication slot {look.slot} belongs to something else: its plugin is {plugin}", drop, "TRK232"
-        )
+        return look.error(f"replication slot {look.slot} is not trucker's: its plugin is {plugin}", drop, "TRK232")
     if found.database != look.connection.info.dbname:
         return look.error(
             f"replication slot {look.slot} belongs to database {found.database}, not {look.connection.info.dbname}",
-            "give the project another `unique_id`, or the connection the slot's database",
+            "give the project another `unique_id`, or set `database` of the connection to the slot's database",
             "TRK232",
         )
     if found.lost and look.config.on_slot_loss == "resnapshot":
         return look.warning(
-            f"replication slot {look.slot} was given up by the server ({found.invalidation}): all tables are copied"
-            " again at the next start",
-            f"let the server keep more WAL, or idle slots for longer{prevention(found.invalidation)}",
+            f"replication slot {look.slot} was invalidated by the server ({found.invalidation}): the next start "
+            "copies all tables again",
+            f"raise max_slot_wal_keep_size or idle_replication_slot_timeout{prevention(found.invalidation)}",
             "TRK232",
         )
     if found.lost:
         return look.error(
-            f"replication slot {look.slot} was given up by the server ({found.invalidation}): changes are missing",
+            f"replication slot {look.slot} was invalidated by the server ({found.invalidation}): changes are lost",
             f"run: trucker reset  and then trucker run, which copies the tables again{prevention(found.invalidation)}",
             "TRK232",
         )
@@ -356,7 +356,7 @@ def _tables_and_publication(look: _Look) -> Iterator[Finding]:
             continue
         sources[wanted.table] = source
         found = list(_table(look, wanted, source))
-        yield from found or [look.ok("can be copied and followed", f"{look.subject}.{wanted.table}")]
+        yield from found or [look.ok("can be copied and streamed", f"{look.subject}.{wanted.table}")]
     yield from _publication(look, sources)
 
 
@@ -368,7 +368,8 @@ def _table(look: _Look, wanted: PublishedTable, source: SourceTable) -> Iterator
     yield from _readable(look.reader, wanted, source, subject)
     if source.partitioned and source.full and not source.schema.key:
         yield look.warning(
-            "it has no primary key: a partition added later must be given REPLICA IDENTITY FULL before it is written",
+            "the table has no primary key: set REPLICA IDENTITY FULL on each new partition before rows are "
+            "written to it",
             f"add a primary key to {wanted.table.quoted}",
             "TRK212",
             subject,
@@ -376,7 +377,7 @@ def _table(look: _Look, wanted: PublishedTable, source: SourceTable) -> Iterator
     if source.generated and wanted.columns is None:
         yield look.warning(
             f"generated columns are not replicated: {', '.join(source.generated)}",
-            "compute them at the destination, or leave them",
+            "compute them at the destination, or ignore this",
             "TRK214",
             subject,
         )
@@ -419,8 +420,8 @@ def _condition_problem(look: _Look, wanted: PublishedTable, source: SourceTable)
     except psycopg.Error as error:
         reason = error.diag.message_primary or type(error).__name__
         return SourceError(
-            f"table {wanted.table}: `where` is not a condition on its rows: {reason}",
-            remedy="correct `where`; it is SQL on the table's own columns",
+            f"table {wanted.table}: `where` is not a valid condition: {reason}",
+            remedy="correct `where`: it must be an SQL condition on the columns of the table",
             code="TRK213",
         )
     outside = [name for name in source.schema.names if name not in source.identity_columns]
@@ -449,5 +450,5 @@ def _publication(look: _Look, sources: dict[TableId, SourceTable]) -> Iterator[F
     problems = examine(look.connection, look.publication, known, sources)
     yield from (look.failure(problem) for problem in problems)
     if not problems:
-        kept = "as it is" if not look.managed else "as trucks need it"
+        kept = "without changes" if not look.managed else "for all trucks"
         yield look.ok(f"publication {look.publication} can be used {kept}")

@@ -68,7 +68,7 @@ def parse_keepalive(frame: bytes | memoryview) -> Keepalive:
 def message_of(frame: bytes | memoryview) -> bytes:
     """The plug-in's message inside an XLogData frame; `ProtocolError` where there is none."""
     if len(frame) <= XLOG_HEADER or frame[0] != XLOG_DATA:
-        raise ProtocolError(f"a frame of {len(frame)} bytes that holds no message")
+        raise ProtocolError(f"a frame of {len(frame)} bytes that contains no message")
     return bytes(frame[XLOG_HEADER:])
 
 

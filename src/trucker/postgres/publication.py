@@ -291,8 +291,8 @@ def outside_identity(source: SourceTable, used: Sequence[str]) -> SourceError | 
     if not outside or source.whole_rows:
         return None
     return SourceError(
-        f"table {source.table}: `where` uses {', '.join(outside)}, which the replica identity does not hold:"
-        " PostgreSQL would refuse every UPDATE and DELETE of the table",
+        f"table {source.table}: `where` uses {', '.join(outside)}, which the replica identity does not contain: "
+        "PostgreSQL would refuse every UPDATE and DELETE of the table",
         remedy="use key columns only, or run: " + "; ".join(_make_full(source)),
         code="TRK213",
     )
@@ -322,7 +322,7 @@ def unserved(
     if lacking := _unpublished(row):
         problems.append(
             SourceError(
-                f"publication {name} leaves out {', '.join(lacking)}",
+                f"publication {name} does not publish {', '.join(lacking)}",
                 remedy=f"run: ALTER PUBLICATION {quoted} SET (publish = 'insert, update, delete, truncate')",
                 code="TRK240",
             )
@@ -350,7 +350,7 @@ def _shortfall(
     name = quoted.strip('"')
     if member is None:
         remedy = f"run: ALTER PUBLICATION {quoted} ADD TABLE {_table_clause(wanted)}"
-        return SourceError(f"publication {name} does not hold table {wanted.table}", remedy=remedy, code="TRK240")
+        return SourceError(f"publication {name} does not contain table {wanted.table}", remedy=remedy, code="TRK240")
     published = frozenset(member["columns"] or source.schema.names)
     missing = [column for column in wanted.columns or source.schema.names if column not in published]
     if missing:
@@ -362,7 +362,7 @@ def _shortfall(
     if _normal(member["filter"]) != _normal(wanted.where):
         theirs = member["filter"] or "none"
         return SourceError(
-            f"publication {name} filters table {wanted.table} by another condition than the truck: {theirs}",
+            f"publication {name} has another row filter for table {wanted.table} than the truck: {theirs}",
             remedy=f"give the truck exactly this `where`: {theirs}" if member["filter"] else "remove `where`",
             code="TRK240",
         )
@@ -406,8 +406,8 @@ def _obstacles(
         drop = f"DROP PUBLICATION {quote_identifier(name)}"
         return [
             SourceError(
-                f"publication {name} is FOR ALL TABLES and cannot be given a list",
-                remedy=f"run: {drop}  (or name it as `publication` to use it as it is)",
+                f"publication {name} is FOR ALL TABLES, so tables cannot be added to it",
+                remedy=f"run: {drop}  (or set `publication` to its name to use it without changes)",
                 code="TRK240",
             )
         ]
@@ -428,8 +428,8 @@ def _obstacles(
     problems += [
         SourceError(
             f"user {user} is not the owner of table {table} and may not publish it",
-            remedy=f"run: ALTER TABLE {table} OWNER TO {user}  or: GRANT {quote_identifier(owner)} TO {user}"
-            "  (or have the publication made beforehand and name it as `publication`)",
+            remedy=f"run: ALTER TABLE {table} OWNER TO {user}  or: GRANT {quote_identifier(owner)} TO {user}  "
+            "(or create the publication yourself and set `publication` to its name)",
             code="TRK220",
         )
         for table, owner in connection.execute(_NOT_OWNED, [oids])

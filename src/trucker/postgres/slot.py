@@ -261,7 +261,9 @@ def _patience(config: PostgresConnection, name: str) -> Iterator[None]:
         while not done.wait(PATIENCE):
             with suppress(TruckerError), connect(config, application="trucker slot watch") as connection:
                 waiting = open_transactions(connection)
-                log.warning("slot waits for open transactions", extra={"slot": name, "transactions": waiting})
+                log.warning(
+                    "creating a slot waits for open transactions", extra={"slot": name, "transactions": waiting}
+                )
 
     watcher = threading.Thread(target=watch, name=f"slot {name}", daemon=True)
     watcher.start()
@@ -313,7 +315,7 @@ def _creation_error(config: PostgresConnection, name: str, error: psycopg.Error)
     reason = error.diag.message_primary or str(error)
     match error:
         case errors.DuplicateObject():
-            remedy, code = f"it exists already; run: SELECT pg_drop_replication_slot('{name}')", "TRK231"
+            remedy, code = f"the slot already exists; run: SELECT pg_drop_replication_slot('{name}')", "TRK231"
         case errors.ConfigurationLimitExceeded():
             remedy, code = "raise max_replication_slots and restart the server, or drop an unused slot", "TRK230"
         case errors.InsufficientPrivilege():
@@ -335,7 +337,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
     except errors.ObjectInUse:
         raise SourceError(
             f"replication slot {name} is in use by {who_holds(connection, name)}",
-            remedy="stop what uses it, then try again",
+            remedy="stop the process that uses the slot, then run the command again",
             code="TRK231",
         ) from None
     except errors.InsufficientPrivilege as error:
@@ -348,7 +350,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
     return True
 
 
-@translated("asking who holds the replication slot")
+@translated("reading who uses the replication slot")
 def who_holds(connection: Connection, slot: str) -> str:
     """Who reads from the slot, for messages; "nobody" where nobody does."""
     row = connection.execute(_HOLDER, [slot]).fetchone()
@@ -360,7 +362,7 @@ def who_holds(connection: Connection, slot: str) -> str:
         parts.append(f'application "{application}"')
     if user:
         parts.append(f"user {user}")
-    parts.append(f"from {client or 'the server itself or out of sight'}")
+    parts.append(f"from {client or 'a local or hidden client'}")
     if since:
         parts.append(f"since {since:%Y-%m-%d %H:%M:%S} UTC")
     return ", ".join(parts)
@@ -370,7 +372,7 @@ def in_use(connection: Connection, slot: str, source: str) -> SourceError:
     """The refusal of a slot that something else reads from; it names who that is."""
     return SourceError(
         f"replication slot {slot} of {source} is in use by {who_holds(connection, slot)}",
-        remedy="stop that one; if it is another project, give this one another unique_id",
+        remedy="stop that process; if it is another project, give this project another unique_id",
         code="TRK231",
     )
 
@@ -383,7 +385,7 @@ def identify(connection: Connection) -> SystemIdentity:
     return SystemIdentity(str(row[0]), int(row[1]), str(row[2]))
 
 
-@translated("asking for the server's position")
+@translated("reading the server's position")
 def current_lsn(connection: Connection) -> Lsn:
     """The end of what the server has flushed, or on a standby has replayed."""
     row = connection.execute(_CURRENT_LSN.encode()).fetchone()

@@ -81,8 +81,8 @@ def enter_snapshot(connection: Connection, snapshot: str) -> None:
     except (errors.UndefinedObject, errors.InvalidParameterValue, errors.ObjectNotInPrerequisiteState) as error:
         connection.execute("rollback")
         raise SourceUnavailable(
-            f"the exported snapshot {snapshot} is gone: {error.diag.message_primary}",
-            remedy="the connection that exported it has ended; the copy is started again with a new snapshot",
+            f"the exported snapshot {snapshot} no longer exists: {error.diag.message_primary}",
+            remedy="none needed: the connection that exported it was closed, and the copy restarts with a new snapshot",
         ) from None
 
 
@@ -337,7 +337,7 @@ def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> pq.abc.PGr
 def _changed(leaf: TableId) -> SourceUnavailable:
     return SourceUnavailable(
         f"table {leaf} was rewritten, truncated or dropped after the snapshot was taken",
-        remedy="the copy is started again with a new snapshot",
+        remedy="none needed: the copy restarts with a new snapshot",
     )
 
 
@@ -346,7 +346,9 @@ def _read_error(chunk: Chunk, error: psycopg.Error) -> SourceError:
     reason = error.diag.message_primary or ""
     match error:
         case errors.UndefinedColumn() | errors.UndefinedTable():
-            return SourceUnavailable(f"{place}: {reason}", remedy="the table was altered; the copy starts again")
+            return SourceUnavailable(
+                f"{place}: {reason}", remedy="none needed: the table was altered, and the copy restarts"
+            )
         case errors.InsufficientPrivilege() if "row-level security" in reason:
             remedy = "run: ALTER ROLE <role> BYPASSRLS, or make the role the owner of the table"
             return SourceError(f"{place}: {reason}", remedy=remedy, code="TRK220")

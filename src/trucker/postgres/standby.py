@@ -74,7 +74,7 @@ def await_replay(
                 raise SourceUnavailable(f"connection {config.name}: stopped while waiting for the standby")
 
 
-@translated("asking for the primary's position")
+@translated("reading the primary's position")
 def committed_lsn(primary: Connection) -> Lsn:
     """A position behind everything committed by now, on disk or not (`synchronous_commit = off`).
 
@@ -93,7 +93,7 @@ def committed_lsn(primary: Connection) -> Lsn:
         time.sleep(0.01)
 
 
-@translated("asking the standby how far it is")
+@translated("reading the standby's position")
 def _replayed(connection: Connection) -> Lsn:
     row = connection.execute(_REPLAY).fetchone()
     assert row is not None
@@ -104,10 +104,10 @@ def _replayed(connection: Connection) -> Lsn:
 
 def _behind(config: PostgresConnection, replayed: Lsn, lsn: Lsn, seconds: float) -> SourceUnavailable:
     return SourceUnavailable(
-        f"connection {config.name}: the standby {config.host}:{config.port} has replayed up to {replayed} and is"
-        f" {lsn - replayed} bytes short of {lsn}, after {seconds:.0f} s of waiting",
-        remedy="see on the standby whether it is connected (SELECT * FROM pg_stat_wal_receiver), paused"
-        " (SELECT pg_wal_replay_resume()) or held up (recovery_min_apply_delay, a long query); then run again",
+        f"connection {config.name}: the standby {config.host}:{config.port} has replayed up to {replayed},"
+        f" {lsn - replayed} bytes short of {lsn}, after {seconds:.0f} s",
+        remedy="check on the standby whether it is connected (SELECT * FROM pg_stat_wal_receiver), paused "
+        "(SELECT pg_wal_replay_resume()) or delayed (recovery_min_apply_delay, a long query); then run again",
         code="TRK261",
     )
 
@@ -180,7 +180,8 @@ class _Guards:
                 return
         raise Unguarded(
             f"connection {self._config.name}: recovery on the standby may have removed rows that the snapshot needs",
-            remedy="it is taken again; with hot_standby_feedback = on on the standby this does not happen",
+            remedy="none needed: a new snapshot is taken; to prevent this, set hot_standby_feedback = on on "
+            "the standby",
         )
 
     @translated("guarding a snapshot on the standby")
@@ -229,7 +230,7 @@ def _prod(primary: PostgresConnection, done: threading.Event) -> None:
                     pause = min(pause * 2, _LAST_PROD)
         except errors.InsufficientPrivilege:
             log.warning(
-                "slot waits until the primary logs its running transactions, which may take minutes",
+                "creating a slot waits until the primary logs its running transactions, which may take minutes",
                 extra={"remedy": grant(primary)},
             )
             return

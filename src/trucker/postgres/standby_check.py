@@ -34,7 +34,9 @@ def check_standby(
     where = standby_name(standby)
     version = Capabilities.of(reader)
     try:
-        version.require("standby_decoding", "the standby cannot be read from", "remove replica_host, or upgrade both")
+        version.require(
+            "standby_decoding", "the standby cannot be read from", "remove replica_host, or upgrade both servers"
+        )
         _require_relation(standby, identify(writer), reader)
     except SourceError as error:
         yield Finding(Level.ERROR, where, error.message, error.remedy, error.code)
@@ -59,7 +61,7 @@ def check_slots(primary: PostgresConnection, writer: Connection, reader: Connect
         yield Finding(
             Level.ERROR,
             primary.name,
-            f"replication slot {slot} is on the primary: the project was run without replica_host before",
+            f"replication slot {slot} is on the primary: the project ran without replica_host before",
             "remove replica_host; or run: trucker reset  and then trucker run, which copies the tables again",
             "TRK232",
         )
@@ -67,7 +69,7 @@ def check_slots(primary: PostgresConnection, writer: Connection, reader: Connect
         yield Finding(
             Level.WARNING,
             primary.name,
-            f"replication slot {slot} is on the primary too, where nobody reads it and WAL piles up",
+            f"replication slot {slot} is on the primary too, where nothing reads it and it retains WAL",
             f"run on the primary: SELECT pg_drop_replication_slot('{slot}')",
             "TRK232",
         )
@@ -80,23 +82,23 @@ def _require_relation(standby: PostgresConnection, primary: SystemIdentity, read
     found = identify(reader)
     if found.system_identifier != primary.system_identifier:
         raise SourceError(
-            f"the server at replica_host is of another system ({found.system_identifier}) than the one at host"
-            f" ({primary.system_identifier}): it is no standby of it",
-            remedy=f"name a standby of the server at host as replica_host of connection {standby.name}",
+            f"the server at replica_host (system {found.system_identifier}) is not a standby of the server at "
+            f"host (system {primary.system_identifier})",
+            remedy=f"set replica_host of connection {standby.name} to a standby of the server at host",
             code="TRK260",
         )
     if found.database != primary.database:
         raise SourceError(
             f"replica_database is {found.database}, but database is {primary.database}",
-            remedy="name the same database on both; without replica_database it is",
+            remedy="name the same database on both, or remove replica_database",
             code="TRK260",
         )
     timeline = _timeline(standby)
     if timeline is not None and timeline > primary.timeline:
         raise SourceError(
-            f"the standby follows timeline {timeline}, the server at host is on {primary.timeline}:"
-            " another server has been promoted, and the standby follows that one",
-            remedy=f"make the promoted server the `host` of connection {standby.name}",
+            f"the standby follows timeline {timeline}, the server at host is on {primary.timeline}: another "
+            "server was promoted, and the standby follows it",
+            remedy=f"set `host` of connection {standby.name} to the promoted server",
             code="TRK260",
         )
 
@@ -125,7 +127,7 @@ def _settings(where: str, reader: Connection) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             where,
-            "hot_standby_feedback is off: a vacuum on the primary can end copies and make the slot useless",
+            "hot_standby_feedback is off: a vacuum on the primary can cancel copies and invalidate the slot",
             "run on the standby: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
             "TRK263",
         )
@@ -133,8 +135,8 @@ def _settings(where: str, reader: Connection) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             where,
-            "primary_slot_name is not set: while the standby is disconnected hot_standby_feedback does not hold,"
-            " and a vacuum on the primary can make the slot useless",
+            "primary_slot_name is not set: while the standby is disconnected hot_standby_feedback has no "
+            "effect, and a vacuum on the primary can invalidate the slot",
             "run on the primary: SELECT pg_create_physical_replication_slot('standby')"
             "  and on the standby: ALTER SYSTEM SET primary_slot_name = 'standby'; SELECT pg_reload_conf()",
             "TRK263",
@@ -144,9 +146,9 @@ def _settings(where: str, reader: Connection) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             where,
-            f"recovery_min_apply_delay is {delay:.0f} s; a run waits no more than {REPLAY_SECONDS:.0f} s for the"
-            " standby to replay what has been published",
-            "name another standby as replica_host, or lower recovery_min_apply_delay",
+            f"recovery_min_apply_delay is {delay:.0f} s; a run waits at most {REPLAY_SECONDS:.0f} s for the"
+            " standby to replay the publication",
+            "set replica_host to another standby, or lower recovery_min_apply_delay",
             "TRK261",
         )
 
@@ -166,12 +168,12 @@ def _lag(where: str, writer: Connection, reader: Connection) -> Iterator[Finding
         yield Finding(
             Level.WARNING,
             where,
-            f"the standby has {behind >> 20} MB yet to replay: what is read from it is that much behind",
-            "see on the standby: SELECT * FROM pg_stat_wal_receiver",
+            f"the standby is {behind >> 20} MB behind the primary",
+            "check on the standby: SELECT * FROM pg_stat_wal_receiver",
             "TRK261",
         )
     else:
-        yield Finding(Level.OK, where, f"the standby has {behind} bytes yet to replay")
+        yield Finding(Level.OK, where, f"the standby is {behind} bytes behind the primary")
 
 
 def _prodding(primary: PostgresConnection, writer: Connection) -> Iterator[Finding]:
@@ -179,8 +181,8 @@ def _prodding(primary: PostgresConnection, writer: Connection) -> Iterator[Findi
         yield Finding(
             Level.WARNING,
             primary.name,
-            f"user {primary.user} may not call pg_log_standby_snapshot(): making a slot on the standby waits for"
-            " the primary's next checkpoint or background writer, which may be long",
+            f"user {primary.user} may not call pg_log_standby_snapshot(): creating a slot on the standby waits "
+            "for the primary's next checkpoint or background writer, which may take minutes",
             grant(primary),
             "TRK220",
         )
@@ -195,5 +197,5 @@ def _scalar(connection: Connection, query: str) -> Any:
 def prevention(invalidation: str | None) -> str:
     """How to keep a slot from being lost for this reason again; the end of a remedy."""
     if invalidation and invalidation.startswith(_CONFLICTS):
-        return "; set hot_standby_feedback = on and primary_slot_name on the standby, so that it does not happen again"
+        return "; set hot_standby_feedback = on and primary_slot_name on the standby, to prevent this"
     return ""

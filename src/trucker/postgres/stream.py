@@ -53,15 +53,18 @@ _UNDEFINED: Final = "42704"
 _NO_PRIVILEGE: Final = "42501"
 
 # Code and remedy for something that is missing: before the stream it is the slot, in it the publication.
-_NO_SLOT: Final = ("TRK230", "`trucker check` says whether slot and publication are there")
+_NO_SLOT: Final = ("TRK230", "run `trucker check`, which shows whether slot and publication exist")
 _NO_PUBLICATION: Final = (
     "TRK240",
-    "what was written while there was no publication is in no stream: `trucker reset` and copy the tables anew",
+    (
+        "changes made while there was no publication are lost: run `trucker reset`, then `trucker run`, which copies "
+        "the tables again"
+    ),
 )
 
 PROMOTED: Final = (
-    "if it is the primary now, make it `host` and remove the replica keys: the slot on it goes on; "
-    "if not, name a standby of `host` as replica_host, run trucker reset, and the tables are copied again"
+    "if it is now the primary, set `host` to it and remove the replica keys: trucker continues with its slot; if not, "
+    "set replica_host to a standby of `host`, run `trucker reset`, then `trucker run`, which copies the tables again"
 )
 
 Row = tuple[str | None, ...]
@@ -138,8 +141,8 @@ class ReplicationStream:
             raise SourceError(
                 f'publication "{self._publication}" does not exist',
                 code="TRK240",
-                remedy="stop trucker, then start it again: it makes the publication; "
-                "changes made while there was none are not in the stream, so `trucker reset` if there were any",
+                remedy="restart trucker, which creates the publication; if there were changes in between, they "
+                "are lost: run `trucker reset` first",
             )
         confirmed = self._inspect_slot(identity[3], lost)
         return SourcePlace(identity[0] or "", identity[3] or "", Lsn.parse(identity[2] or "0/0"), confirmed, standby)
@@ -150,16 +153,15 @@ class ReplicationStream:
             raise SourceError(
                 f'replication slot "{self._slot}" does not exist',
                 code="TRK230",
-                remedy="check the slot's name, and that this is the right server; "
-                "if the slot was dropped, `trucker reset` and copy the tables anew",
+                remedy="check the slot's name and the server; if the slot was dropped, run `trucker reset`, "
+                "then `trucker run`, which copies the tables again",
             )
         plugin, database, confirmed, wal_status, reason, conflicting, pid, application, user, client = rows[0]
         if plugin != "pgoutput" or database != here:
             raise SourceError(
-                f'replication slot "{self._slot}" is of plug-in {plugin} and database {database}, '
-                f"not of pgoutput and {here}",
+                f'replication slot "{self._slot}" has plugin {plugin} and database {database}, not pgoutput and {here}',
                 code="TRK232",
-                remedy="name another slot, or drop this one if nobody uses it and let trucker make its own",
+                remedy="name another slot; or, if nothing uses this one, drop it and let trucker create its own",
             )
         if wal_status == "lost" or reason or conflicting == "true" or confirmed is None:
             raise _invalidated(self._slot, reason or ("rows_removed" if conflicting == "true" else "wal_removed"))
@@ -207,7 +209,7 @@ class ReplicationStream:
             raise lost(error) from None
         except Ended as ended:
             if not (ended.state or ended.words):
-                raise SourceUnavailable("the server ended the stream, as when it shuts down") from None
+                raise SourceUnavailable("the server ended the stream; it may be shutting down") from None
             raise self._refused(ended.state, ended.words) from None
 
     @property
@@ -305,12 +307,21 @@ class ReplicationStream:
         if not state or (state[:2] in PASSING and state != _FILE_MISSING):
             return SourceUnavailable(f"replication was interrupted: {words}")
         remedies = {
-            _FILE_MISSING: ("TRK232", "the WAL the slot needs is gone: `trucker reset` and copy the tables anew"),
-            _NOT_READY: ("TRK232", "`trucker check` says what the server lacks; if the slot is lost, `trucker reset`"),
+            _FILE_MISSING: (
+                "TRK232",
+                (
+                    "the WAL that the slot needs was removed: run `trucker reset`, then `trucker "
+                    "run`, which copies the tables again"
+                ),
+            ),
+            _NOT_READY: (
+                "TRK232",
+                "run `trucker check`, which shows what is missing; if the slot is lost, run `trucker reset`",
+            ),
             _UNDEFINED: undefined,
-            _NO_PRIVILEGE: ("TRK220", "`trucker check` says which privilege is missing"),
+            _NO_PRIVILEGE: ("TRK220", "run `trucker check`, which shows the missing privilege"),
         }
-        code, remedy = remedies.get(state, ("TRK200", "look into the server's log; `trucker check` may tell more"))
+        code, remedy = remedies.get(state, ("TRK200", "read the server's log, and run `trucker check`"))
         return SourceError(f'replication from slot "{self._slot}" failed: {words} ({state})', code=code, remedy=remedy)
 
 
@@ -383,7 +394,7 @@ def _invalidated(slot: str, reason: str) -> SourceError:
     """A slot that the server has given up. The reasons are those of pg_replication_slots.invalidation_reason."""
     causes = {
         "rows_removed": (
-            "recovery on the standby removed rows it needs",
+            "recovery on the standby removed rows that it needs",
             "set hot_standby_feedback = on and primary_slot_name on the standby",
         ),
         "wal_level_insufficient": ("wal_level is below logical on the primary", "set wal_level = logical again"),
@@ -391,16 +402,16 @@ def _invalidated(slot: str, reason: str) -> SourceError:
     }
     cause, prevention = causes.get(reason, ("its WAL was removed", "raise max_slot_wal_keep_size"))
     return SourceError(
-        f'replication slot "{slot}" was invalidated by the server ({reason}: {cause}); it can no longer give changes',
+        f'replication slot "{slot}" was invalidated by the server ({reason}: {cause})',
         code="TRK232",
-        remedy=f"{prevention}, then `trucker reset` and copy the tables anew",
+        remedy=f"{prevention}, then run `trucker reset` and `trucker run`, which copies the tables again",
     )
 
 
 def promoted() -> SourceError:
     """The standby that is read from takes writes itself now."""
     return SourceError(
-        "the server at replica_host is no standby, or has been promoted",
+        "the server at replica_host is not a standby, or was promoted",
         code="TRK260",
         remedy=PROMOTED,
     )
@@ -409,7 +420,9 @@ def promoted() -> SourceError:
 def slot_in_use(slot: str, who: str) -> SourceUnavailable:
     """Somebody else reads from the slot; after a crash it may be the server's own end of the old connection."""
     return SourceUnavailable(
-        f'replication slot "{slot}" is in use: {who}', code="TRK231", remedy="stop what else reads from this slot"
+        f'replication slot "{slot}" is in use: {who}',
+        code="TRK231",
+        remedy="stop the other process that reads from this slot",
     )
 
 
@@ -421,7 +434,7 @@ def silence(seconds: float) -> SourceUnavailable:
     """The connection stands, and nothing comes."""
     return SourceUnavailable(
         f"the source has not answered for {seconds:.0f} s",
-        remedy="a new connection is made; look at the network, and at proxies between here and the server",
+        remedy="check the network and the proxies in between; a run reconnects",
     )
 
 

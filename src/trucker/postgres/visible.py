@@ -19,7 +19,7 @@ _STEP_SECONDS: Final = 0.01
 _XIDS: Final = 1 << 32
 
 
-@translated("looking which transactions can be seen")
+@translated("reading which transactions are visible")
 def await_visible(connection: Connection, xids: Iterable[int], timeout: float = VISIBLE_SECONDS) -> None:
     """Wait until a new snapshot of this session sees these transactions; `SourceUnavailable` after `timeout`."""
     wanted = frozenset(xid for xid in xids if xid)
@@ -27,8 +27,8 @@ def await_visible(connection: Connection, xids: Iterable[int], timeout: float = 
     while wanted and (hidden := _hidden(connection, wanted)):
         if time.monotonic() > deadline:
             raise SourceUnavailable(
-                f"{len(hidden)} transactions of the stream cannot be seen at the source after {timeout:g} s",
-                remedy="a synchronous standby does not answer, or the replica lags: see pg_stat_replication",
+                f"{len(hidden)} transactions of the stream are not visible at the source after {timeout:g} s",
+                remedy="check pg_stat_replication: a synchronous standby does not answer, or the replica lags",
                 code="TRK265",
             )
         wanted = hidden

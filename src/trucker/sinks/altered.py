@@ -14,8 +14,8 @@ _MESSAGES: Final = (
     (re.compile(r"ADD COLUMN", re.IGNORECASE), "column added"),
     (re.compile(r"RENAME COLUMN", re.IGNORECASE), "column renamed"),
     (re.compile(r"ALTER COLUMN .* TYPE ", re.IGNORECASE), "column type changed"),
-    (re.compile(r"ALTER TYPE .* ADD VALUE", re.IGNORECASE), "value added to a type"),
-    (re.compile(r"ALTER COLUMN .* DROP NOT NULL", re.IGNORECASE), "column may be null now"),
+    (re.compile(r"ALTER TYPE .* ADD VALUE", re.IGNORECASE), "value added to an enum type"),
+    (re.compile(r"ALTER COLUMN .* DROP NOT NULL", re.IGNORECASE), "column is now nullable"),
 )
 _VALUE: Final = re.compile(r" DEFAULT .*", re.IGNORECASE | re.DOTALL)
 

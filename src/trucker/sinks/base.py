@@ -303,7 +303,7 @@ class Sink(ABC):
         """
         if target.statement is not None:
             raise SinkError(
-                f"{target.statement.label}: a {self.name} destination runs no SQL",
+                f"{target.statement.label}: a {self.name} destination cannot run SQL",
                 remedy="remove the file, or name another connection in the truck's output",
                 code="TRK118",
             )

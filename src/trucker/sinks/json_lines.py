@@ -244,8 +244,8 @@ def _numbers(text: pa.Array, unfit: Unfit | None, column: Column, target: Target
     named = pc.match_substring_regex(text, r"^(NaN|-?Infinity)$")
     if unfit is Unfit.ERROR and pc.any(named).as_py():
         raise SinkError(
-            f"column {column.name!r} of table {target.table} has NaN or infinity, which is no number in JSON",
-            remedy=f"in truck {target.truck} write output.columns.{column.name}.unfit: null or text; without a policy "
+            f"column {column.name!r} of table {target.table} has NaN or infinity, which are not numbers in JSON",
+            remedy=f"in truck {target.truck} write output.columns.{column.name}.unfit: null or text; by default "
             "they are strings",
             code="TRK459",
         )

@@ -54,7 +54,7 @@ class JsonLinesSink(Sink):
     name: ClassVar[str] = "jsonl"
     capabilities: ClassVar[Capabilities] = Capabilities(
         keeps_changes=True,
-        guarantee="exactly once: lines behind the manifest's mark are cut away after a crash",
+        guarantee="exactly once: after a crash, lines beyond those in the manifest are removed",
     )
 
     def __init__(self, connection: JsonLinesConnection, workspace: Workspace) -> None:
@@ -138,7 +138,7 @@ class JsonLinesSink(Sink):
             return ledger_file.ledger_from_json(content), {truck: End(**end) for truck, end in content["files"].items()}
         if self._folder.is_dir() and any(_FILE.fullmatch(path.name) for path in self._folder.glob("*/*.jsonl")):
             raise SinkError(
-                f"{self._folder} holds lines but no manifest.json that says how far they count",
+                f"{self._folder} contains lines but no manifest.json",
                 remedy="restore manifest.json, or name an empty folder",
                 code="TRK455",
             )

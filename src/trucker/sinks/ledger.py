@@ -166,9 +166,8 @@ class Ledger:
                 moved = known is not None and (known.lsn != believed or known.phase is Phase.STREAMING)
             if moved:
                 raise SinkUnavailable(
-                    f"truck {truck} is at another position than when it was last asked, as after a commit whose answer"
-                    " was lost",
-                    remedy="its position is read again, and the batch made anew from there",
+                    f"the position of truck {truck} is not the expected one, as after a commit whose answer was lost",
+                    remedy="none needed: trucker reads the position again and retries from there",
                     code="TRK416",
                 )
 
@@ -181,8 +180,9 @@ class Ledger:
                 raise TruckFailed(
                     slot[0],
                     SinkError(
-                        f"truck {slot[0]} has copied {slot[1]} to {before}, but its output is {now} now",
-                        remedy=f"trucker reset --truck {slot[0]}, then run: the table is copied to its new place",
+                        f"truck {slot[0]} has copied {slot[1]} to {before}, but its output is now {now}",
+                        remedy=f"run `trucker reset --truck {slot[0]}`, then `trucker run`, which copies the "
+                        f"table to {now}",
                         code="TRK418",
                     ),
                 )
@@ -264,8 +264,8 @@ class Ledger:
             raise TruckFailed(
                 slot[0],
                 SinkError(
-                    f"the copy {batch.snapshot} of table {slot[1]} has been replaced by another attempt",
-                    remedy="make sure that only one instance runs the project, then start it again",
+                    f"the copy {batch.snapshot} of table {slot[1]} was replaced by another attempt",
+                    remedy="check that only one instance runs the project, then restart it",
                 ),
                 slot[1],
             )
@@ -297,10 +297,9 @@ def _mixed(target: Target) -> TruckFailed:
     return TruckFailed(
         target.truck,
         SinkError(
-            f"table {target.source.table} is to be copied again, but in {target.table} its rows are among those of"
-            " other tables",
-            remedy=f"have all of them copied again: trucker reset --truck {target.truck}, then run; {target.table} is"
-            " emptied once and filled anew",
+            f"table {target.source.table} must be copied again, but {target.table} also holds rows of other tables",
+            remedy=f"run `trucker reset --truck {target.truck}`, then `trucker run`, which empties "
+            f"{target.table} and copies all of its tables again",
             code="TRK483",
         ),
     )
@@ -312,8 +311,9 @@ def _written_already(target: Target) -> TruckFailed:
     return TruckFailed(
         target.truck,
         SinkError(
-            f"table {target.source.table} is to be copied again, but output.sql has written its rows already",
-            remedy=f"undo or empty what output.sql has written, trucker reset --truck {target.truck}, then run",
+            f"table {target.source.table} must be copied again, but output.sql has already written its rows",
+            remedy=f"remove the rows that output.sql has written, run `trucker reset --truck {target.truck}`, "
+            "then `trucker run`",
             code="TRK484",
         ),
     )
@@ -324,8 +324,8 @@ def foreign_rows(target: Target) -> TruckFailed:
     return TruckFailed(
         target.truck,
         SinkError(
-            f"table {target.table} holds rows that trucker did not put there; "
-            f"it would not be a copy of {target.source.table}",
+            f"table {target.table} contains rows that trucker did not write, so it would not be a copy of "
+            f"{target.source.table}",
             remedy=f"run at the destination: TRUNCATE {target.table.quoted}"
             "  (or name another table in the truck's output)",
             code="TRK410",

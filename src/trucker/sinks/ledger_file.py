@@ -31,7 +31,7 @@ def load(path: Path, project: str) -> dict[str, Any] | None:
     except ValueError as error:
         raise SinkError(
             f"{path} is damaged: it is not JSON",
-            remedy="restore it from a backup, or remove the whole folder and run `trucker reset`",
+            remedy="restore it from a backup, or delete the folder and run `trucker reset`",
             code="TRK452",
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -42,8 +42,8 @@ def load(path: Path, project: str) -> dict[str, Any] | None:
         )
     if content.get("project") != project:
         raise SinkError(
-            f"{path} belongs to the project {content.get('project')!r}, this one is {project!r}",
-            remedy="give every project a folder of its own, or set unique_id back to what it was",
+            f"{path} belongs to project {content.get('project')!r}, not to {project!r}",
+            remedy="use a separate folder for each project, or set unique_id back",
             code="TRK454",
         )
     return content

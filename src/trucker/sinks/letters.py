@@ -112,8 +112,8 @@ def fold(before: Letter, after: Letter, sent: Sequence[str] | None = None) -> Le
     if sent is not None and not after.deletes:
         if before.deletes:
             raise SinkError(
-                f"table {after.target}: a row came in part for a key whose deletion is a dead letter",
-                remedy=f"trucker reset --truck {after.truck}: the table is copied again",
+                f"table {after.target}: a partial row arrived for a key whose deletion is a dead letter",
+                remedy=f"run `trucker reset --truck {after.truck}`, then `trucker run`, which copies the table again",
                 code="TRK471",
             )
         data = {**before.data, **{name: after.data[name] for name in sent}}
@@ -257,7 +257,7 @@ def name_row(error: DataError, target: Target, key: Row) -> DataError:
     reason = error.message.removeprefix(f"table {target.table}: ")
     return DataError(
         f"{what}: {reason}",
-        remedy=f"{error.remedy}; or set such rows aside: on_error: dead_letter in truck.yml",
+        remedy=f"{error.remedy}; or write on_error: dead_letter in truck.yml to set such rows aside",
         code=error.code,
         sqlstate=error.sqlstate,
         constraint=error.constraint,
@@ -268,16 +268,16 @@ def name_row(error: DataError, target: Target, key: Row) -> DataError:
 def too_many(truck: str, most: int, reason: Reason) -> SinkError:
     """More rows fail than a truck may set aside."""
     return SinkError(
-        f"truck {truck} would have more than {most} dead letters; the last one: {reason.message}",
-        remedy="mend the cause (and run `trucker redrive` for those there are), or raise dead_letters_max in truck.yml",
+        f"truck {truck} would have more than {most} dead letters; the last error is: {reason.message}",
+        remedy="fix the cause and run `trucker redrive`, or raise dead_letters_max in truck.yml",
         code="TRK470",
     )
 
 
 def key_changed(target: Target) -> SinkError:
     return SinkError(
-        f"the key of {target.source.table} has changed, and truck {target.truck} has dead letters with the old one",
-        remedy=f"mend the cause and run `trucker redrive --truck {target.truck}`, then start again",
+        f"the key of {target.source.table} has changed, and truck {target.truck} has dead letters with the old key",
+        remedy=f"fix the cause and run `trucker redrive --truck {target.truck}`, then `trucker run`",
         code="TRK472",
     )
 

@@ -83,9 +83,9 @@ def refuse_names(target: Target) -> None:
     """Raise for a column that would hide what `operation` says."""
     if OPERATION in target.source.names:
         raise SinkError(
-            f"{_label(target)}: the rows of {target.source.table} have a column {OPERATION!r}, which is what output.sql"
-            " knows the kind of change by",
-            remedy="rename it with a rule or in the SQL before, or leave it out with except_columns",
+            f"{_label(target)}: the rows of {target.source.table} have a column {OPERATION!r}, a name that "
+            "output.sql reserves for the kind of change",
+            remedy="rename the column with a rule or in earlier SQL, or leave it out with except_columns",
             code=FAILED,
         )
 
@@ -94,11 +94,13 @@ def refuse_truncate(target: Target, changes: Changes) -> None:
     """Raise where a table whose rows are mixed with others, or are nobody knows where, was emptied (I8)."""
     if not np.any(changes.op == TRUNCATE):
         return
-    where = "output.sql cannot be told of it" if target.statement else f"{target.table} has rows of other tables, too"
+    where = (
+        "output.sql cannot apply a truncate" if target.statement else (f"{target.table} also has rows of other tables")
+    )
     raise SinkError(
         f"truck {target.truck}: table {target.source.table} was truncated at the source, and {where}",
-        remedy="remove the rows at the destination yourself, write on_truncate: ignore in truck.yml, and run again;"
-        f" or empty what the truck writes to, and trucker reset --truck {target.truck}",
+        remedy="delete the rows at the destination, write on_truncate: ignore in truck.yml, and run again; or "
+        f"empty the truck's output and run `trucker reset --truck {target.truck}`",
         code=TRUNCATED,
     )
 
@@ -116,7 +118,7 @@ def as_rows(values: Iterable[Changes | CopiedRows]) -> Iterator[Changes]:
 def refuse_partial(target: Target, changes: Changes) -> None:
     """SQL is given whole rows (I7)."""
     if changes.unchanged:
-        raise SinkError(f"{_label(target)}: a row came without all of its values", code=FAILED)
+        raise SinkError(f"{_label(target)}: a row arrived without all of its values", code=FAILED)
 
 
 def relation(target: Target, staged: str, where: str = "") -> Relation:
@@ -223,9 +225,9 @@ def refuse_empty(target: Target, found: Iterable[Piece]) -> None:
     """A file that writes nothing whatever the operation is a mistake (I8)."""
     if not any(True for _ in found):
         raise ConfigError(
-            "the file has no statement: nothing would be written",
+            "the file has no statement, so nothing would be written",
             place=Place(_label(target)),
-            remedy="write the statements, or remove the file: rows are then written by their columns' names",
+            remedy="write the statements, or remove the file: rows are then written by column name",
             code=FAILED,
         )
 
@@ -233,8 +235,8 @@ def refuse_empty(target: Target, found: Iterable[Piece]) -> None:
 def not_allowed(piece: Piece, what: str) -> SinkError:
     """The statement must not be there: it would end the transaction, or outlive it."""
     return SinkError(
-        f"{piece.place()}: {what} cannot be part of output.sql, which runs inside the batch's own transaction",
-        remedy="remove the statement: all that the file does is committed with the batch, or not at all",
+        f"{piece.place()}: {what} is not allowed in output.sql, which runs in the transaction of the batch",
+        remedy="remove the statement: the file is committed with the batch",
         code=NOT_ALLOWED,
     )
 
@@ -242,8 +244,10 @@ def not_allowed(piece: Piece, what: str) -> SinkError:
 def ended(piece: Piece) -> SinkError:
     """After the statement the transaction was another one, or none."""
     return SinkError(
-        f"{piece.place()}: the statement ended the batch's transaction; what it did before may have been committed",
-        remedy="take out what ends the transaction, put the destination right, then trucker reset --truck",
+        f"{piece.place()}: the statement ended the transaction of the batch; earlier statements may have been "
+        "committed",
+        remedy="remove the statement that ends the transaction, correct the destination, then run `trucker "
+        "reset --truck NAME`",
         code=NOT_ALLOWED,
     )
 
@@ -251,7 +255,7 @@ def ended(piece: Piece) -> SinkError:
 def timed_out(piece: Piece, seconds: float) -> SinkError:
     return SinkError(
         f"{piece.place()}: the statement took longer than {seconds:g} s",
-        remedy="make it quicker (an index on what it looks rows up by?), or raise timeouts.statement of the connection",
+        remedy="make it faster (an index?), or raise timeouts.statement of the connection",
         code=TIMED_OUT,
     )
 

@@ -172,7 +172,7 @@ class _PartWriter:
 def cannot_stage(table: TableId, folder: Path, error: OSError) -> SinkUnavailable:
     return SinkUnavailable(
         f"staging for {table} failed in {folder}: {error.strerror or error}",
-        remedy="make room on, or give trucker access to, the project's state folder",
+        remedy="free disk space for, or give trucker access to, the project's state folder",
         code="TRK450",
     )
 
@@ -180,7 +180,7 @@ def cannot_stage(table: TableId, folder: Path, error: OSError) -> SinkUnavailabl
 def not_staged(file: str, folder: Path, error: OSError) -> SinkUnavailable:
     return SinkUnavailable(
         f"staged file {file} is not in {folder}: {error.strerror or error}",
-        remedy="the state folder must be shared by driver and executors; the batch is staged again",
+        remedy="check that driver and executors share the state folder; trucker stages the batch again",
         code="TRK451",
     )
 

@@ -89,7 +89,7 @@ class StdoutSink(Sink):
             _silence_stdout()
             raise SinkError(
                 "standard output was closed by its reader",
-                remedy="start trucker again with a reader that stays; nothing is lost",
+                remedy="restart trucker with a reader that stays open; nothing is lost",
                 code="TRK458",
             ) from error
         except OSError as error:
@@ -101,8 +101,8 @@ class StdoutSink(Sink):
             ledger_file.save(self._positions, self._workspace.project, ledger, opener=private.open_file)
         except OSError as error:
             raise SinkUnavailable(
-                f"noting the position in {self._positions} failed: {error.strerror or error}",
-                remedy="make room on, or give trucker access to, the project's state folder",
+                f"writing the position to {self._positions} failed: {error.strerror or error}",
+                remedy="free disk space for, or give trucker access to, the project's state folder",
                 code="TRK456",
             ) from error
 

@@ -17,9 +17,9 @@ def refuse_columns(target: Target, columns: Collection[str], optional: Collectio
     sides = (("only the rows have", missing), ("only the table has", extra))
     differences = "; ".join(f"{side} {', '.join(names)}" for side, names in sides if names)
     raise SinkError(
-        f"truck {target.truck}: the columns of table {target.table} are not those of the rows it is to hold:"
-        f" {differences} (the rows: {', '.join(target.source.names)}; the table: {', '.join(columns)})",
-        remedy="name the columns alike in the truck's SQL or rules, or alter the table; a column that the table has for"
-        " itself needs a default",
+        f"truck {target.truck}: the columns of table {target.table} differ from those of the rows: "
+        f"{differences} (the rows: {', '.join(target.source.names)}; the table: {', '.join(columns)})",
+        remedy="use the same column names in the truck's SQL or rules, or alter the table; a column that only "
+        "the table has needs a default",
         code="TRK486",
     )

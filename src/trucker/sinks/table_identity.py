@@ -55,13 +55,13 @@ class TableChange:
         if self.missing:
             return f"table {self.table} was dropped at the destination"
         if self.replaced:
-            return f"table {self.table} was dropped at the destination and made again"
+            return f"table {self.table} was dropped and created again at the destination"
         parts = [
             f"{'columns' if len(names) > 1 else 'column'} {', '.join(names)} of table {self.table}"
             f" {'were' if len(names) > 1 else 'was'} {how}"
             for names, how in (
                 (self.missing_columns, "dropped at the destination"),
-                (self.replaced_columns, "dropped at the destination and added again"),
+                (self.replaced_columns, "dropped and added again at the destination"),
             )
             if names
         ]
@@ -72,8 +72,8 @@ class TableChange:
         truck = f"--truck {shlex.quote(whole_name(self.truck))}"
         table = "" if self.shared else f" --table {shlex.quote(typed_name(self.source))}"
         return SinkError(
-            f"truck {self.truck}: {self.what()}; trucker does not make it again by itself, because the rows of"
-            f" {self.source} that were in it would be missing",
+            f"truck {self.truck}: {self.what()}; trucker does not create it again, because rows of "
+            f"{self.source} would be missing",
             remedy=f"copy it again: trucker reset {truck}{table}; or go on with the destination as it is now:"
             f" trucker accept {truck}{table}; then trucker run",
             code=CODE,
@@ -89,8 +89,8 @@ def typed_name(table: TableId) -> str:
 def replaced_while_copied(source: TableId, table: TableId) -> SinkUnavailable:
     """Rows of a copy went into a table that is no longer there."""
     return SinkUnavailable(
-        f"table {table} was dropped or made again at the destination while {source} was being copied to it",
-        remedy="the table is copied again",
+        f"table {table} was dropped or created again at the destination while {source} was copied to it",
+        remedy="none needed: trucker copies the table again",
         code="TRK429",
     ).of_table(source)
 

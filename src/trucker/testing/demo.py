@@ -80,7 +80,7 @@ class _Demo:
         trucker = self._start()
         self._watch(trucker, customers, seconds * 0.5)
         killed = trucker.kill_tree()
-        self._view.say(f"SIGKILL to all {killed} processes of trucker; the shop goes on")
+        self._view.say(f"SIGKILL to all {killed} processes of trucker; the shop continues")
         self._watch(None, customers, seconds * 0.1)
         trucker = self._start()
         self._watch(trucker, customers, seconds * 0.4)
@@ -89,7 +89,7 @@ class _Demo:
         self._view.say(f"the shop closes after {customers.transactions} transactions")
         self._catch_up(trucker, source, customers)
         code = trucker.stop()
-        self._view.say(f"trucker was asked to stop and ended with {code}")
+        self._view.say(f"trucker was stopped and ended with exit code {code}")
         return 0 if self._compare(source, warehouse) and code == 0 else 1
 
     # -- set-up -------------------------------------------------------------------------------------------------
@@ -305,6 +305,6 @@ def _interruptible() -> Iterator[None]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A shop replicated to two stores, killed once, compared at the end.")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="of load, beside the starts (default: %(default)s)"
+        "--seconds", type=float, default=SECONDS, help="seconds of load, without the starts (default: %(default)s)"
     )
     sys.exit(main(parser.parse_args().seconds))

@@ -63,7 +63,10 @@ Fault = Pass | Fail | Hang
 
 def unavailable(*, after: bool = False) -> Fail:
     """The destination is away for this call; with `after` the call took effect before it went."""
-    return Fail(SinkUnavailable("scripted: the destination is away", remedy="it is tried again"), after)
+    return Fail(
+        SinkUnavailable("scripted: the destination is away", remedy="none needed: trucker retries"),
+        after,
+    )
 
 
 class FaultySink(Sink):

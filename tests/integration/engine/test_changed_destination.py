@@ -102,9 +102,9 @@ def test_postgres_while_it_runs(project: ProjectFolder, database: Database, dest
         assert "[TRK428]" in error
         wait_until(lambda: not differences(database, destination, ("east",)))
         assert "table public.idle was dropped" in _error(project, "idle")
-        assert "table public.busy was dropped at the destination and made again" in _error(project, "busy")
+        assert "table public.busy was dropped and created again at the destination" in _error(project, "busy")
         assert "column word of table public.lost was dropped" in _error(project, "lost")
-        assert "column word of table public.again was dropped at the destination and added" in _error(project, "again")
+        assert "column word of table public.again was dropped and added again" in _error(project, "again")
     assert destination.query("select to_regclass('idle'), to_regclass('public.west')") == [(None, None)]
     assert destination.query("select count(*) from busy") == [(0,)]
 
@@ -226,6 +226,6 @@ def test_what_reset_of_a_table_asks_for(project: ProjectFolder, database: Databa
     assert "--truck NAME --table TABLE" in without_truck.stderr
     unknown = run_cli("reset", "--truck", "copy", "--table", "item", "--yes", str(project.folder))
     assert unknown.returncode != 0
-    assert "has copied no table public.item" in unknown.stderr
+    assert "has not copied table public.item" in unknown.stderr
     nothing = run_cli("accept", "--json", str(project.folder))
     assert (nothing.returncode, nothing.stdout.strip()) == (0, "[]")

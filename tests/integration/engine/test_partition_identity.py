@@ -129,7 +129,7 @@ def test_a_partition_that_is_attached_with_another_identity(
     source.execute("alter table t replica identity full", "insert into t values (1, 1, 'a'), (101, 1, 'a')")
 
     def told() -> list[Any]:
-        return [record for record in caplog.records if record.message == "partition cannot be updated"]
+        return [record for record in caplog.records if record.message == "rows of a partition cannot be updated"]
 
     with InThread(folder, spark) as run:
         run.wait_streaming()

@@ -121,7 +121,7 @@ def test_altered_while_it_runs(
     assert "publication was corrected" in caplog.messages
     told = [record for record in caplog.records if record.message == "table is copied again"]
     assert {record.table for record in told} == {f"public.{name}" for name in TABLES}  # type: ignore[attr-defined]
-    assert any("taken out" in record.reason for record in told)  # type: ignore[attr-defined]
+    assert any("removed from its publication" in record.reason for record in told)  # type: ignore[attr-defined]
     assert not _warnings(folder)
 
 

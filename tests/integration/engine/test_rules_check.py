@@ -85,11 +85,11 @@ def test_rules_that_do_nothing_are_refused(shop: ProjectFolder) -> None:
     for rule, message in (
         ({"mask": {"column": "phone"}}, "has no column phone"),
         ({"mask": {"column": "email"}, "tables": ["notes"]}, "public.notes has no column email"),
-        ({"mask": {"column": "email"}, "tables": "shop.*"}, "reads no table that this rule is for"),
-        ({"route": {"table": "public.nobody", "to": "a.b"}}, "reads no table that this rule is for"),
+        ({"mask": {"column": "email"}, "tables": "shop.*"}, "reads no table that this rule applies to"),
+        ({"route": {"table": "public.nobody", "to": "a.b"}}, "reads no table that this rule applies to"),
         ({"filter": {"column": "born", "is_null": "true"}}, "public.notes has no column born"),
         ({"filter": {"column": "n", "eq": "x"}, "tables": "notes"}, "this is not an integer"),
-        ({"exclude": "id"}, "is of the key"),
+        ({"exclude": "id"}, "is part of the key"),
     ):
         found = ruled(shop, many, rule)[0]
         assert found.level is Level.ERROR
@@ -138,4 +138,4 @@ def test_routes_and_written_columns(shop: ProjectFolder, database: Database) -> 
     (found,) = ruled(shop, "public.users", {"rename": {"email": "mails"}}, **written)
     assert "output.columns has mail" in found.message
     (found,) = ruled(shop, "public.users", {"rename": {"id": "key"}}, columns={"key": {"unfit": "null"}})
-    assert "column key is of the key" in found.message
+    assert "column key is part of the key" in found.message

@@ -72,7 +72,7 @@ def test_what_rules_cannot_take_stops_their_truck_alone(
         wait_until(lambda: destination.query("select count(*) from shown.fine") == [(2,)])
         run.stop()
     assert "TRK560" in failed["casts"]
-    assert "row (id = 2) of table public.casts: column word has a value that is no integer" in failed["casts"]
+    assert "row (id = 2) of table public.casts: column word has a value that is not of type integer" in failed["casts"]
     assert "TRK253" in failed["masks"]
     assert "no number" not in str(failed)
     assert "top" not in str(failed)

@@ -117,8 +117,8 @@ def test_functions_have_the_types_of_their_annotations(spark: SparkSession, tmp_
     [
         ("def f(x: str) -> str:\n    return x +\n", 2, "invalid syntax"),
         ("import os\nimport no_such_module_here\n", 2, "ModuleNotFoundError"),
-        ("x = 1\n\ndef f(x):\n    return x\n", 3, "does not say what it gives"),
-        ("def f(x: str) -> dict:\n    return {}\n", 1, "has no type in Spark SQL"),
+        ("x = 1\n\ndef f(x):\n    return x\n", 3, "has no return annotation"),
+        ("def f(x: str) -> dict:\n    return {}\n", 1, "returns a type that Spark SQL does not have"),
         ("def f(x: str) -> nowhere:\n    return x\n", 1, "NameError"),
         ("from __future__ import annotations\ndef f(x: str) -> nowhere:\n    return x\n", 2, "NameError"),
         ("raise SystemExit(3)\n", 1, "SystemExit"),
@@ -142,5 +142,5 @@ def test_a_name_that_spark_has_itself_is_refused(spark: SparkSession, tmp_path: 
         {"transform.sql": "select upper(name) from {{ rows }}"},
         functions="\ndef upper(text: str) -> str:\n    return text\n",
     )
-    with pytest.raises(ConfigError, match=r"functions.py:2: upper is a function of Spark's own"):
+    with pytest.raises(ConfigError, match=r"functions.py:2: upper is a built-in function of Spark"):
         case.compile(columns(name="text"))

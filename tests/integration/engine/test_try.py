@@ -86,7 +86,7 @@ def test_changes_given_in_a_file(tried: ProjectFolder, destination: Database, tm
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("{", "no JSON"), ('{"table": "orders"}', "operation"), ('{"operation": "insert", "table": "x"}', "public.x")],
+    [("{", "not JSON"), ('{"table": "orders"}', "operation"), ('{"operation": "insert", "table": "x"}', "public.x")],
 )
 def test_a_line_that_is_no_change(tried: ProjectFolder, tmp_path: Path, line: str, said: str) -> None:
     file = tmp_path / "changes.jsonl"

@@ -42,10 +42,10 @@ def test_refusals_name_the_remedy_and_not_the_password(database: Database) -> No
         connect(wrong, application="test")
     assert caught.value.transient, "it may be put right while a project runs"
     assert "not-the-password" not in str(caught.value)
-    with pytest.raises(SourceError, match='no database "nowhere"'):
+    with pytest.raises(SourceError, match='database "nowhere" does not exist:'):
         connect(database.connection.model_copy(update={"database": "nowhere"}), application="test")
     strict = database.connection.ssl.model_copy(update={"mode": "require"})
-    with pytest.raises(SourceError, match="does not offer TLS"):
+    with pytest.raises(SourceError, match="does not support TLS"):
         connect(database.connection.model_copy(update={"ssl": strict}), application="test")
 
 

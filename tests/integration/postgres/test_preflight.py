@@ -59,7 +59,7 @@ def test_a_wrong_password_is_not_repeated(database: Database) -> None:
 
 TABLES: dict[str, tuple[str, PublishedTable, str, str]] = {
     "absent": ("select 1", table("t"), "does not exist", "case-sensitive"),
-    "view": ("create view t as select 1 as id", table("t"), "is a view", "tables it is made of"),
+    "view": ("create view t as select 1 as id", table("t"), "is a view", "its underlying tables"),
     "unlogged": ("create unlogged table t (id int primary key)", table("t"), "unlogged", "SET LOGGED"),
     "no identity": ("create table t (id int)", table("t"), "no usable replica identity", "REPLICA IDENTITY FULL"),
     "generated": (
@@ -69,12 +69,12 @@ TABLES: dict[str, tuple[str, PublishedTable, str, str]] = {
         "at the destination",
     ),
     "filter": ("create table t (id int primary key, v int)", table("t", None, "v > 1"), "`where` uses v", "FULL"),
-    "bad filter": ("create table t (id int primary key)", table("t", None, "id >"), "not a condition", "correct"),
+    "bad filter": ("create table t (id int primary key)", table("t", None, "id >"), "not a valid condition", "correct"),
     "partitions to come": (
         "create table t (id int) partition by range (id); create table t_1 partition of t for values from (0) to (9);"
         " alter table t_1 replica identity full; alter table t replica identity full",
         table("t"),
-        "a partition added later",
+        "on each new partition",
         "primary key",
     ),
 }
@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_table_is_found(database: Database, case: str) -> N
     assert message in finding.message
     assert remedy in finding.remedy
     assert finding.subject == "source.public.t"
-    assert one(findings, "can be copied and followed").subject == "source.public.fine"
+    assert one(findings, "can be copied and streamed").subject == "source.public.fine"
 
 
 def test_a_role_with_nothing_learns_all_that_it_needs(any_database: Database) -> None:
@@ -192,7 +192,7 @@ def test_a_slot_that_the_server_gave_up(own_server: Server, wait_until: Callable
             return row == ("lost",)
 
         wait_until(lost)
-    finding = one(bad(check(config, slot="trucker_lost")), "given up by the server (wal_removed)")
+    finding = one(bad(check(config, slot="trucker_lost")), "invalidated by the server (wal_removed)")
     assert finding.code == "TRK232"
     assert "trucker reset" in finding.remedy
 

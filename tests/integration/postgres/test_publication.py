@@ -115,17 +115,17 @@ IDENTITIES = {
     "index gone": (
         "create table t (id int not null); create unique index t_i on t (id);"
         " alter table t replica identity using index t_i; drop index t_i",
-        "index it names is gone",
+        "its index does not exist",
     ),
     "partition without": (
         "create table t (id int) partition by range (id); create table t_1 partition of t for values from (0) to (9);"
         " alter table t replica identity full",
-        "t_1 does not have the REPLICA IDENTITY FULL",
+        "t_1 does not have REPLICA IDENTITY FULL",
     ),
     "partition's own key": (
         "create table t (id int) partition by range (id); create table t_1 partition of t (primary key (id))"
         " for values from (0) to (9)",
-        "has no replica identity, by which",
+        "has no replica identity; the changes of its partitions",
     ),
 }
 
@@ -212,16 +212,16 @@ def test_one_made_beforehand_is_left_as_it_is(any_database: Database) -> None:
 
 PREPARED = {
     "absent": ([], "does not exist", "CREATE PUBLICATION"),
-    "without the table": ([f"create publication {NAME} for table b"], "does not hold table public.a", "ADD TABLE"),
+    "without the table": ([f"create publication {NAME} for table b"], "does not contain table public.a", "ADD TABLE"),
     "without an operation": (
         [f"create publication {NAME} for table a with (publish = 'insert, update')"],
-        "leaves out delete, truncate",
+        "does not publish delete, truncate",
         "SET (publish = 'insert, update, delete, truncate')",
     ),
     "without a column": ([f"create publication {NAME} for table a (id)"], "does not send v", "only_columns"),
     "with a filter": (
         [f"create publication {NAME} for table a where (id > 3)"],
-        "another condition",
+        "another row filter",
         "give the truck exactly this `where`: (id > 3)",
     ),
 }

@@ -109,7 +109,7 @@ def test_a_bound_on_what_a_chunk_gives(database: Database) -> None:
         query = prepared(connection, "select r.id from {{ rows }}", schema)
         assert sum(len(piece) for piece in query_chunk(connection, query, chunk, rows_max=1)) == 2000
         query = prepared(connection, "select r.id from {{ rows }}, t", schema)
-        with pytest.raises(TruckerError, match="gives more than"):
+        with pytest.raises(TruckerError, match="returns more than"):
             list(query_chunk(connection, query, chunk, rows_max=1))
 
 

@@ -292,26 +292,27 @@ def test_slow_ones_are_told_without_data(shop: Shop, caplog: pytest.LogCaptureFi
     [
         ("select r.id,\n  r.nte\nfrom {{ rows }}", (2, 3), "column r.nte does not exist", '"r.note"'),
         ("select r.idcustomer from {{ rows }}", (1, 8), "r.idcustomer does not exist", '"r.customer"'),
-        ("select r.zz from {{ rows }}", (1, 8), "column r.zz does not exist", "the columns of r: id, customer"),
-        ("select {{ new.nte }} from {{ rows }}", (1, 11), "no column new.nte", 'did you mean "note"?'),
+        ("select r.zz from {{ rows }}", (1, 8), "column r.zz does not exist", "the columns of r are id, customer"),
+        ("select {{ new.nte }} from {{ rows }}", (1, 11), "unknown column new.nte", 'did you mean "note"?'),
         ("{# x #}\n\nselect r.id from {{ rows }} joyn customer c on c.id = r.id", (3, 29), "syntax error", "correct"),
         ("select r.id from {{ rows }} join customers c using (id)", (1, 34), '"customers" does not exist', "schema"),
         ("select r.id from {{ rows }} join nowhere.x using (id)", (1, 34), "nowhere.x", "schema.table"),
-        ("select r.id, r.id from {{ rows }}", (1, 1), "two columns called id", "name each column"),
-        ("select r.*, c.* from {{ rows }} join customer c using (id)", (1, 1), "two columns called id", "doubles"),
+        ("select r.id, r.id from {{ rows }}", (1, 1), "two columns with the name id", "give each column its own name"),
+        ("select r.*, c.* from {{ rows }} join customer c using (id)", (1, 1),
+         "two columns with the name id", "duplicates"),
         ("select r.id, 1, 2 from {{ rows }}", (1, 1), "without a name", "as name"),
         ("select r.id from {{ rows }};\nselect 2", (2, 1), "more than one statement", "WITH"),
         (" -- {{ rows }}", (), "no statement", "SELECT"),
         ("select 1 as x", (), "does not use {{ rows }}", "{{ rows }}"),
         ("select '{{ rows }}' as x /* {{ rows }} */", (), "does not use {{ rows }}", "{{ rows }}"),
         ("/* {{ rows }} */ -- {{ rows }}\nselect r.id,\n r.nte from {{ rows }}", (3, 2), "r.nte", '"r.note"'),
-        ("select row(r.id) as x from {{ rows }}", (), "no type that a table could have", "::text"),
+        ("select row(r.id) as x from {{ rows }}", (), "cannot be a table column's", "::text"),
         ("insert into customer select r.id from {{ rows }} returning id", (1, 1), "writes", "SELECT"),
         ("with x as (delete from customer returning id) select r.id from {{ rows }}, x", (1, 1), "writes", "SELECT"),
         ("select r.id from {{ rows }} join customer c using (id) for update of c", (1, 1), "locks rows", "SELECT"),
-        ("select from {{ rows }}", (1, 1), "gives no columns", "SELECT"),
+        ("select from {{ rows }}", (1, 1), "returns no columns", "SELECT"),
         ("{% if operation == 'insert' %}select 1 as x{% else %}select 'a' as x{% endif %} from {{ rows }}", (),
-         "not the same type", "cast"),
+         "does not have the same type", "cast"),
         ("select r.id + r.note as x from {{ rows }}", (1, 13), "operator does not exist", ""),
         ("select nosuch(r.id) as x from {{ rows }}", (1, 8), "function nosuch(integer) does not exist", ""),
     ],
@@ -421,7 +422,7 @@ def test_columns_that_rows_have_for_themselves(database: Database, names: str, p
     database.execute(f"create table t (id int primary key, {names})")
     schema = schema_of(database.connection, public("t"))
     with sql_session(database.connection) as connection:
-        with pytest.raises(ConfigError, match="a name that rows have for themselves") as caught:
+        with pytest.raises(ConfigError, match="a name that rows reserve") as caught:
             prepare_query(connection, input_sql("select * from {{ rows }}"), schema, positions=positions)
         assert caught.value.code == "TRK133"
 

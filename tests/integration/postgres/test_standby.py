@@ -170,7 +170,7 @@ def test_a_standby_that_does_not_come_is_waited_for_only_so_long(pair: Pair) -> 
 
 
 def test_a_primary_is_no_standby(pair: Pair) -> None:
-    with pytest.raises(SourceError, match="no standby") as caught:
+    with pytest.raises(SourceError, match="not a standby") as caught:
         await_replay(pair.database.connection, Lsn(1))
     assert caught.value.code == "TRK260"
     assert not caught.value.transient
@@ -289,7 +289,7 @@ def test_the_heart_beats_on_the_primary_and_notices_a_promotion(own_pair: Pair) 
         heart.close()
     assert caught.value.code == "TRK260"
     assert not caught.value.transient
-    assert "make it `host`" in caught.value.remedy
+    assert "set `host` to it" in caught.value.remedy
 
 
 def test_a_standby_is_the_same_system_and_can_be_started_again(pair: Pair) -> None:

@@ -65,7 +65,7 @@ def test_a_standby_that_is_as_needed_has_only_good_findings(source: Pair) -> Non
     findings = check(source)
     assert bad(findings) == []
     one(findings, "a standby of the primary")
-    one(findings, "bytes yet to replay")
+    one(findings, "bytes behind the primary")
     create_slot(source.connection, source.slot).close()
     findings = check(source)
     assert bad(findings) == []
@@ -124,7 +124,7 @@ def test_a_primary_another_database_and_an_unreachable_standby(pair: Pair, datab
     port = {"replica_host": "127.0.0.1", "replica_port": pair.database.server.port}
     finding = bad(check(pair, pair.database.connection.model_copy(update=port)))[0]
     assert finding.code == "TRK260"
-    assert "no standby" in finding.message
+    assert "not a standby" in finding.message
     elsewhere = pair.connection.model_copy(update={"replica_database": "postgres"})
     assert "replica_database is postgres" in bad(check(pair, elsewhere))[0].message
     [finding] = bad(check(pair, pair.connection.model_copy(update={"replica_port": 1})))
@@ -190,7 +190,7 @@ def test_a_slot_lost_to_recovery(own_pair: Pair) -> None:
     own_pair.database.execute("create table gone (id int)", "drop table gone", "vacuum full pg_class")
     with own_pair.read() as connection:
         wait_until(lambda: (slot := find_slot(connection, own_pair.slot)) is not None and slot.lost)
-    finding = one(check(own_pair), "was given up by the server")
+    finding = one(check(own_pair), "was invalidated by the server")
     assert finding.level is Level.ERROR
     assert "rows_removed" in finding.message
     assert "hot_standby_feedback" in finding.remedy

@@ -85,7 +85,7 @@ def test_creating_a_log_again_keeps_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("opened", [lambda f: LogWriter(f, SOURCE), lambda f: LogReader(f).durable()])
 def test_a_missing_log_is_not_made_by_opening_it(tmp_path: Path, opened: object) -> None:
-    with pytest.raises(ChangeLogError, match="there is no change log") as caught:
+    with pytest.raises(ChangeLogError, match="does not exist") as caught:
         opened(tmp_path / "nowhere")  # type: ignore[operator]
     assert "trucker reset" in caught.value.remedy
     assert not log_exists(tmp_path / "nowhere")
@@ -95,13 +95,13 @@ def test_segments_without_an_owner_are_refused(folder: Path) -> None:
     with LogWriter(folder, SOURCE) as writer:
         write(writer, [2000])
     (folder / "source.json").unlink()
-    with pytest.raises(ChangeLogError, match=r"holds segments but no source\.json"):
+    with pytest.raises(ChangeLogError, match=r"contains segments but no source\.json"):
         create_log(folder, SOURCE, START)
 
 
 def test_a_log_behind_its_slot_is_refused() -> None:
     check_against_slot(Durable(Lsn(5), Lsn(9)), Lsn(9))
-    with pytest.raises(ChangeLogError, match="the slot has moved on to 0/A") as caught:
+    with pytest.raises(ChangeLogError, match="the slot is at 0/A") as caught:
         check_against_slot(Durable(Lsn(5), Lsn(9)), Lsn(10))
     assert "trucker reset" in caught.value.remedy
 
@@ -304,7 +304,7 @@ def test_a_lost_durable_file_is_rebuilt_from_the_segments(folder: Path) -> None:
     with LogWriter(folder, SOURCE, segment_bytes=300) as writer:
         write(writer, [2000, 3000, 4000])
     (folder / "durable").write_bytes(b"\0" * 600)
-    with pytest.raises(ChangeLogError, match="neither of its records is whole"):
+    with pytest.raises(ChangeLogError, match="none of its records is complete"):
         LogReader(folder).durable()
     with LogWriter(folder, SOURCE) as writer:
         assert writer.durable.commit_lsn == 4008
@@ -382,7 +382,7 @@ def test_only_what_every_truck_has_applied_goes(folder: Path, reader: LogReader)
         assert prune(Folder(folder), Lsn(2007)) == 0
         assert prune(Folder(folder), Lsn(3007)) == 1
         assert reader.oldest() == 2008
-        with pytest.raises(ChangeLogError, match="position 0/7D0 cannot be served any more"):
+        with pytest.raises(ChangeLogError, match="after position 0/7D0"):
             reader.next_end(Lsn(2000), 1)
         assert reader.next_end(Lsn(2008), 1) == 3008
         assert prune(Folder(folder), Lsn(9999)) == 2

@@ -82,7 +82,7 @@ def test_a_missing_log_is_not_made_by_opening_it(place: ObjectPlace) -> None:
     delete_log(place)
     assert not log_exists(place)
     for look in (lambda: opened(place), lambda: LogReader(place.elsewhere()).durable()):
-        with pytest.raises(ChangeLogError, match="there is no change log") as caught:
+        with pytest.raises(ChangeLogError, match="does not exist") as caught:
             look()
         assert caught.value.code == "TRK301"
 
@@ -315,7 +315,7 @@ def test_an_object_deleted_by_somebody(five: ObjectPlace) -> None:
     reader = LogReader(five.elsewhere())
     assert reader.oldest() == 4008
     assert len(everything(five.elsewhere(), Lsn(4008))) == 2
-    with pytest.raises(ChangeLogError, match="cannot be served any more"):
+    with pytest.raises(ChangeLogError, match="after position"):
         reader.blocks(Lsn(2008), Lsn(6008))
 
 

@@ -77,7 +77,7 @@ def test_a_source_that_is_lost_is_missed_at_once_and_blind_after_a_while(
     capture.progress(20, 20)
     assert capture.at(21) == (20.0, True, None)
     lost, back = caplog.records
-    assert (lost.getMessage(), back.getMessage()) == ("source is lost", "source is back")
+    assert (lost.getMessage(), back.getMessage()) == ("source unavailable", "source available again")
     assert (vars(lost)["source"], vars(lost)["code"], vars(lost)["reason"]) == ("shop", "TRK201", "gone")
     assert "interrupted_seconds" in vars(back)
 

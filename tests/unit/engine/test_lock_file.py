@@ -69,6 +69,6 @@ def test_a_holder_that_has_not_written_its_name_yet(tmp_path: Path, content: str
     first = ProjectLock(tmp_path)
     first.acquire(wait=False)
     (tmp_path / "lock").write_text(content)
-    with pytest.raises(LockedError, match="just starting"):
+    with pytest.raises(LockedError, match="a process that is starting"):
         ProjectLock(tmp_path).acquire(wait=False)
     first.release()

@@ -97,5 +97,5 @@ def test_policies_go_to_the_columns_that_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_key_has_no_policy_null(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"'id' is of the key of public\.a"):
+    with pytest.raises(SourceError, match=r"'id' is part of the key of public\.a"):
         _truck(_configured(tmp_path, "public.*", id="null"), [_source("id", "x")])

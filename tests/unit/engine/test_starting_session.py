@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.spark
+from trucker.engine import starting
 
 _PROGRAM = """
 import sys
@@ -53,8 +56,28 @@ print("fine")
 """
 
 
+@pytest.mark.spark
 def test_a_session_given_up_leaves_no_process_and_does_not_keep_the_next_from_starting(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip().endswith("fine"), done.stdout + done.stderr
+
+
+def test_py4j_does_not_log_the_jvm_that_is_killed_on_purpose(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error would be shown beside the reason for which the start is refused."""
+    logger = logging.getLogger("py4j.clientserver")
+
+    def start(config: Any) -> Any:
+        assert subprocess.run(["sleep", "600"], check=False).returncode != 0
+        logger.error("There was an exception while executing the Python Proxy on the Python Side.")
+        raise ConnectionError
+
+    monkeypatch.setattr(starting, "started", start)
+    monkeypatch.setattr(starting, "_forget_gateway", lambda: None)
+    starting.StartingSession(SimpleNamespace()).give_up()  # type: ignore[arg-type]
+    assert caplog.records == []
+    logger.error("outside")
+    assert [record.message for record in caplog.records] == ["outside"]

@@ -98,26 +98,35 @@ def test_a_shape_that_is_sent_again_is_the_same_shape() -> None:
 @pytest.mark.parametrize(
     ("messages", "what"),
     [
-        ([stream.insert(16_400, ["1", "secret"])], r"message 0 \(Insert\): it is outside any transaction"),
+        ([stream.insert(16_400, ["1", "secret"])], r"message 0 \(Insert\): the message is outside any transaction"),
         ([stream.begin(1), stream.begin(2)], r"message 1 \(Begin\): Begin and Commit do not alternate"),
         ([stream.commit(1)], r"message 0 \(Commit\)"),
-        ([stream.begin(1)[:-1]], r"message 0 \(Begin\): it is not 21 bytes"),
+        ([stream.begin(1)[:-1]], r"message 0 \(Begin\): the message is not 21 bytes"),
         (
             [stream.begin(1), stream.insert(5, ["1", "secret"])],
-            r"message 1 \(Insert\): its relation has not been described",
+            r"message 1 \(Insert\): no Relation message describes its relation",
         ),
         (
             [stream.begin(1), stream.insert(16_400, ["secret"])],
-            r"message 1 \(Insert\): its tuple has not the 2 columns",
+            r"message 1 \(Insert\): the tuple does not have the 2 columns",
         ),
-        ([stream.begin(1), stream.insert(16_400, ["1", "secret"])[:-1]], r"message 1 \(Insert\): a column goes past"),
-        ([stream.begin(1), stream.insert(16_400, ["1", "secret"]) + b"n"], r"message 1 \(Insert\): it does not end"),
+        (
+            [stream.begin(1), stream.insert(16_400, ["1", "secret"])[:-1]],
+            r"message 1 \(Insert\): a column exceeds the message",
+        ),
+        (
+            [stream.begin(1), stream.insert(16_400, ["1", "secret"]) + b"n"],
+            r"message 1 \(Insert\): the message does not end",
+        ),
         ([stream.begin(1), stream.insert(16_400, ["1", UNSENT])], r"message 1 \(Insert\): a column was not sent"),
         ([stream.begin(1), stream.insert(16_400, ["1", "é"]).replace(b"\xc3", b"\xff")], r"\(Insert\): .* not UTF-8"),
         ([stream.begin(1), stream.insert(16_400, ["1", "x"])[:-6] + b"b\0\0\0\1x"], "neither text nor NULL"),
-        ([stream.begin(1), stream.delete(16_400, ["1", UNSENT], b"K")], r"message 1 \(Delete\): its old tuple lacks"),
+        ([stream.begin(1), stream.delete(16_400, ["1", UNSENT], b"K")], r"message 1 \(Delete\): the old tuple lacks"),
         ([stream.begin(1), stream.truncate([16_400])[:-1]], r"message 1 \(Truncate\)"),
-        ([stream.begin(1), b"S\0\0\0\0\0"], r"message 1 \(of an unknown kind\): it is not of protocol version 1"),
+        (
+            [stream.begin(1), b"S\0\0\0\0\0"],
+            r"message 1 \(of an unknown kind\): the message is not of protocol version 1",
+        ),
         ([stream.begin(1), b"R\0\0\0\1public"], r"message 1 \(Relation\)"),
     ],
 )

@@ -33,6 +33,6 @@ class TestJsonLinesSink(ChangeSinkSuite):
     def test_projects_do_not_see_each_other(self) -> None:
         """A folder is one project's: another is refused, not mixed in."""
         self.started(target_of(ITEMS))
-        with pytest.raises(SinkError, match="belongs to the project 'suite'"):
+        with pytest.raises(SinkError, match="belongs to project 'suite'"):
             self.make_sink("another").open()
         assert set(self.make_sink().open()) == {"main"}

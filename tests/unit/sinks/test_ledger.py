@@ -184,7 +184,7 @@ def test_from_table_to_statement_and_back_by_a_reset_only(before: Target, after:
     with pytest.raises(TruckFailed) as caught:
         ledger.plan(Batch(AT, Lsn(200), {"main": Lsn(200)}, targets=(after,)))
     assert caught.value.code == "TRK418"
-    assert "to output.sql, but" in caught.value.message or "its output is output.sql now" in caught.value.message
+    assert "to output.sql, but" in caught.value.message or "its output is now output.sql" in caught.value.message
 
 
 # -- tables that go to another part of their truck ------------------------------------------------------------------

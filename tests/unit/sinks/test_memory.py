@@ -56,5 +56,5 @@ class TestMemorySink(ChangedTablesSuite):
 
     def test_it_runs_no_sql(self) -> None:
         sink = self.make_sink()
-        with pytest.raises(SinkError, match="runs no SQL"):
+        with pytest.raises(SinkError, match="cannot run SQL"):
             sink.prepare(replace(target_of(ITEMS), statement=SqlFile("output.sql", "output.sql", "select 1")))

@@ -77,8 +77,8 @@ def letters(situation: Situation) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 f"truck {truck}",
-                f"{count} dead letters: rows that its destination refuses",
-                "look at trucker.dead_letters there, mend what its reasons say, then run `trucker redrive`",
+                f"{count} dead letters: rows that its destination refused",
+                "read the reasons in trucker.dead_letters there, fix the causes, then run `trucker redrive`",
                 "TRK473",
             )
 

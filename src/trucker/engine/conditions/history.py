@@ -63,7 +63,7 @@ def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | N
     if log_exists(place):
         again = situation.incomplete(stream)
         refuse_pruned(LogReader(truth_of(place)), needed_from(stream.trucks, situation.states(stream), again))
-        yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks fit together")
+        yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks are consistent")
 
 
 def whole(situation: Situation) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def whole(situation: Situation) -> Iterator[Finding]:
         try:
             if log_exists(place):
                 refuse_damaged(place, min(needed.values(), default=None), writing=situation.instance is not None)
-                yield fine(stream.name, f"the change log {place} is whole")
+                yield fine(stream.name, f"the change log {place} is complete")
         except TruckerError as error:
             yield failure(stream.name, error)
 

@@ -21,7 +21,7 @@ from trucker.sinks.base import Sink
 def well_formed(situation: Situation) -> Iterator[Finding]:
     """Loading the project has told."""
     config = situation.config
-    yield fine(str(config.folder), f"the project is well-formed, trucks: {len(config.trucks)}")
+    yield fine(str(config.folder), f"the project's files are valid, trucks: {len(config.trucks)}")
 
 
 def named_files(situation: Situation) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def named_files(situation: Situation) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 f"truck {truck.name}",
-                f"{path} is not used: no file of a truck has this name",
+                f"{path} is not used: it is not one of the file names of a truck",
                 f"rename it to {likely}, or move it out of the folder"
                 if likely
                 else f"move it out of the folder, or rename it: {', '.join(NAMES)}",

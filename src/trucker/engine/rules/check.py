@@ -63,8 +63,8 @@ def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
         return Finding(
             Level.ERROR,
             subject,
-            f"a rule `filter` needs the values of {', '.join(unsent)}, which PostgreSQL does not send where they have"
-            " not changed (TOAST)",
+            f"a rule `filter` needs the values of {', '.join(unsent)}, which PostgreSQL does not send if they "
+            "did not change (TOAST)",
             f"{to_full(source)}  (or leave the columns out)",
             "TRK216",
         )
@@ -91,9 +91,9 @@ def merged_keys(subject: str, rules: RuleSet, unique: Unique = ()) -> Iterator[F
             yield Finding(
                 Level.WARNING,
                 subject,
-                f"{table}: rules alter {how}, and rows are told apart by {', '.join(columns)}: those that become equal"
-                " overwrite or refuse each other",
-                "use `hash`, which keeps different values different, or leave the column as it is",
+                f"{table}: rules alter {how}, but rows are identified by {', '.join(columns)}: rows that become "
+                "equal overwrite each other or violate a unique constraint",
+                "use `hash`, which keeps different values different, or remove the rule for the column",
                 "TRK145",
             )
 
@@ -116,9 +116,9 @@ def _useless(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterato
 def _for_no_table(truck: TruckConfig, rule: RuleConfig) -> ConfigError:
     path = ("route", "table") if rule.route and rule.route.table else ("tables",)
     return ConfigError(
-        f"truck {truck.name} reads no table that this rule is for",
+        f"truck {truck.name} reads no table that this rule applies to",
         place=rule.place(*path),
-        remedy="correct tables, or remove the rule",
+        remedy="correct `tables`, or remove the rule",
         code="TRK140",
     )
 
@@ -131,15 +131,16 @@ def _without_place(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> I
         for name, said in truck.output.columns.items():
             if name in rules.schema.key and said.unfit is Unfit.NULL:
                 yield ConfigError(
-                    f"truck {truck.name}: column {name} is of the key of {rules.input.table}, which has no NULLs",
-                    remedy="write unfit: text for it, or error",
+                    f"truck {truck.name}: column {name} is part of the key of {rules.input.table}, which cannot "
+                    "be NULL",
+                    remedy="write unfit: text or error for it",
                     code="TRK142",
                 )
             if name not in rules.schema.names and not truck.input.is_many:
                 yield ConfigError(
-                    f"truck {truck.name}: output.columns has {name}, which the rules do not give for"
-                    f" {rules.input.table}",
-                    remedy=f"they give {', '.join(rules.schema.names)}",
+                    f"truck {truck.name}: output.columns has {name}, which is not a column of "
+                    f"{rules.input.table} after the rules",
+                    remedy=f"the columns are {', '.join(rules.schema.names)}",
                     code="TRK140",
                 )
 

@@ -185,10 +185,10 @@ def filled(changes: Changes, name: str, rows: Mask) -> pa.Array:
 def unsent(quoted: str, table: str, column: str) -> SourceError:
     """A filter needs a value that the source does not send."""
     return SourceError(
-        f"table {table}: a rule `filter` needs the value of column {column}, which PostgreSQL does not send where it"
-        " has not changed (TOAST)",
-        remedy=f"run: ALTER TABLE {quoted} REPLICA IDENTITY FULL, and then trucker reset of the truck: changes made"
-        " before it lack the value",
+        f"table {table}: a rule `filter` needs the value of column {column}, which PostgreSQL does not send if "
+        "it did not change (TOAST)",
+        remedy=f"run: ALTER TABLE {quoted} REPLICA IDENTITY FULL, then trucker reset --truck NAME, then trucker "
+        "run: earlier changes lack the value",
         code="TRK216",
     )
 

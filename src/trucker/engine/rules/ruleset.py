@@ -154,10 +154,13 @@ class _Compiling:
         name = after.name
         if rule.operations and (name in self.schema.key or not self.schema.key):
             raise ConfigError(
-                f"{rule.kind} of column {name} cannot be limited to operations: it is of the key of {self.input.table}"
+                (
+                    f"{rule.kind} of column {name} cannot be limited to operations: the column is part of the key of "
+                    f"{self.input.table}"
+                )
                 if self.schema.key
-                else f"{rule.kind} of column {name} cannot be limited to operations: {self.input.table} has no key, so"
-                " that its whole rows tell which is which",
+                else f"{rule.kind} of column {name} cannot be limited to operations: {self.input.table} has no key, "
+                "so its rows are identified by all columns",
                 place=rule.place("operations"),
                 remedy="remove operations: a row must have the same key in every change",
                 code="TRK142",
@@ -174,8 +177,8 @@ class _Compiling:
             to = parse_type((rule.cast or {})[column.name])
             if not castable(column, to):
                 raise ConfigError(
-                    f"column {column.name} of {self.input.table} is {_type_of(column)}, whose text is no"
-                    f" {to.type_name}",
+                    f"column {column.name} of {self.input.table} is {_type_of(column)}, whose text is not of type "
+                    f"{to.type_name}",
                     place=rule.place("cast", column.name),
                     remedy="cast it to text, or convert it with SQL (input.sql)",
                     code="TRK143",
@@ -194,7 +197,7 @@ class _Compiling:
             value, bad = cast(pa.array([said.value], pa.string()), Column(name, 25, type_name="text"), to)
             if bad.any() or not castable(Column(name, 25, type_name="text"), to):
                 raise ConfigError(
-                    f"the constant for {name} is no {to.type_name}",
+                    f"the constant for {name} is not of type {to.type_name}",
                     place=rule.place("constant", name),
                     remedy="correct the value, or its type",
                     code="TRK141",
@@ -214,9 +217,9 @@ class _Compiling:
         there = self.schema.column(name)
         if name not in self.constants or there.type_name != column.type_name:
             raise ConfigError(
-                f"{self.input.table} has a column {name} already",
+                f"{self.input.table} already has a column {name}",
                 place=rule.place("constant", name),
-                remedy="give the constant another name, or exclude or rename that column before",
+                remedy="rename the constant, or exclude or rename that column in an earlier rule",
                 code="TRK142",
             )
 
@@ -241,7 +244,9 @@ class _Compiling:
         name, how = said.comparison, comparison_of(column)
         if name == "contains":
             if not is_text(column):
-                raise self._cannot(rule, column, "contains is for texts", "cast the column to text before the filter")
+                raise self._cannot(
+                    rule, column, "contains works only on text", "cast the column to text before the filter"
+                )
             return said.literals
         if name in _ORDERS and not how.ordered:
             raise self._cannot(
@@ -278,9 +283,9 @@ class _Compiling:
         gone = {column.name for column in self._columns(number, rule)}
         for name in gone & set(self.schema.key):
             raise ConfigError(
-                f"column {name} is of the key of {self.input.table}",
+                f"column {name} is part of the key of {self.input.table}",
                 place=rule.place("exclude"),
-                remedy="keep it: without its key a row cannot be found again; hash or mask it instead",
+                remedy="keep the column: rows are identified by their key; hash or mask it instead",
                 code="TRK142",
             )
         if not gone:
@@ -290,7 +295,7 @@ class _Compiling:
             raise ConfigError(
                 f"no column of {self.input.table} is left",
                 place=rule.place("exclude"),
-                remedy="keep one, or leave the table out of the truck",
+                remedy="keep a column, or leave the table out of the truck",
                 code="TRK142",
             )
         schema = self.schema.only(kept)
@@ -310,9 +315,9 @@ class _Compiling:
         for old, new in others.items():
             if called.count(new) > 1:
                 raise ConfigError(
-                    f"{self.input.table} would have two columns {new}",
+                    f"{self.input.table} would have two columns with the name {new}",
                     place=rule.place("rename", old),
-                    remedy="choose another name, or exclude or rename the other column before",
+                    remedy="choose another name, or exclude or rename the other column in an earlier rule",
                     code="TRK142",
                 )
         columns = tuple(
@@ -345,7 +350,7 @@ class _Compiling:
         renamed = next((column.name for column in self.input.columns if column.was_name == name), None)
         if renamed is not None:
             raise SourceError(
-                f"column {name} of {self.input.table}, which a rule `{rule.kind}` is for, is called {renamed} now",
+                f"column {name} of {self.input.table}, used by a rule `{rule.kind}`, was renamed to {renamed}",
                 remedy="write the new name in the rules of its truck.yml, then trucker run",
                 code="TRK253",
             )
@@ -371,7 +376,7 @@ def no_column(rule: RuleConfig, name: str, schema: TableSchema) -> ConfigError:
     meant = nearest(name, schema.names)
     path = ("filter", "column") if rule.filter else (rule.kind, *((name,) if rule.rename or rule.cast else ()))
     return ConfigError(
-        f"{schema.table} has no column {name} at this rule",
+        f"{schema.table} has no column {name} when this rule runs",
         place=rule.place(*path),
         remedy=(f"did you mean {meant}? " if meant else "")
         + f"its columns are {', '.join(schema.names)}; `tables` limits a rule to some tables",

@@ -215,9 +215,9 @@ def _unfit(changes: Changes, place: int, column: str, step: Cast) -> DataError:
     )
     what = f"row ({key}) of table {changes.schema.table}" if key else f"a row of table {changes.schema.table}"
     return DataError(
-        f"{what}: column {column} has a value that is no {step.to.type_name}",
-        remedy="mend the row at the source, or change the rule `cast` of its truck.yml; a `filter` before it can leave"
-        " such rows out",
+        f"{what}: column {column} has a value that is not of type {step.to.type_name}",
+        remedy="correct the row at the source, or change the rule `cast` in truck.yml; a `filter` before it "
+        "can leave such rows out",
         code="TRK560",
         sqlstate="22P02",
         column=column,

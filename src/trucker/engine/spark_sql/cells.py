@@ -48,10 +48,10 @@ def typed(cells: pa.Array, column: Column, form: Form) -> pa.Array:
     except NotOneDimension:
         what = "an array of more than one dimension, or one that does not begin at 1"
     except pa.ArrowInvalid:
-        what = _WHAT_NOT.get(form.kind, "a value of another form")
+        what = _WHAT_NOT.get(form.kind, "a value in another format")
     raise EngineError(
-        f'column "{column.name}" ({column.type_name}) holds what Spark\'s {form.ddl} cannot: {what}',
-        remedy=f'make it text before Spark: a `cast` rule for "{column.name}", or ::text in input.sql',
+        f'column "{column.name}" ({column.type_name}) has a value that Spark type {form.ddl} cannot hold: {what}',
+        remedy=f'convert it to text before Spark: a `cast` rule for "{column.name}", or ::text in input.sql',
         code=UNHELD,
     )
 
@@ -145,7 +145,7 @@ def _check_range(numbers: pa.Array, unit: int, name: str) -> None:
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is not None and not (first <= ends["min"] and ends["max"] <= last):
         raise EngineError(
-            f'the result\'s column "{name}" holds a year outside 1 to 9999',
-            remedy="correct the query, or give the value as text",
+            f'column "{name}" of the result has a year outside 1 to 9999',
+            remedy="correct the query, or return the value as text",
             code=OUT_OF_RANGE,
         )

@@ -66,9 +66,8 @@ class Compiling:
         made = given(name, kind, list({s.name: s for s in sources}.values()) if same else ())
         if made is None:
             raise ConfigError(
-                f'{told[0][0].file}: column "{name}" has the type {kind.simpleString()}, which has no form at a'
-                " destination",
-                remedy=f"cast it, as in cast({name} as string)",
+                f'{told[0][0].file}: column "{name}" has the type {kind.simpleString()}, which no destination supports',
+                remedy=f"cast it, for example cast({name} as string)",
                 code=NO_FORM,
             )
         return made
@@ -85,7 +84,7 @@ class Compiling:
         except AnalysisException:
             sides = "; ".join(f"{branch.file} as {kind.simpleString()}" for branch, kind, _ in told)
             raise ConfigError(
-                f'the truck\'s files give column "{name}" in types that do not go together: {sides}',
+                f'column "{name}" has incompatible types in the files of the truck: {sides}',
                 remedy="cast it to one type in all of them",
                 code=DIFFERENT,
             ) from None
@@ -100,9 +99,9 @@ class Compiling:
         inserts, updates = (_written(sides[operation].frame) for operation in ("insert", "update"))
         if set(inserts) != set(updates):
             raise ConfigError(
-                f"inserted rows have other columns than updated ones: {sides['insert'].file} gives"
-                f" {', '.join(inserts)}; {sides['update'].file} gives {', '.join(updates)}",
-                remedy="give the same columns for both operations",
+                f"inserted rows have other columns than updated rows: {sides['insert'].file} returns "
+                f"{', '.join(inserts)}; {sides['update'].file} returns {', '.join(updates)}",
+                remedy="return the same columns for both operations",
                 code=DIFFERENT,
             )
 
@@ -117,6 +116,6 @@ def _refuse_doubles(branch: Branch) -> None:
     if twice is not None:
         raise ConfigError(
             f'{branch.file}: the result has two columns "{twice}"',
-            remedy=f"leave one out, or give it another name: … as other_{twice}",
+            remedy=f"leave one out, or rename it: … as other_{twice}",
             code=DIFFERENT,
         )

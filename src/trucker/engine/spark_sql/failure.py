@@ -31,9 +31,9 @@ _FRAME: Final = re.compile(r'File "[^"]*functions\.py", line (\d+), in (\w+)')
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Warning|Exit|Interrupt|Iteration))\b", re.MULTILINE)
 _NOISE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+|\s*\(line \d+, pos \d+\)|; line \d+ pos \d+")
 _INSTEAD: Final = {
-    "CAST_INVALID_INPUT": "use try_cast, which gives NULL instead",
+    "CAST_INVALID_INPUT": "use try_cast, which returns NULL instead",
     "DIVIDE_BY_ZERO": "use try_divide or nullif",
-    "ARITHMETIC_OVERFLOW": "use a wider type, or try_add and its kin",
+    "ARITHMETIC_OVERFLOW": "use a wider type, or try_add and similar functions",
     "NUMERIC_VALUE_OUT_OF_RANGE": "use a wider type",
 }
 
@@ -60,9 +60,9 @@ def unresolved(error: AnalysisException, rendered: RenderedSql, statement: State
 def not_one(rendered: RenderedSql, statements: Sequence[Statement]) -> ConfigError:
     """A file with nothing in it, or with more than one statement."""
     return ConfigError(
-        "a file for Spark is one query" + (", and this one is empty" if not statements else ""),
+        "a Spark SQL file must be one query" + (", but this one is empty" if not statements else ""),
         place=rendered.place(statements[1].offset if statements else 0),
-        remedy="write one select; steps before it go into a with",
+        remedy="write one select; write earlier steps in a with clause",
         code=NOT_ONE,
     )
 
@@ -70,9 +70,9 @@ def not_one(rendered: RenderedSql, statements: Sequence[Statement]) -> ConfigErr
 def no_query(rendered: RenderedSql, statement: Statement) -> ConfigError:
     """A statement that does something."""
     return ConfigError(
-        "a file for Spark is a query, and this is a command",
+        "a Spark SQL file must be a query, not a command",
         place=rendered.place(statement.offset),
-        remedy="write a select that gives the rows; what writes goes into output.sql",
+        remedy="write a select that returns the rows; write statements that change data in output.sql",
         code=NOT_ONE,
     )
 
@@ -95,14 +95,14 @@ def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> 
         return _failed(truck, _first(rendered), condition, "")
     if isinstance(error, Py4JError | PySparkException | OSError | EOFError):
         return JobFailed(
-            f"truck {truck}: Spark gave up on a query: {type(error).__name__}",
-            remedy="see spark.log in the project's state folder",
+            f"truck {truck}: a Spark query failed: {type(error).__name__}",
+            remedy="read spark.log in the project's state folder",
         )
     # Where it happened and not what it says, which may be of a row (I10).
     frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
     log.error("Spark SQL failed unexpectedly", extra={"truck": truck, "error": type(error).__name__, "frames": frames})
     return EngineError(
-        f"truck {truck}: Spark SQL failed unexpectedly: {type(error).__name__}", remedy="see the log", code="TRK599"
+        f"truck {truck}: Spark SQL failed unexpectedly: {type(error).__name__}", remedy="read the log", code="TRK599"
     )
 
 
@@ -118,8 +118,8 @@ def _of_query(condition: str, error: Any, truck: str, rendered: Sequence[Rendere
 
 def _failed(truck: str, place: str, condition: str, fragment: str) -> EngineError:
     at = f" at {' '.join(fragment.split())[:120]}" if fragment else ""
-    remedy = _INSTEAD.get(condition.partition(".")[0], "correct the query for the rows that make it fail")
-    return EngineError(f"truck {truck}: {place}: Spark stops with {condition}{at}", remedy=remedy, code=FAILED)
+    remedy = _INSTEAD.get(condition.partition(".")[0], "correct the query for the rows that it fails on")
+    return EngineError(f"truck {truck}: {place}: Spark failed with {condition}{at}", remedy=remedy, code=FAILED)
 
 
 def _of_python(text: str, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
@@ -132,7 +132,7 @@ def _of_python(text: str, truck: str, rendered: Sequence[RenderedSql]) -> Trucke
     kind = raised[-1] if raised else "an exception"
     place = f"functions.py:{frames[-1][0]}: {frames[-1][1]} raised" if frames else f"{_first(rendered)}: Python raised"
     return EngineError(
-        f"truck {truck}: {place} {kind}", remedy="make the function hold for every value, NULL too", code=FAILED
+        f"truck {truck}: {place} {kind}", remedy="make the function accept every value, including NULL", code=FAILED
     )
 
 

@@ -73,9 +73,9 @@ def register_functions(session: SparkSession, functions: list[Function], folder:
         if session.catalog.functionExists(each.name):
             code = getattr(each.function, "__code__", None)
             raise ConfigError(
-                f"{each.name} is a function of Spark's own",
+                f"{each.name} is a built-in function of Spark",
                 place=Place(_label(folder), code.co_firstlineno if code else 0),
-                remedy="give it another name",
+                remedy="rename it",
                 code=CODE,
             )
         made = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
@@ -118,10 +118,10 @@ def _gives(function: types.FunctionType, label: str) -> str:
     except Exception as error:
         raise _error(f"the annotations of {function.__name__} fail: {type(error).__name__}", label, line) from None
     if "return" not in hints:
-        raise _error(f"{function.__name__} does not say what it gives", label, line)
+        raise _error(f"{function.__name__} has no return annotation", label, line)
     found = _spark_type(hints["return"])
     if found is None:
-        raise _error(f"{function.__name__} gives what has no type in Spark SQL", label, line)
+        raise _error(f"{function.__name__} returns a type that Spark SQL does not have", label, line)
     return found
 
 
@@ -139,7 +139,7 @@ def _spark_type(hint: Any) -> str | None:
 
 
 def _error(message: str, label: str, line: int) -> ConfigError:
-    remedy = f"annotate its result with {_KNOWN}; a name that begins with _ is the file's own"
+    remedy = f"annotate its result with {_KNOWN}; a name that begins with _ is not registered in Spark"
     return ConfigError(
         message,
         place=Place(label, line),

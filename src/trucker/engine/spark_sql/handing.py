@@ -45,8 +45,8 @@ class Result:
             source = pa.memory_map(self.file)
         except OSError as error:
             raise JobFailed(
-                f"a result of Spark SQL is not in {self.file}: {error.strerror or error}",
-                remedy="the state folder must be shared by driver and executors; the batch is done again",
+                f"the result of Spark SQL in {self.file} cannot be read: {error.strerror or error}",
+                remedy="check that driver and executors share the state folder; trucker repeats the batch",
                 code="TRK542",
             ) from error
         with source, pa.ipc.open_stream(source) as reader:

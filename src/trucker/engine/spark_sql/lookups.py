@@ -112,7 +112,7 @@ class _Lookup:
             raise ConfigError(
                 f"lookup {self.name}: {error.message}",
                 place=place,
-                remedy="look up columns whose types go together; a `cast` rule changes the rows'",
+                remedy="look up columns of compatible types; a `cast` rule changes the type of the rows' column",
                 code=UNKNOWN,
             ) from None
 
@@ -164,9 +164,9 @@ class _Lookup:
             if name not in known:
                 meant = nearest(name, known)
                 raise ConfigError(
-                    f'lookup {self.name}: there is no column "{name}" in {where}',
+                    f'lookup {self.name}: {where} has no column "{name}"',
                     place=place,
-                    remedy=f'did you mean "{meant}"?' if meant else f"there are {', '.join(known)}",
+                    remedy=f'did you mean "{meant}"?' if meant else f"the columns are {', '.join(known)}",
                     code=UNKNOWN,
                 )
 

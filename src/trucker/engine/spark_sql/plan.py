@@ -116,8 +116,8 @@ class Spooled:
             source = pa.BufferReader(self.data) if self.data else pa.memory_map(self.file)
         except OSError as error:
             raise JobFailed(
-                f"rows that wait for Spark SQL are not in {self.file}: {error.strerror or error}",
-                remedy="the state folder must be shared by driver and executors; the batch is done again",
+                f"the rows for Spark SQL in {self.file} cannot be read: {error.strerror or error}",
+                remedy="check that driver and executors share the state folder; trucker repeats the batch",
                 code="TRK542",
             ) from error
         with source, pa.ipc.open_file(source) as reader:
@@ -238,7 +238,7 @@ def spill(folder: Path, write: Callable[[pa.NativeFile], None]) -> str:
         path.unlink(missing_ok=True)
         raise JobFailed(
             f"rows for Spark SQL cannot be written to {folder}: {error.strerror or error}",
-            remedy="make room on, or give trucker access to, the project's state folder",
+            remedy="free disk space for, or give trucker access to, the project's state folder",
             code="TRK543",
         ) from error
     return str(path)

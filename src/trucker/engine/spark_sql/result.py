@@ -170,8 +170,8 @@ def operation_codes(words: pa.Array) -> pa.Array:
     places = pc.index_in(words, value_set=_WORDS)
     if places.null_count:
         raise EngineError(
-            "the result's column operation holds something else than insert, update and delete",
-            remedy="give one of the three words in every row, or leave the column out",
+            "column operation of the result has a value other than insert, update and delete",
+            remedy="return one of the three values in every row, or leave the column out",
             code="TRK546",
         )
     return _CODES.take(places)

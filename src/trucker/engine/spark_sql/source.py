@@ -131,7 +131,7 @@ def check_rows(rows: int, most: int) -> None:
     """Stop a result that has grown beyond what the truck says, as by a join without a condition."""
     if rows > most:
         raise EngineError(
-            f"the truck's Spark SQL gives more than {most} rows for the rows of one batch",
-            remedy="look for a join that multiplies rows, or raise rows_max in truck.yml",
+            f"the truck's Spark SQL returns more than {most} rows for the rows of one batch",
+            remedy="check for a join that multiplies rows, or raise rows_max in truck.yml",
             code=TOO_MANY,
         )

@@ -85,7 +85,7 @@ class Chunk:
         is_new = marker == NEW_TUPLE
         right = np.where(op == INSERT, is_new, np.where(op == DELETE, has_old, is_new | has_old)) | (op == TRUNCATE)
         if not right.all():
-            raise self.run.blame(int(self.messages[right.argmin()]), "no tuple where one should be")
+            raise self.run.blame(int(self.messages[right.argmin()]), "a tuple is missing")
         old_kind = np.where(has_old & ((op == UPDATE) | (op == DELETE)), marker, NO_OLD).astype(np.uint8)
         covered = self.schema.key and set(self.schema.key) <= set(self.relation.key_columns)
         if not covered and (((op == UPDATE) | (op == DELETE)) & (old_kind != OLD_FULL)).any():
@@ -98,10 +98,10 @@ class Chunk:
         deletes = op == DELETE
         right = np.where(deletes, old.places == old.ends, bytes_at(buffer, old.places) == NEW_TUPLE)
         if not right.all():
-            raise self.run.blame(int(old.messages[right.argmin()]), "its old tuple does not end where it should")
+            raise self.run.blame(int(old.messages[right.argmin()]), "the old tuple does not end at the expected byte")
         for cells in old.cells:
             if (unsent := cells.unsent) is not None:
-                raise self.run.blame(int(old.messages[unsent.argmax()]), "its old tuple lacks a column")
+                raise self.run.blame(int(old.messages[unsent.argmax()]), "the old tuple lacks a column")
 
     # columns
 
@@ -142,10 +142,11 @@ class Chunk:
 
 def _uncovered(table: TableId) -> SourceError:
     return SourceError(
-        f"table {table}: its replica identity, or that of one of its partitions, does not contain its key, so that"
-        " updates and deletes do not identify a row",
-        remedy="start trucker again, if the table has got another key: it is copied again; otherwise run the ALTER"
-        " TABLE that trucker check shows, if it shows one; then trucker reset --truck NAME and trucker run",
+        f"the replica identity of table {table}, or of one of its partitions, does not contain the key, so "
+        "updates and deletes do not identify a row",
+        remedy="if the key of the table was changed, run `trucker run`, which copies it again; otherwise run "
+        "the ALTER TABLE that `trucker check` shows, if any, then `trucker reset --truck NAME` and `trucker "
+        "run`",
         code="TRK251",
     ).of_table(table)
 

@@ -130,8 +130,8 @@ def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:
     missing = set(key) - set(schema.names)
     if missing:
         raise SourceError(
-            f"table {relation.table}: the stream does not carry its key column {min(missing)}",
-            remedy="publish every column of the key; after a rename of a key column, reset the truck",
+            f"the stream does not contain key column {min(missing)} of table {relation.table}",
+            remedy="publish every column of the key; if a key column was renamed, run: trucker reset --truck NAME",
             code="TRK251",
         ).of_table(relation.table)
     return schema

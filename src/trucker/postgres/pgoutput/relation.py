@@ -37,9 +37,9 @@ def parse_relation_at(message: bytes, index: int | None) -> Relation:
     try:
         relation, end = _parse(message)
     except (struct.error, ValueError, IndexError):
-        raise malformed(index, RELATION, "it is cut off or not UTF-8") from None
+        raise malformed(index, RELATION, "the message is truncated or not UTF-8") from None
     if end != len(message):
-        raise malformed(index, RELATION, "it goes on after its last column")
+        raise malformed(index, RELATION, "the message continues after its last column")
     if len({column.name for column in relation.columns}) != len(relation.columns):
         raise malformed(index, RELATION, "two columns have the same name")
     return relation

@@ -51,12 +51,12 @@ class Run:
         self.starts: Places = np.ascontiguousarray(frames.starts, np.int64)
         self._check_starts()
         self.kinds: Bytes = self.payload[self.starts[:-1]]
-        self._require(KNOWN[self.kinds], "it is not of protocol version 1")
+        self._require(KNOWN[self.kinds], "the message is not of protocol version 1")
         kinds = self.kinds
         self.is_row = (kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE)
         self.is_truncate = kinds == TRUNCATE
         lengths = np.diff(self.starts)
-        self._require(~self.is_row | (lengths >= _SHORTEST_ROW), "it is cut off")
+        self._require(~self.is_row | (lengths >= _SHORTEST_ROW), "the message is truncated")
         self.entries, self._oids = self._find_entries()
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Run:
             raise malformed(len(starts) - 1, None, "the run's messages lie outside its bytes")
         empty = np.diff(starts) <= 0
         if empty.any():
-            raise malformed(int(empty.argmax()), None, "it is empty")
+            raise malformed(int(empty.argmax()), None, "the message is empty")
 
     # entries
 
@@ -96,7 +96,7 @@ class Run:
         body = self.payload[self.starts[message] : self.starts[message + 1]]
         count = int.from_bytes(body[1:5].tobytes(), "big")
         if len(body) != 6 + 4 * count:
-            raise self.blame(message, "it has not the number of relations it announces")
+            raise self.blame(message, "the message does not have the number of relations that it announces")
         return np.frombuffer(body[6:].tobytes(), ">u4").astype(np.uint32)
 
     def by_relation(self) -> Iterator[tuple[Relation, Places]]:
@@ -127,7 +127,7 @@ class Run:
         messages = self.entries[entries]
         begins = np.searchsorted(messages, [index for index, _ in versions])
         if not versions or begins[0] > 0:
-            raise self.blame(int(messages[0]), "its relation has not been described")
+            raise self.blame(int(messages[0]), "no Relation message describes its relation")
         for (_, relation), part in zip(versions, np.split(entries, begins[1:]), strict=True):
             if len(part):
                 yield relation, part
@@ -164,12 +164,12 @@ class Run:
         changes = np.flatnonzero(self.is_row | self.is_truncate)
         outside = before[np.searchsorted(edges, changes)] != BEGIN
         if outside.any():
-            raise self.blame(int(changes[outside.argmax()]), "it is outside any transaction")
+            raise self.blame(int(changes[outside.argmax()]), "the message is outside any transaction")
 
     def _require_length(self, messages: Places, length: int) -> None:
         wrong = self.starts[messages + 1] - self.starts[messages] != length
         if wrong.any():
-            raise self.blame(int(messages[wrong.argmax()]), f"it is not {length} bytes long")
+            raise self.blame(int(messages[wrong.argmax()]), f"the message is not {length} bytes long")
 
     def markers(self, messages: Places) -> Bytes:
         """The byte after the oid: which tuple comes first (N, K or O)."""

@@ -75,7 +75,9 @@ class Tuples:
         self.cells: list[Cells] = []
         self._donor: Tuples | None = None
         self._origin: Places = np.empty(0, np.int64)
-        self._require(uint16_at(buffer, places) == width, f"its tuple has not the {width} columns of its relation")
+        self._require(
+            uint16_at(buffer, places) == width, f"the tuple does not have the {width} columns of its relation"
+        )
         self.places = places + 2
 
     def __len__(self) -> int:
@@ -94,7 +96,7 @@ class Tuples:
             if self._donor is not None and not cells.plain:
                 self._fill(cells, self._donor.cells[column])
             self.cells.append(cells)
-        self._require(self.places <= self.ends, "a column goes past its end")
+        self._require(self.places <= self.ends, "a column exceeds the message")
 
     def _step(self) -> Cells:
         places = self.places
@@ -124,7 +126,7 @@ class Tuples:
 
     def finish(self) -> None:
         """All columns are read; the messages must end here."""
-        self._require(self.places == self.ends, "it does not end with its last column")
+        self._require(self.places == self.ends, "the message does not end with its last column")
 
     def text(self, column: int, at: Places | None, count: int) -> pa.Array:
         """One column as `count` strings: row i is tuple `at[i]`'s (-1: NULL), or tuple i's where `at` is None.

@@ -41,8 +41,9 @@ def malformed(index: int | None, kind: int | None, what: str) -> SourceError:
     where = f"message {index} ({name})" if index is not None else f"{name} message in force before the run"
     return SourceError(
         f"pgoutput: {where}: {what}",
-        remedy="the change log is damaged, or the slot does not speak pgoutput version 1 with text tuples; "
-        "if it happens again, reset the truck so that its tables are copied anew",
+        remedy="the change log is damaged, or the slot does not send pgoutput version 1 with text tuples; if "
+        "this error occurs again, run `trucker reset --truck NAME`, then `trucker run`, which copies the "
+        "tables again",
         code="TRK250",
     )
 

@@ -36,7 +36,7 @@ def refused(error: psycopg.Error, sql: RenderedSql, offset: int, columns: Sequen
     reason = error.diag.message_primary or type(error).__name__
     place = _place(error, sql, offset)
     if _may_pass(error):
-        return SourceUnavailable(f"{place}: {_named(error)}", remedy="it is tried again")
+        return SourceUnavailable(f"{place}: {_named(error)}", remedy="check the server and the network; a run retries")
     return ConfigError(reason, place=place, remedy=_remedy(error, sql, offset, columns, user), code=REFUSED)
 
 
@@ -50,18 +50,18 @@ def failed(error: psycopg.Error, sql: RenderedSql, offset: int, *, timeout: floa
             code=TOO_LONG,
         )
     if _may_pass(error):
-        return SourceUnavailable(f"{place}: {_named(error)}", remedy="it is tried again")
+        return SourceUnavailable(f"{place}: {_named(error)}", remedy="check the server and the network; a run retries")
     reason = _named(error)
     if error.diag.message_primary and not error.diag.internal_position and _ABOUT_NAMES.match(error.sqlstate or ""):
         reason = error.diag.message_primary
-    remedy = f"correct the SQL, or what it meets in the database; PostgreSQL's code for it is {error.sqlstate}"
+    remedy = f"correct the SQL or the data that it reads; the SQLSTATE is {error.sqlstate}"
     return SourceError(f"{place}: {reason}", remedy=remedy, code=FAILED)
 
 
 def too_many(sql: RenderedSql, most: str) -> SourceError:
     return SourceError(
-        f"{sql.file.label}: the query gives more than {most} for the rows it got at once",
-        remedy="see whether a join lacks a condition; `rows_max` in truck.yml is the bound",
+        f"{sql.file.label}: the query returns more than {most} for the rows of one run",
+        remedy="check for a join without a condition, or raise `rows_max` in truck.yml",
         code=TOO_MANY,
     )
 
@@ -93,11 +93,11 @@ def _remedy(error: psycopg.Error, sql: RenderedSql, offset: int, columns: Sequen
         case errors.UndefinedColumn():
             return _other_column(error, sql, offset, columns, hint)
         case errors.UndefinedTable():
-            return "write it with its schema: schema.table; other names are looked for in the role's search_path"
+            return "write the schema in front: schema.table; without it PostgreSQL searches the role's search_path"
         case errors.InsufficientPrivilege():
             return hint or f"run: GRANT SELECT ON <the table> TO {quote_identifier(user)}"
         case errors.ReadOnlySqlTransaction():
-            return "the file may only read at the source"
+            return "write a SELECT: the file may only read at the source"
     return hint or "correct the SQL"
 
 
@@ -107,7 +107,7 @@ def _other_column(error: psycopg.Error, sql: RenderedSql, offset: int, columns: 
     position = error.diag.statement_position
     name = _name_at(sql.text, offset + int(position) - 1) if position else ""
     meant = nearest(name, columns)
-    return f'did you mean "{meant}"?' if meant else f"the columns of r: {', '.join(columns)}"
+    return f'did you mean "{meant}"?' if meant else f"the columns of r are {', '.join(columns)}"
 
 
 def _name_at(text: str, offset: int) -> str:

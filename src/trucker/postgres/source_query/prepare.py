@@ -59,7 +59,9 @@ def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, 
         fields = tuple(field.name for field in found[op])
         variants[op] = Variant(source, fields, fields.index(OPERATION) if OPERATION in fields else -1)
     if not any(variant.source.uses_rows for variant in variants.values()):
-        raise _unusable(file, "the file does not use {{ rows }}: it would give the same for every change", _FROM_ROWS)
+        raise _unusable(
+            file, "the file does not use {{ rows }}: it would return the same rows for every change", _FROM_ROWS
+        )
     with catalogue(connection):
         columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
     alone = template.uses_operation or variants[INSERT].operation < 0
@@ -73,17 +75,17 @@ def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple
     clash = [name for name in own if name in added]
     if clash:
         raise ConfigError(
-            f"table {table.table} has a column {clash[0]}, which is a name that rows have for themselves",
+            f"table {table.table} has a column {clash[0]}, a name that rows reserve",
             place=Place(file.label),
-            remedy=f"rename it with a rule, or leave it out: except_columns: [{clash[0]}]",
+            remedy=f"rename the column with a rule, or leave it out: except_columns: [{clash[0]}]",
             code=CLASH,
         )
     if len(own) + len(added) > MOST_COLUMNS:
         raise ConfigError(
-            f"table {table.table} has {len(own)} columns; with their old values they are more than the {MOST_COLUMNS}"
-            " that a query of PostgreSQL's can have",
+            f"table {table.table} has {len(own)} columns; with their old values that is more than the "
+            f"{MOST_COLUMNS} columns of a PostgreSQL query",
             place=Place(file.label),
-            remedy="take fewer with only_columns",
+            remedy="read fewer columns with only_columns",
             code=CLASH,
         )
     return (*own, *added)
@@ -116,9 +118,9 @@ def _described(connection: Connection, source: Source, given: Sequence[Given], n
         raise refused(error, whole, offset - len(explain), names, connection.info.user) from None
     if _writes(json.loads(answer.column(0)[0].as_py())):
         raise ConfigError(
-            "the statement writes, or locks rows, at the source",
+            "the statement writes or locks rows at the source",
             place=whole.place(offset),
-            remedy="write a SELECT, without FOR UPDATE; output.sql writes, at the destination",
+            remedy="write a SELECT without FOR UPDATE; write to the destination with output.sql",
             code=UNUSABLE,
         )
     return fields
@@ -140,7 +142,7 @@ def _only_statement(sql: RenderedSql) -> Statement:
     raise ConfigError(
         "the file has more than one statement" if statements else "the file has no statement",
         place=place,
-        remedy="write one SELECT; what belongs together can be joined, or stand in WITH",
+        remedy="write one SELECT; use a join or WITH for several steps",
         code=UNUSABLE,
     )
 
@@ -151,12 +153,12 @@ def _refuse_fields(place: Place, fields: Sequence[Field]) -> None:
     if fields and doubled is None:
         return
     if not fields:
-        message, remedy = "the statement gives no columns", "write a SELECT with the columns that rows shall have"
+        message, remedy = "the statement returns no columns", "write a SELECT with the columns of the rows"
     elif doubled == "?column?":
         message, remedy = "the result has columns without a name", "name them: … as name"
     else:
-        message = f"the result has two columns called {doubled}"
-        remedy = "name each column, and each once: r.id, c.name as customer; * of several tables gives doubles"
+        message = f"the result has two columns with the name {doubled}"
+        remedy = "give each column its own name: r.id, c.name as customer; * of several tables returns duplicates"
     raise ConfigError(message, place=place, remedy=remedy, code=UNUSABLE)
 
 
@@ -166,13 +168,15 @@ def _result_columns(connection: Connection, file: SqlFile, results: Sequence[Seq
     for field in (field for result in results for field in result if field.name != OPERATION):
         first = fields.setdefault(field.name, field)
         if first.type_oid != field.type_oid:
-            raise _unusable(file, f"column {field.name} has not the same type for every operation", "cast it")
+            raise _unusable(file, f"column {field.name} does not have the same type for every operation", "cast it")
         if first.typmod != field.typmod:
             fields[field.name] = replace(first, typmod=-1)
     types = source_types(connection, {(field.type_oid, field.typmod) for field in fields.values()})
     for field in fields.values():
         if types[field.type_oid, field.typmod].name in _PSEUDO:
-            raise _unusable(file, f"column {field.name} has no type that a table could have", "cast it, as with ::text")
+            raise _unusable(
+                file, f"the type of column {field.name} cannot be a table column's", "cast it, for example with ::text"
+            )
     return tuple(_column(field, types[field.type_oid, field.typmod]) for field in fields.values())
 
 

@@ -61,7 +61,7 @@ def reselect(connection: Connection, changes: Changes, *, only: Collection[str] 
     schema = changes.schema
     if not schema.key:
         raise SourceError(
-            f"table {schema.table} has no key by which values that were not sent could be read again",
+            f"table {schema.table} has no key to read unsent values again with",
             remedy=f"add a primary key, or run: ALTER TABLE {schema.table.quoted} REPLICA IDENTITY FULL",
             code="TRK212",
         )
@@ -91,7 +91,7 @@ def _keys(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> list[p
 
 def _read(connection: Connection, schema: TableSchema, names: Sequence[str], keys: Sequence[pa.Array]) -> pa.Table:
     """The values by the number of the key, which is column 0."""
-    doing = f"reading again what did not change in {schema.table}"
+    doing = f"reading unsent values of {schema.table}"
     with translated(doing), catalogue(connection):
         given = given_columns(connection, [schema.column(name) for name in schema.key])
         equals = dict(connection.execute(_EQUALS.encode(), [schema.table.schema, schema.table.name]).fetchall())
@@ -151,15 +151,16 @@ def _filled(
 
 def _gone(schema: TableSchema, error: psycopg.Error) -> SourceError:
     return SourceError(
-        f"table {schema.table}: a value that was not sent cannot be read again: {error.diag.message_primary}",
-        remedy="leave the column out of the truck; or copy the table again: trucker reset --truck <its name>",
+        f"table {schema.table}: an unsent value cannot be read again: {error.diag.message_primary}",
+        remedy="leave the column out of the truck; or copy the table again: run `trucker reset --truck NAME`, "
+        "then `trucker run`",
         code=GONE,
     )
 
 
 def _too_large(schema: TableSchema) -> SourceError:
     return SourceError(
-        f"table {schema.table}: the values that were not sent are more than {LARGEST >> 20} MiB in one part of a batch",
+        f"table {schema.table}: the unsent values are larger than {LARGEST >> 20} MiB in one part of a batch",
         remedy="lower `batch.part_bytes` in trucker.yml,"
         f" or run: ALTER TABLE {schema.table.quoted} REPLICA IDENTITY FULL",
         code=TOO_LARGE,

@@ -101,7 +101,7 @@ def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes 
     made.append(array_literal(operations, plain=True))
     if sum(len(one) for one in made if one) > LARGEST:
         raise SourceError(
-            f"{query.file.label}: the rows for one statement are more than PostgreSQL takes at once",
+            f"{query.file.label}: the rows for one statement are larger than PostgreSQL accepts",
             remedy="lower `batch.part_bytes` in trucker.yml",
             code=FAILED,
         )
@@ -216,8 +216,8 @@ def _operations(query: SourceQuery, names: pa.Array) -> npt.NDArray[np.uint8]:
     found = pc.index_in(names, _NAMES)
     if found.null_count:
         raise SourceError(
-            f"{query.file.label}: the result's column operation has more in it than insert, update and delete",
-            remedy="give r.operation, or one of the three; without such a column the rows keep their operation",
+            f"{query.file.label}: column operation of the result has a value other than insert, update and delete",
+            remedy="return r.operation or one of the three values; without this column the rows keep their operation",
             code=FAILED,
         )
     codes: npt.NDArray[np.uint8] = _CODES[found.to_numpy(zero_copy_only=False)]

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from trucker.change import DELETE, UPDATE, TableSchema, quote_identifier
+from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.session import run
@@ -198,9 +199,10 @@ class Applier:
         )
         if lost:
             raise SinkError(
-                f"table {self._load.target.table}: {lost} updated rows are not there, and not all of their values "
-                "were sent",
-                remedy="the table was changed by someone else; copy it again with `trucker reset`",
+                f"table {self._load.target.table}: {lost} updated rows are missing, and the source did not send "
+                "all of their values",
+                remedy="another program changed the table; to copy it again, run `trucker reset --truck"
+                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
                 code="TRK440",
             )
 
@@ -261,8 +263,9 @@ class Applier:
         ((due,),) = run(self._connection, "SELECT coalesce(-sum(delta), 0) FROM staged WHERE delta < 0")
         if removed < due:
             raise SinkError(
-                f"table {self._load.target.table}: {due - removed} rows to delete are not there",
-                remedy="the table was changed by someone else; copy it again with `trucker reset`",
+                f"table {self._load.target.table}: {due - removed} rows to delete are missing",
+                remedy="another program changed the table; to copy it again, run `trucker reset --truck"
+                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
                 code="TRK441",
             )
 

@@ -472,7 +472,7 @@ def explained(error: duckdb.Error, target: Target) -> DataError:
     where = f"table {target.table}"
     if not isinstance(error, duckdb.ConstraintException):
         return DataError(
-            f"{where} refuses what the source holds: {type(error).__name__}", code="TRK447", sqlstate="22000"
+            f"{where} refuses a row of the source: {type(error).__name__}", code="TRK447", sqlstate="22000"
         )
     text = str(error)
     state, what = constraint_of(text)
@@ -480,8 +480,8 @@ def explained(error: duckdb.Error, target: Target) -> DataError:
     column = column if column in target.source.names else None
     of = f" on column {column}" if column else ""
     return DataError(
-        f"{where} has {what}{of} that the source's rows do not keep (SQLSTATE {state})",
-        remedy="drop the constraint; trucker's own tables have none",
+        f"{where} has {what}{of} that a row of the source violates (SQLSTATE {state})",
+        remedy="drop the constraint; tables that trucker creates have none",
         code="TRK448",
         sqlstate=state,
         column=column,

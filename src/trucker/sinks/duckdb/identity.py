@@ -306,7 +306,7 @@ class Identities:
             found = self.see(connection, found)  # a table that is shared has its marks now
         if adopted:
             log.info(
-                "tables of an earlier version are taken as they are",
+                "tables written by an earlier version are accepted without a check",
                 extra={"tables": sorted(str(table) for (_, table), _ in adopted)},
             )
 

@@ -73,8 +73,8 @@ class DuckDBLookup:
             found = connection.sql(f"{statement} LIMIT {most + 1}").to_arrow_table()
         if found.num_rows > most:
             raise SinkError(
-                f"a lookup in {table} gives more than {most} rows",
-                remedy="look up by keys (on:) that fewer rows have, or raise rows_max in truck.yml",
+                f"a lookup in {table} returns more than {most} rows",
+                remedy="look up by keys (on:) that match fewer rows, or raise rows_max in truck.yml",
                 code="TRK475",
             )
         return found
@@ -99,7 +99,7 @@ class DuckDBLookup:
         except duckdb.CatalogException as error:
             raise SinkError(
                 f"connection {self._config.name}: {str(error).splitlines()[0][:200]}",
-                remedy=f"correct the lookup's table, {table}",
+                remedy=f"correct the table of the lookup, {table}",
                 code="TRK474",
             ) from None
         except duckdb.Error as error:

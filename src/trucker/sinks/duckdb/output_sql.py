@@ -125,7 +125,7 @@ def _kind(connection: duckdb.DuckDBPyConnection, target: Target, piece: Piece) -
         if statement.type not in _ALLOWED:
             raise output_sql.not_allowed(piece, piece.text.split(maxsplit=1)[0].upper()[:20])
     if not found:
-        raise output_sql.failed(piece, "this is no statement")
+        raise output_sql.failed(piece, "this is not a statement")
     return found[0].type
 
 
@@ -189,7 +189,9 @@ class Outputs:
         with self._connection.cursor() as beside:
             found = Applier(beside, table, load).unfit()
         if not found:
-            return SinkError(f"the rows of {target.source.table} for output.sql do not fit their types", code="TRK447")
+            return SinkError(
+                f"a value of {target.source.table} does not fit its column type in output.sql", code="TRK447"
+            )
         reason = found[0][1]
         return SinkError(
             reason.message.replace(f"table {target.table}", "the rows"), remedy=reason.remedy, code=reason.code
@@ -259,7 +261,7 @@ def _failed(target: Target, piece: Piece, error: duckdb.Error, *, checked: bool)
     if not checked and not isinstance(error, _ABOUT_NAMES):
         what = type(error).__name__
         if isinstance(error, duckdb.ConstraintException):
-            what = f"a row does not keep {constraint_of(str(error))[1]}"
+            what = f"a row violates {constraint_of(str(error))[1]}"
         return output_sql.failed(piece, what, offset=offset)
     message, _, more = str(about.get("exception_message", type(error).__name__)).partition("\n")
     hint = output_sql.meant(target, piece.text, offset) if "column" in message.lower() else ""

@@ -99,7 +99,7 @@ class Session:
                 # The instance has declared itself unusable; a new one recovers from its log.
                 self.close()
                 raise SinkUnavailable(
-                    f"DuckDB gave up on {self._path}", remedy="it is opened again", code="TRK430"
+                    f"DuckDB gave up on {self._path}", remedy="none needed: the file is opened again", code="TRK430"
                 ) from error
             finally:
                 self._used = time.monotonic()
@@ -220,19 +220,19 @@ def catalog(connection: duckdb.DuckDBPyConnection) -> str:
 
 def _explained(path: Path, error: duckdb.Error) -> TruckerError:
     if "different configuration" in str(error):  # a connection of another kind, in this process
-        return SinkHeld(f"{path} is held by this process", remedy="it is tried again", pid=os.getpid())
+        return SinkHeld(f"{path} is held by this process", remedy="none needed: trucker retries", pid=os.getpid())
     holder = _HOLDER.search(str(error))
     if holder or "Could not set lock" in str(error):
         return _held(path, int(holder[2]) if holder else 0, holder[1] if holder else "")
     if isinstance(error, duckdb.IOException) and path.exists() and path.is_file():
         return SinkError(
             f"{path} cannot be opened: {_first_line(error)}",
-            remedy="name a file that DuckDB made, with a version no newer than the one installed, or a new file",
+            remedy="name a new file, or a DuckDB file written by a version no newer than the installed one",
             code="TRK432",
         )
     return SinkError(
         f"{path} cannot be opened: {_first_line(error)}",
-        remedy="name a file in a folder that exists and that trucker may write",
+        remedy="name a file in an existing folder where trucker may write",
         code="TRK433",
     )
 
@@ -241,8 +241,8 @@ def _held(path: Path, pid: int, program: str) -> SinkHeld:
     who = f"{program or 'another program'}, process {pid}" if pid > 0 else "another process"
     return SinkHeld(
         f"{path} is held by {who}",
-        remedy="DuckDB lets one process at a time write: close it there (usually a DuckDB shell, a notebook or a BI"
-        " tool left open, or another trucker); a run that has used the file before tries it again until then",
+        remedy="close the file in that process (usually a DuckDB shell, a notebook, a BI tool or another "
+        "trucker): DuckDB allows one process to write; a run that has used the file before retries until then",
         pid=max(pid, 0),
     )
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, UPDATE, Lsn, quote_identifier
+from trucker.config.slots import whole_name
 from trucker.errors import SinkError
 from trucker.sinks.base import Target
 from trucker.sinks.duckdb.apply import Batches, key_positions
@@ -272,8 +273,9 @@ class _Folding:
         rows = run(self._connection, f"SELECT {cells} FROM {self._table.sql} WHERE {where}")
         if not rows:
             raise SinkError(
-                f"table {self._target.table}: an updated row is not there, and not all of its values were sent",
-                remedy="the table was changed by someone else; copy it again with `trucker reset`",
+                f"table {self._target.table}: an updated row is missing, and the source did not send all of its values",
+                remedy="another program changed the table; to copy it again, run `trucker reset --truck"
+                f" {whole_name(self._target.truck)}`, then `trucker run`",
                 code="TRK440",
             )
         return dict(zip(names, rows[0], strict=True))

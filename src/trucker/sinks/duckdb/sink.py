@@ -185,7 +185,7 @@ class DuckDBSink(Sink):
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         if not self._exists():
             return []
-        with self._explaining(f"redriving letters of {self._path}"):
+        with self._explaining(f"redriving dead letters of {self._path}"):
             return redrive(self._stores, choice, dry_run=dry_run)
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class DuckDBSink(Sink):
             reason = _FILE_TROUBLE.search(str(error))
             if reason is not None:
                 raise self._file_trouble(doing, reason[0]) from error
-            raise SinkUnavailable(f"{doing} met another transaction", code="TRK444") from error
+            raise SinkUnavailable(f"{doing} conflicts with another transaction", code="TRK444") from error
         except duckdb.OutOfMemoryException as error:
             raise SinkUnavailable(
                 f"{doing} needs more memory than DuckDB may use ({self._connection.memory >> 20} MiB)",
@@ -217,6 +217,6 @@ class DuckDBSink(Sink):
     def _file_trouble(self, doing: str, reason: str) -> SinkUnavailable:
         return SinkUnavailable(
             f"{doing} failed: {reason}",
-            remedy=f"make sure that trucker may write to {self._path.parent} and that there is room",
+            remedy=f"check that trucker may write to {self._path.parent}, and that the disk is not full",
             code="TRK443",
         )

@@ -16,6 +16,7 @@ import duckdb
 
 from trucker.adapters.duckdb import TEXT
 from trucker.change import Column, SchemaChanges, TableId, quote_identifier
+from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
 from trucker.sinks.base import Target
@@ -48,8 +49,8 @@ def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table |
         return None
     if rows[0][1] != table.name:
         raise SinkError(
-            f"table {table} and the existing table {rows[0][0]}.{rows[0][1]} are the same to DuckDB, "
-            "which does not tell capitals from small letters",
+            f"table {table} and the existing table {rows[0][0]}.{rows[0][1]} have the same name in DuckDB, "
+            "which ignores case",
             remedy="name another table in the truck's output",
             code="TRK435",
         )
@@ -165,7 +166,7 @@ def _left_out(target: Target, table: Table) -> frozenset[str]:
     lost = sorted(left & frozenset(target.source.key))
     if lost:
         raise SinkError(
-            f"table {target.table} has no column {lost[0]!r}, which is of the key of {target.source.table}",
+            f"table {target.table} has no column {lost[0]!r}, which is part of the key of {target.source.table}",
             remedy=f"ALTER TABLE {target.table.quoted} ADD COLUMN {quote_identifier(lost[0])} …",
             code="TRK438",
         )
@@ -205,7 +206,7 @@ def _retypings(target: Target, table: Table) -> Iterator[str]:
 def _statements(target: Target, actions: Sequence[str]) -> SinkError:
     statements = "; ".join(f"ALTER TABLE {target.table.quoted} {action}" for action in actions)
     return SinkError(
-        f"table {target.source.table} has changed its shape at the source, and {target.table} has yet to follow",
+        f"the columns of {target.source.table} changed at the source, and {target.table} must be altered",
         remedy=f"run in the DuckDB file: {statements}; then trucker run",
         code="TRK425",
     )
@@ -221,9 +222,10 @@ def _made_text(target: Target, table: Table, column: str) -> str:
     text = to_text(name, actual)
     if text is None:
         raise SinkError(
-            f"column {column!r} of table {target.table} is {actual}, which DuckDB does not write as PostgreSQL does",
-            remedy=f"take unfit: text away ({actual} holds every value of the source), or drop the table and run "
-            "`trucker reset`: it is copied again as text",
+            f"column {column!r} of table {target.table} is {actual}, whose text form differs between DuckDB and "
+            "PostgreSQL",
+            remedy=f"remove unfit: text ({actual} holds every value of the source); or drop the table and run "
+            f"`trucker reset --truck {whole_name(target.truck)}`, then `trucker run`, which copies it as text",
             code="TRK438",
         )
     return f"ALTER COLUMN {name} SET DATA TYPE VARCHAR USING {text}"
@@ -266,7 +268,7 @@ def _releases(connection: duckdb.DuckDBPyConnection, target: Target) -> Iterator
 def _check_names(target: Target) -> None:
     if target.table.schema.lower() == SCHEMA:
         raise SinkError(
-            f"table {target.table} is in the schema that trucker keeps its positions in",
+            f"table {target.table} is in the schema of trucker's own tables",
             remedy="name another schema in the truck's output",
             code="TRK436",
         )
@@ -290,8 +292,7 @@ def _check_capitals(target: Target, name: str, table: Table) -> None:
 
 def _same_name(target: Target, name: str, other: str) -> SinkError:
     return SinkError(
-        f"columns {name!r} and {other!r} of table {target.table} are the same to DuckDB, "
-        "which does not tell capitals from small letters",
+        f"columns {name!r} and {other!r} of table {target.table} have the same name in DuckDB, which ignores case",
         remedy="leave one of them out with except_columns, or rename it at the source",
         code="TRK437",
     )
@@ -312,7 +313,9 @@ def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
     lost = [] if table is None else [name for name in target.source.names if name not in table.types]
     if table is None or lost:
         what = f"column {lost[0]!r} of table {target.table}" if lost else f"table {target.table}"
-        raise SinkError(f"{what} is gone", remedy="trucker run: it is made, and the table copied", code="TRK439")
+        raise SinkError(
+            f"{what} does not exist", remedy="run `trucker run`, which creates it and copies the table", code="TRK439"
+        )
     return table
 
 
@@ -348,8 +351,8 @@ def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
     """A value that the destination's type cannot hold; says what kind it is, never the value (I10)."""
     return DataError(
         f"column {column!r} of table {target.table} is {kind}, which cannot hold {describe(text, kind)}",
-        remedy=f"in truck {target.truck} say what becomes of it: output.columns.{column}.unfit: text makes the column "
-        "VARCHAR and loses nothing, null writes NULL; or leave the column out with except_columns",
+        remedy=f"in truck {target.truck} set output.columns.{column}.unfit: text makes the column VARCHAR and "
+        "loses nothing, null writes NULL; or leave the column out with except_columns",
         code="TRK442",
         sqlstate="22000",
         column=column,

@@ -111,7 +111,7 @@ def _statement(target: Target, action: str) -> str:
 def _statements(target: Target, actions: Sequence[str]) -> SinkError:
     statements = [_statement(target, action) for action in actions]
     return SinkError(
-        f"table {target.source.table} has changed its shape at the source, and {target.table} has yet to follow",
+        f"the columns of {target.source.table} changed at the source, and {target.table} must be altered",
         remedy=f"run at the destination: {'; '.join(statements)}; then trucker run",
         code="TRK425",
     )

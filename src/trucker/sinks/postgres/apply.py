@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trucker.change import TableId, quote_identifier
+from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable, literal
@@ -368,9 +369,10 @@ def _check_touched(step: Step, touched: int, expected: int) -> None:
     raise TruckFailed(
         step.target.truck,
         SinkError(
-            f"table {table}: to {step.purpose}, {expected} rows were expected at the destination, {touched} found",
-            remedy=f"someone else has changed {table}, or a trigger keeps rows away; "
-            f"run `trucker reset` for the truck to have the table copied again",
+            f"table {table}: to {step.purpose}, {expected} rows were expected at the destination, but {touched} "
+            "were found",
+            remedy=f"another program changed {table}, or a trigger discards rows; to copy the table again, run "
+            f"`trucker reset --truck {whole_name(step.target.truck)}`, then `trucker run`",
             code="TRK411",
         ),
         step.target.source.table,
@@ -380,6 +382,6 @@ def _check_touched(step: Step, touched: int, expected: int) -> None:
 def gone(table: TableId) -> SinkUnavailable:
     """Staged rows are not there any more."""
     return SinkUnavailable(
-        f"rows staged for table {table} are gone, as after a crash of the destination",
-        remedy="they are staged again",
+        f"rows staged for table {table} are missing, as after a crash of the destination",
+        remedy="none needed: trucker stages them again",
     )

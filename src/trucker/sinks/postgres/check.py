@@ -53,7 +53,7 @@ def _writable(lent: Session, subject: str) -> list[Finding]:
     info = lent.connection.info
     user, database = quote_identifier(info.user), quote_identifier(info.dbname)
     if standby:
-        return [Finding(Level.ERROR, subject, "the server is a standby", "name the primary as `host`", "TRK407")]
+        return [Finding(Level.ERROR, subject, "the server is a standby", "set `host` to the primary", "TRK407")]
     if read_only:
         remedy = f"run at the destination: ALTER ROLE {user} SET default_transaction_read_only = off"
         return [Finding(Level.ERROR, subject, f"transactions of {info.user} are read-only", remedy, "TRK404")]
@@ -72,7 +72,7 @@ def stored(config: PostgresConnection, project: str) -> Mapping[str, TruckState]
         with session(config) as lent:
             return own_tables.read(lent, project).states()
     except psycopg.Error as error:
-        raise explain(error, f"connection {config.name}, reading what is stored") from None
+        raise explain(error, f"connection {config.name}, reading positions") from None
 
 
 def examine(
@@ -83,7 +83,7 @@ def examine(
         with session(config) as lent:
             return list(examined(lent, project, targets, due))
     except psycopg.Error as error:
-        raise explain(error, f"connection {config.name}, looking at its tables") from None
+        raise explain(error, f"connection {config.name}, reading its tables") from None
 
 
 def unique_columns(config: PostgresConnection, table: TableId) -> list[tuple[str, ...]]:

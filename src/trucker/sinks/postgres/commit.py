@@ -306,9 +306,9 @@ class Commit:
                 raise TruckFailed(
                     receipt.truck,
                     SinkUnavailable(
-                        f"part {receipt.part} of the copy of {receipt.table} is not at the destination, as after a"
-                        " crash of its server",
-                        remedy="the table is copied again",
+                        f"part {receipt.part} of the copy of {receipt.table} is missing at the destination, as "
+                        "after a crash of its server",
+                        remedy="none needed: trucker copies the table again",
                     ),
                     receipt.table,
                 )

@@ -74,7 +74,7 @@ class DestinationTable:
         if name not in self.columns:
             raise SinkError(
                 f"table {self.table} has no column {name}",
-                remedy="trucker run: it adds the column, and copies the table from the beginning",
+                remedy="run `trucker run`, which adds the column and copies the table from the beginning",
                 code="TRK408",
             )
         return self.columns[name]

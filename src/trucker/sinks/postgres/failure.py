@@ -31,17 +31,25 @@ _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 # What libpq says, in English at least, when trying again will not help. Anything else may pass.
 _REFUSED: Final = (
     (r"password authentication failed|no password supplied|empty password", "the password is not accepted", "pass"),
-    (r'database ".*" does not exist', "there is no such database", "database"),
-    (r'role ".*" (does not exist|is not permitted to log in)', "there is no such user that may log in", "user"),
-    (r"requires a valid client certificate|alert certificate required", "it asks for a client certificate", "ssl"),
-    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf does not let this user in from here", "user"),
+    (r'database ".*" does not exist', "the database does not exist", "database"),
+    (r'role ".*" (does not exist|is not permitted to log in)', "the user does not exist or may not log in", "user"),
+    (
+        r"requires a valid client certificate|alert certificate required",
+        "the server requires a client certificate",
+        "ssl",
+    ),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf does not accept this user from this machine", "user"),
     (r"permission denied for database", "the user may not connect to this database", "user"),
-    (r"server does not support SSL", "the server does not offer TLS", "ssl"),
+    (r"server does not support SSL", "the server does not support TLS", "ssl"),
     (r"(?i)certificate|SSL error|sslmode|private key file", "TLS could not be set up", "ssl"),
 )
 
 # Where TLS is not even tried.
-_PLAIN: Final = (r"no pg_hba\.conf entry.*(no encryption|SSL off)", "the server does not let it in without TLS", "ssl")
+_PLAIN: Final = (
+    r"no pg_hba\.conf entry.*(no encryption|SSL off)",
+    "the server does not accept the user without TLS",
+    "ssl",
+)
 
 
 def passing(error: psycopg.Error) -> bool:
@@ -70,7 +78,7 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
             )
     remedy = f"check `host` and `port` of connection {config.name}, and that the server runs and listens there"
     if re.search(r"too many (clients|connections)|remaining connection slots", reason):
-        remedy = "it is tried again; raise max_connections at the server or the role's limit, or end idle connections"
+        remedy = "raise max_connections on the server or the role's limit, or end idle connections; a run retries"
     return SinkUnavailable(f"{where}: cannot be reached: {reason}", remedy=remedy)
 
 
@@ -84,7 +92,7 @@ def explain(
 ) -> SinkError:
     """A failed statement. `columns` are those that staging calls c0, c1, …; `copied` keep their names."""
     if passing(error):
-        return SinkUnavailable(f"{where}: {called(error)}", remedy="it is tried again")
+        return SinkUnavailable(f"{where}: {called(error)}", remedy="check the server and the network; a run retries")
     diag = error.diag
     staged = _STAGED_COLUMN.search(diag.context or "") if columns else None
     column = diag.column_name or (columns[int(staged[1])] if staged and int(staged[1]) < len(columns) else None)
@@ -163,9 +171,9 @@ both tables), or drop it"
         return "drop the destination's constraint, or widen it"
     if state[:2] == "22":
         return (
-            f"give the destination's column the source's type: ALTER TABLE {name} ALTER COLUMN {of} TYPE …; or let the"
-            f" truck write it as text or NULL: output.columns.{column or '…'}.unfit"
+            f"give the destination's column the source's type: ALTER TABLE {name} ALTER COLUMN {of} TYPE …; or set "
+            f"output.columns.{column or '…'}.unfit to write text or NULL"
         )
     if state in ("42P01", "42703", "3F000"):
-        return "start trucker again: it makes what is missing at the destination"
-    return "the destination server's log has the statement and the full message"
+        return "restart trucker, which creates what is missing at the destination"
+    return "read the log of the destination server, which has the statement and the full message"

@@ -45,7 +45,8 @@ def refuse_foreign_keys(session: Session, copies: Sequence[Copy]) -> None:
     raise TruckFailed(
         truck,
         SinkError(
-            f"table {refers} refers to {referred} by foreign key {found[4]}, which cannot hold while they are copied",
+            f"table {refers} refers to {referred} by foreign key {found[4]}, which rows violate while the "
+            "tables are copied",
             remedy=f"run at the destination: ALTER TABLE {refers.quoted} DROP CONSTRAINT {name}  and, when the tables"
             f" stream: ALTER TABLE {refers.quoted} ADD CONSTRAINT {name} {definition} DEFERRABLE INITIALLY DEFERRED",
             code="TRK427",

@@ -158,7 +158,8 @@ def adopt(session: Session, project: str) -> None:
         _put(session, project, slot, found[target])
     if adopted:
         log.info(
-            "tables of an earlier version are taken as they are", extra={"tables": sorted(str(t) for _, t in adopted)}
+            "tables written by an earlier version are accepted without a check",
+            extra={"tables": sorted(str(t) for _, t in adopted)},
         )
 
 

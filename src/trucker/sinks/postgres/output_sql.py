@@ -50,10 +50,12 @@ _MAKING: Final = frozenset({"create", "alter", "drop", "do", "call", "import"})
 # do: a text that is too long, a division by zero.
 _ABOUT_NAMES: Final = ("42", "0A", "21", "23", "25", "26", "2B", "2D", "34", "3B", "3D", "3F", "54", "55")
 _WITHOUT_DATA: Final = frozenset({"22001", "22012"})
-_NOT_FOUND: Final = "make it there first, or write its schema in front: names are looked up by the role's search_path"
+_NOT_FOUND: Final = (
+    "create it first, or write its schema in front: without it PostgreSQL searches the role's search_path"
+)
 _HINTS: Final = {
     **dict.fromkeys(("42P01", "42883", "42704", "3F000"), _NOT_FOUND),
-    "42501": "grant it to the user of the connection",
+    "42501": "grant the privilege to the user of the connection",
     "21000": "make the rows unique first, with group by or distinct on",
 }
 # So many rows are worth an index and a look at them.
@@ -211,7 +213,9 @@ class Outputs:
             if error.sqlstate == "57014" and late and self._timeout is not None:
                 raise output_sql.timed_out(piece, self._timeout) from None
             if passing(error):
-                raise SinkUnavailable(f"{piece.place()}: {called(error)}", remedy="it is tried again") from None
+                raise SinkUnavailable(
+                    f"{piece.place()}: {called(error)}", remedy="check the server and the network; a run retries"
+                ) from None
             raise _failed(target, piece, error, checked=False) from None
         if pgconn.transaction_status != TransactionStatus.INTRANS:
             raise output_sql.ended(piece)
@@ -251,9 +255,9 @@ def _role_settings(session: Session, timeout: float | None) -> Iterator[None]:
     after = session.run(f"select pg_catalog.pg_current_xact_id()::text, {places}", *values).fetchone()
     if began is None or after is None or began[0] != after[0]:
         raise SinkError(
-            "output.sql ended the batch's transaction",
-            remedy="take out what ends it (a function or procedure that commits?), put the destination right, then"
-            " trucker reset --truck",
+            "output.sql ended the transaction of the batch",
+            remedy="remove the statement that ends it (a function or procedure that commits?), correct the "
+            "destination, then run `trucker reset --truck NAME`",
             code=output_sql.NOT_ALLOWED,
         )
 

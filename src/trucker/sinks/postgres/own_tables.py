@@ -67,7 +67,7 @@ def refuse_unusable(session: Session, name: str) -> None:
             code="TRK407",
         )
     if session.run("select pg_is_in_recovery()").fetchone() == (True,):
-        raise SinkUnavailable(f"connection {name}: the server is a standby", remedy="name the primary as `host`")
+        raise SinkUnavailable(f"connection {name}: the server is a standby", remedy="set `host` to the primary")
 
 
 def create(session: Session) -> None:
@@ -85,8 +85,8 @@ def _refuse_format(session: Session) -> None:
     version = session.run("select max(version) from trucker.format").fetchone()
     if version is None or version[0] != FORMAT:
         raise SinkError(
-            f"schema {SCHEMA} at the destination has format {version and version[0]}, this trucker knows {FORMAT}",
-            remedy="use the version of trucker that made it",
+            f"schema {SCHEMA} at the destination has format {version and version[0]}, this trucker reads {FORMAT}",
+            remedy="use the version of trucker that created it",
             code="TRK413",
         )
 
@@ -110,7 +110,7 @@ def _create(session: Session) -> None:
                 session.run(identity.TABLE)
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
-            f"user {info.user} may not make trucker's own tables in database {info.dbname}",
+            f"user {info.user} may not create trucker's own tables in database {info.dbname}",
             remedy="run at the destination: "
             f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {quote_identifier(info.user)}",
             code="TRK404",
@@ -251,7 +251,7 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
         snapshot,
     ).fetchone()
     if current is None:
-        raise SinkError(f"the copy {snapshot} of table {table} is complete, or has been replaced by another attempt")
+        raise SinkError(f"the copy {snapshot} of table {table} is complete, or was replaced by another attempt")
     key = (project, truck, table.schema, table.name, snapshot, part)
     claimed = session.run(
         "insert into trucker.chunks values ($1, $2, $3, $4, $5, $6, 0) on conflict do nothing", *key

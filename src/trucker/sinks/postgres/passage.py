@@ -99,6 +99,6 @@ def check_taken(table: TableId, taken: int, given: int | None) -> None:
     """That a table has taken every row."""
     if taken != given:
         raise SinkError(
-            f"table {table} took {taken} of {given} copied rows",
-            remedy="look for triggers or rules on the destination's table that keep rows away",
+            f"table {table} accepted {taken} of {given} copied rows",
+            remedy="check the destination's table for triggers or rules that discard rows",
         )

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from trucker.change import Lsn, quote_identifier
+from trucker.config.slots import whole_name
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.copy_text import Cells, copy_text
@@ -294,8 +295,9 @@ def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes | mem
 
 def lost_row(target: Target) -> SinkError:
     return SinkError(
-        f"table {target.table}: a row that came in part is not at the destination",
-        remedy=f"someone else has changed {target.table}; run `trucker reset` for the truck to have it copied again",
+        f"table {target.table}: a partial row arrived for a row that is missing at the destination",
+        remedy=f"another program changed {target.table}; to copy it again, run `trucker reset --truck "
+        f"{whole_name(target.truck)}`, then `trucker run`",
         code="TRK411",
     )
 

@@ -30,8 +30,8 @@ def settle(connection: Listening, settings: Mapping[str, object], where: str, an
     with closing(another()) as other:
         if _mixed_up(connection, other):
             raise SinkError(
-                f"{where}: a pooler answers that lends a server connection for a transaction only",
-                remedy="name the server itself as `host`, or set pool_mode = session for this database at the pooler",
+                f"{where}: a connection pooler in transaction mode answers instead of the server",
+                remedy="set `host` to the server itself, or set pool_mode = session for this database in the pooler",
                 code="TRK420",
             )
     apply = ", ".join(f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items())

@@ -29,7 +29,7 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
             session.run("rollback" if dry_run else "commit")
         except psycopg.Error as error:
             _roll_back(session)
-            raise explain(error, f"redriving letters of truck {truck}") from None
+            raise explain(error, f"redriving dead letters of truck {truck}") from None
         except TruckFailed as error:
             _roll_back(session)
             raise _reason(error) from None

@@ -49,9 +49,9 @@ def describe_rows(session: Session, target: Target) -> DestinationTable:
     refuse_names(target)
     if len(target.source.columns) > _MOST_COLUMNS:
         raise SinkError(
-            f"the rows of {target.source.table} have {len(target.source.columns)} columns, of which {_MOST_COLUMNS}"
-            " could be staged",
-            remedy="leave some out",
+            f"the rows of {target.source.table} have {len(target.source.columns)} columns; at most "
+            f"{_MOST_COLUMNS} can be staged",
+            remedy="leave some columns out",
             code="TRK409",
         )
     types = types_of(session, target)
@@ -99,8 +99,7 @@ def copy_rows_in(session: Session, target: Target, into: str, text: Iterable[pa.
         reason = explain(error, f"the rows of {target.source.table} for output.sql", columns=target.source.names)
         raise SinkError(
             reason.message,
-            remedy="let the truck write the column as text or NULL: output.columns.<column>.unfit; or mend the type at"
-            " the destination",
+            remedy="set output.columns.<column>.unfit to write text or NULL, or correct the type at the destination",
             code=reason.code,
         ) from None
 
@@ -137,7 +136,7 @@ def copy_rows(session: Session, project: str, work: Work, values: Iterable[Chang
         if rows is None:
             waiting = beside.find(session, project, slot)
             if waiting is None:
-                raise SinkError(f"the copy {snapshot} of table {target.source.table} has no place to wait in")
+                raise SinkError(f"the copy {snapshot} of table {target.source.table} has no staging table")
             rows = 0
             for value in values:
                 rows += len(value)

@@ -99,7 +99,7 @@ class PostgresSink(Sink):
 
     def _explanation(self, targets: Sequence[Target]) -> TableChange | None:
         """What has happened to one of these tables, if that is why it could not be written to."""
-        with self._session("looking at tables") as lent:
+        with self._session("reading tables") as lent:
             return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
 
     def _write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
@@ -123,7 +123,7 @@ class PostgresSink(Sink):
 
     def _finish(self, work: Work) -> Receipt:
         target = work.target
-        with self._session(f"making the key of table {target.table}", target) as lent:
+        with self._session(f"creating the key of table {target.table}", target) as lent:
             late_key.finish(lent, self._project, target)
         return Receipt(target.truck, target.source.table, work.part, 0)
 
@@ -178,7 +178,7 @@ class PostgresSink(Sink):
         if self._files is not None:
             self._files.remove(prefix)
             return
-        with self._session("removing what was staged") as lent:
+        with self._session("removing staged rows") as lent:
             drop_stages(lent, left_stages(lent, prefix))
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class PostgresSink(Sink):
         yield from check.examine(self._connection, self._project, targets, due)
 
     def changed_tables(self) -> Sequence[TableChange]:
-        with self._session("looking at tables") as lent:
+        with self._session("reading tables") as lent:
             return identity.changed(lent, self._project)
 
     def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
@@ -208,12 +208,12 @@ class PostgresSink(Sink):
         return check.unique_columns(self._connection, table)
 
     def count_letters(self) -> Mapping[str, int]:
-        with self._session("counting letters") as lent:
+        with self._session("counting dead letters") as lent:
             return letter_table.count(lent, self._project)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         self._tables.clear()
-        with self._session("redriving letters") as lent:
+        with self._session("redriving dead letters") as lent:
             return redrive(lent, self._project, choice, self._describe, dry_run=dry_run)
 
     def _describe(self, lent: Session, target: Target) -> DestinationTable:
@@ -223,7 +223,8 @@ class PostgresSink(Sink):
             known = describe_rows(lent, target) if target.statement else table.describe(lent, target.table)
             if known is None:
                 raise SinkError(
-                    f"there is no table {target.table}", remedy="trucker run: it makes the table, and copies it"
+                    f"table {target.table} does not exist",
+                    remedy="run `trucker run`, which creates the table and copies it",
                 )
             self._tables[target] = known
         return known

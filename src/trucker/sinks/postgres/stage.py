@@ -148,7 +148,7 @@ def _bag(changes: Changes, target: Target, placed: bool) -> tuple[Contents, Iter
     removed = (changes.op == DELETE) | (changes.op == UPDATE)
     if np.any(changes.old_kind[removed] != OLD_FULL):
         raise SinkError(
-            f"table {target.source.table} has no key, and a change to it came without the row as it was",
+            f"table {target.source.table} has no key, and a change arrived without the old row",
             remedy=f"run at the source: ALTER TABLE {target.source.table.quoted} REPLICA IDENTITY FULL",
         )
     rows, gone = np.flatnonzero(added), np.flatnonzero(removed)

@@ -66,7 +66,7 @@ def _refused(session: Session, table: DestinationTable, name: str, texts: pa.Arr
     if session.connection.info.server_version < _SINCE:
         raise SinkError(
             f"column {name!r} of table {table.table}: unfit: null needs PostgreSQL 16 or newer at the destination",
-            remedy="write unfit: text for it, or take the policy away",
+            remedy="write unfit: text for it, or remove unfit",
             code="TRK407",
         )
     rows = session.run(

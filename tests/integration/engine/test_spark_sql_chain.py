@@ -231,7 +231,7 @@ WRONG = [
     (
         {"insert.sql": "select id, 1 as n from {{ rows }}", "update.sql": "select id from {{ rows }}"},
         "TRK152",
-        "insert.sql gives id, n; trucks/orders/update.sql gives id",
+        "insert.sql returns id, n; trucks/orders/update.sql returns id",
         "",
     ),
     (

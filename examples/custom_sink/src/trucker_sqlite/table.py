@@ -111,7 +111,7 @@ class Table:
     def _apply_keyed(self, changes: Sequence[Change]) -> None:
         """Deletes, then keys that move, as a set from the rows before, then the rest."""
         moves = [c for c in changes if c.op == UPDATE and c.old and c.old_key(self.key) != c.key(self.key)]
-        moved = [self._moved(change) for change in moves]
+        moved = [row for change in moves if (row := self._moved(change))]
         gone = [change.old_key(self.key) for change in (*(c for c in changes if c.op == DELETE), *moves)]
         self._run_many(f"DELETE FROM {self.name} WHERE {_all(self.key)}", gone)
         for row in moved:
@@ -128,11 +128,12 @@ class Table:
         self._put(names, whole)
 
     def _moved(self, change: Change) -> Mapping[str, str | None]:
-        """The whole row whose key moves, as it will be."""
+        """The whole row whose key moves, as it will be; empty where it is left out."""
         cursor = self._run(f"SELECT * FROM {self.name} WHERE {_all(self.key)}", change.old_key(self.key))
         row = cursor.fetchone()
         if row is None and change.lacks:
-            raise self._missing()
+            self._is_missing()
+            return {}
         before = dict(zip((column[0] for column in cursor.description), row, strict=True)) if row else {}
         return {**before, **change.new, **dict(zip(self.key, change.key(self.key), strict=True))}
 
@@ -153,6 +154,11 @@ class Table:
         sets = ", ".join(f"{quote_identifier(name)} = ?" for name in cells)
         statement = f"UPDATE {self.name} SET {sets} WHERE {_all(self.key)}"
         if self._run(statement, [*cells.values(), *key]).rowcount != 1:
+            self._is_missing()
+
+    def _is_missing(self) -> None:
+        """A row lacks cells and is not there: an error, unless it is still to come as a whole."""
+        if not self.target.awaits_rows:
             raise self._missing()
 
     def _apply_rows(self, changes: Sequence[Change]) -> None:

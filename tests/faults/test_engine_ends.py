@@ -85,7 +85,7 @@ def test_a_slot_that_is_dropped_under_it_stops_the_trucks(
     assert status is not None
     assert [truck.phase for truck in status.trucks] == [TruckPhase.FAILED]
     assert name in (status.trucks[0].error or "")
-    with pytest.raises(CheckFailed, match="gone"):
+    with pytest.raises(CheckFailed, match="does not exist any more"):
         InThread(shop, spark).join()
     Project.load(shop.folder).reset()
     InThread(shop, spark, once=True).join()

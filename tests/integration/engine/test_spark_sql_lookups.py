@@ -98,9 +98,9 @@ def test_a_duckdb_file(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lookup", "said"),
     [
-        ({"on": {"id": "custmer"}}, 'no column "custmer" in the rows'),
-        ({"on": {"idd": "customer"}}, 'no column "idd" in table public.customers'),
-        ({"columns": ["nmae"], "cache": "1m"}, 'no column "nmae" in table public.customers'),
+        ({"on": {"id": "custmer"}}, 'has no column "custmer"'),
+        ({"on": {"idd": "customer"}}, 'table public.customers has no column "idd"'),
+        ({"columns": ["nmae"], "cache": "1m"}, 'table public.customers has no column "nmae"'),
         ({"on": {"id": "country"}}, "operator does not exist: integer = text"),
     ],
 )

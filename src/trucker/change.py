@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,12 @@ import pyarrow.csv as pacsv
 
 from trucker.lsn import ZERO
 from trucker.lsn import Lsn as Lsn
+from trucker.table import Column as Column
+from trucker.table import Partitions as Partitions
+from trucker.table import SchemaChanges as SchemaChanges
+from trucker.table import TableId as TableId
+from trucker.table import TableSchema as TableSchema
+from trucker.table import quote_identifier as quote_identifier
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -35,100 +40,6 @@ OLD_KEY: Final = ord("K")
 OLD_FULL: Final = ord("O")
 
 Mask = npt.NDArray[np.bool_]
-
-
-def quote_identifier(name: str) -> str:
-    """Quote a name for SQL. Always quotes, so reserved words and capitals need no care."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-class SchemaChanges(StrEnum):
-    """What a truck does when a table of its changes its shape at the source."""
-
-    APPLY = "apply"
-    STOP = "stop"
-    IGNORE = "ignore"
-
-
-class Partitions(StrEnum):
-    """What a truck does with the rows of a partition that is detached, dropped or truncated at the source."""
-
-    FOLLOW = "follow"
-    KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TableId:
-    """A table's schema and name, unquoted."""
-
-    schema: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    @property
-    def quoted(self) -> str:
-        return f"{quote_identifier(self.schema)}.{quote_identifier(self.name)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column as the source describes it.
-
-    `type_name` is `format_type()`'s text with domains resolved to their base type, or "" where only the
-    stream has described the column. `missing_value` is what rows older than an ADD COLUMN hold for it.
-    `definition` has the statements that make the type, where it is a user's (`type_definition`). `labels` are an
-    enum's values. `was_name` and `was_type` say what the column was when rows of it were last written, where that
-    is another name or type.
-    """
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    type_name: str = ""
-    not_null: bool = False
-    missing_value: str | None = None
-    definition: str = ""
-    labels: tuple[str, ...] = ()
-    was_name: str = ""
-    was_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TableSchema:
-    """A table at one moment. `key` names the columns that identify a row; empty means the whole row does."""
-
-    table: TableId
-    columns: tuple[Column, ...]
-    key: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
-    def column(self, name: str) -> Column:
-        return next(column for column in self.columns if column.name == name)
-
-    def only(self, names: Sequence[str]) -> TableSchema:
-        """The same table with just these columns, in their order here."""
-        wanted = frozenset(names)
-        return replace(self, columns=tuple(c for c in self.columns if c.name in wanted))
-
-    def called(self, names: Mapping[str, str]) -> TableSchema:
-        """The same columns under other names, their order kept; one that is not asked for gives way."""
-        taken = frozenset(names.values())
-        others = [names.get(n) or (f"{n} (not taken)" if n in taken else n) for n in self.names]
-        return replace(self, columns=tuple(replace(c, name=n) for c, n in zip(self.columns, others, strict=True)))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> TableSchema:
-        raw = json.loads(text)
-        columns = tuple(Column(**{**c, "labels": tuple(c["labels"])}) for c in raw["columns"])
-        return cls(TableId(**raw["table"]), columns, tuple(raw["key"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from trucker.change import TableId
+    from trucker.table import TableId
 
 DECISIONS: Final = frozenset({"TRK253", "TRK255", "TRK409", "TRK425", "TRK426", "TRK428"})
 """Codes of failures that only the user can settle, by a change of the configuration or of the destination. The change

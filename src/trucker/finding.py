@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from trucker.change import TableId
+    from trucker.table import TableId
 
 
 class Level(StrEnum):

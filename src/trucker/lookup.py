@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from trucker.change import Column, TableId
+from trucker.table import Column, TableId
 
 
 class Lookup(Protocol):

@@ -27,7 +27,6 @@ from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
-    from trucker.change import TableId
     from trucker.changelog.place import LogPlace
     from trucker.engine.lock import Instance
     from trucker.engine.session import SparkSession
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
+    from trucker.table import TableId
 
 log = logging.getLogger("trucker.project")
 

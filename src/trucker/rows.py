@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from trucker.change import Column, Mask
-
-OLD: Final = "old__"
-OPERATION: Final = "operation"
+from trucker.table import OLD as OLD
+from trucker.table import OPERATION as OPERATION
 
 POSITION: Final = (
     Column("commit_lsn", 3220, type_name="pg_lsn"),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from trucker.change import Column
+from trucker.table import Column
 
 
 class Kind(StrEnum):

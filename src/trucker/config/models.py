@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from trucker.change import Partitions, SchemaChanges
 from trucker.config.adapter import Connection
 from trucker.config.log import LogConfig, S3Config
 from trucker.config.lookups import LookupConfig, LookupName
@@ -19,6 +18,7 @@ from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
 from trucker.config.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
+from trucker.table import Partitions, SchemaChanges
 
 __all__ = [
     "BatchConfig",

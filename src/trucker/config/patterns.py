@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trucker.change import TableId
+from trucker.table import TableId
 
 DEFAULT_SCHEMA: Final = "public"
 

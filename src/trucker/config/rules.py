@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -27,13 +25,13 @@ from pydantic import (
     model_validator,
 )
 
-from trucker.change import TableId
 from trucker.config.cast_types import TypeNameError, parse_type
 from trucker.config.document import Item
 from trucker.config.model import Model, Text
 from trucker.config.patterns import PatternError, parse_pattern, parse_table, select_tables
 from trucker.config.values import Texts, one_or_many, refuse
 from trucker.errors import Place
+from trucker.table import TableId
 
 Operation = Literal["insert", "update", "delete"]
 
@@ -137,6 +135,9 @@ class RegexRule(_OnColumns):
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
+        import pyarrow as pa  # takes a moment, and few projects have such a rule
+        import pyarrow.compute as pc
+
         try:
             pc.replace_substring_regex(pa.array([""]), pattern=self.pattern, replacement=self.replacement)
         except pa.ArrowInvalid as error:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from trucker.change import TableId
 from trucker.config.patterns import PatternError, parse_pattern, select_tables
 from trucker.config.values import refuse
+from trucker.table import TableId
 
 MOST: Final = 16
 """The most slots of a source."""

@@ -23,7 +23,7 @@ from trucker.config.sql_files import BY_OPERATION, ON_SPARK, SqlFile
 from trucker.config.sql_lexer import COMMENT, QUOTED, Statement, Token, split_statements, tokens
 from trucker.config.template import CODE, FAILURES, MissingValueError, Rendering, column_of, line_and_column, line_of
 from trucker.errors import ConfigError, Place
-from trucker.rows import OLD, OPERATION
+from trucker.table import OLD, OPERATION
 
 ANY_COLUMN: Final = "*"
 """In `SqlTemplate.old_columns`: a column is chosen as the template runs, so that it may be any."""

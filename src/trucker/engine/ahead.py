@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from trucker.change import Lsn
 from trucker.engine.arriving import Arriving
 from trucker.engine.stager import Staging
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
 
 log = logging.getLogger("trucker.ahead")

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trucker.change import Lsn
 from trucker.changelog.reader import LogReader
 from trucker.engine.backoff import Backoff
 from trucker.engine.continuity import needed_from, refuse_pruned
@@ -21,6 +20,7 @@ from trucker.engine.publication_record import Slot
 from trucker.engine.table_failure import BEFORE_COPY
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, TableState, TruckState
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.changelog.source import (
@@ -22,8 +21,10 @@ from trucker.changelog.source import (
 )
 from trucker.engine.plan import Truck
 from trucker.errors import ChangeLogError, SourceError
+from trucker.lsn import Lsn
 from trucker.postgres.slot import SlotInfo
 from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.table import TableId
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn, TableId
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores, is_local
 from trucker.engine.copy_watch import CopyWatch
@@ -51,6 +50,7 @@ from trucker.engine.work import run_part
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.connect import connect
@@ -58,6 +58,7 @@ from trucker.postgres.shape import Look, look
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+from trucker.table import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

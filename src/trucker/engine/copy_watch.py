@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from trucker.change import TableId
 from trucker.engine.plan import Copied, CopyPart
 from trucker.engine.truck_run import TruckRun
 from trucker.observe.status import CopyProgress
+from trucker.table import TableId
 
 SHOW_SECONDS = 0.5
 

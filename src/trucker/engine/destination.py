@@ -11,13 +11,13 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 
-from trucker.change import TableId
 from trucker.engine.plan import SinkSpec, Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.factory import make_sink
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.table_identity import TableChange
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.destination")
 

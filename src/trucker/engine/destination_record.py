@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn, TableId
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.place import place_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError
-from trucker.lsn import ZERO
+from trucker.lsn import ZERO, Lsn
 from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.table import TableId
 
 FORMAT: Final = 1
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from trucker.change import TableId
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.place import place_of
 from trucker.config.models import ProjectConfig
 from trucker.postgres.shape import Look
+from trucker.table import TableId
 
 FORMAT: Final = 1
 

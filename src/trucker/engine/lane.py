@@ -13,12 +13,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from trucker.change import Lsn
 from trucker.engine.backoff import Backoff
 from trucker.engine.destination import Destination
 from trucker.engine.query import SourceQuery
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, TruckerError
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Phase, TableState, TruckState
 

@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trucker.change import Lsn
 from trucker.engine.backoff import Backoff
 from trucker.engine.cluster import cores
 from trucker.engine.copy import TASKS_PER_CORE, chunk_bytes
@@ -53,6 +52,7 @@ from trucker.engine.table_share import assignment_of, follow
 from trucker.engine.truck_run import Lane, letters_of
 from trucker.engine.work import run_part
 from trucker.errors import SourceUnavailable, TruckerError
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection, load_table
 from trucker.postgres.connect import connect

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import Look, altered_by, has_older_rows, has_rows
+from trucker.table import TableId
 
 
 class Asked(Enum):

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trucker.change import TableId
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.place import place_of
 from trucker.config.models import ProjectConfig
 from trucker.postgres.membership import Membership
+from trucker.table import TableId
 
 FORMAT: Final = 1
 

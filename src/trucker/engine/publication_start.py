@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables
 from trucker.engine.plan import Truck
@@ -21,11 +20,13 @@ from trucker.engine.schemas import stale
 from trucker.engine.truck_run import TruckRun
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection
 from trucker.postgres.membership import Membership, memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.table import SchemaChanges, TableId
 
 log = logging.getLogger("trucker.publication")
 

@@ -15,7 +15,6 @@ from contextlib import closing
 from copy import copy
 from dataclasses import replace
 
-from trucker.change import TableId
 from trucker.engine.publication_record import PublicationRecord, Slot
 from trucker.engine.publication_start import may_copy_again, missed
 from trucker.engine.query import SourceQuery
@@ -27,6 +26,7 @@ from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection, identity_problem, is_refused_by_server, load_table
 from trucker.postgres.membership import UNFIT, Membership, memberships
 from trucker.postgres.publication import ensure_publication, unserved
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.publication")
 

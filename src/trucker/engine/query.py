@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn, TableId
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.changelog.reference import RUN_BYTES
@@ -46,10 +45,12 @@ from trucker.engine.table_share import TableShare, assigned, divide, follow, tel
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.pgoutput import parse_relation
 from trucker.postgres.shape import Sighting
 from trucker.sinks.base import Batch, Receipt
+from trucker.table import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn, TableId
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.capture import SLOT_SECONDS
@@ -26,9 +25,11 @@ from trucker.engine.plan import Truck
 from trucker.engine.reset import drop_streams, has_log
 from trucker.engine.resolve import ResolvedSource, source_names
 from trucker.errors import SinkError, SourceError
+from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import find_slots
 from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.streams")
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
@@ -36,6 +35,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.source_query import SourceQuery, prepare_query
 from trucker.sinks.base import Target, Work
 from trucker.slow import SlowQueries
+from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
 
 if TYPE_CHECKING:

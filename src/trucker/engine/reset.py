@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn, TableId
 from trucker.changelog.place import ObjectPlace, place_of
 from trucker.changelog.source import delete_log
 from trucker.config.models import ProjectConfig
@@ -17,10 +16,12 @@ from trucker.engine.lock import refuse_unwritable
 from trucker.engine.publication_record import PublicationRecord, record_file
 from trucker.engine.resolve import source_names
 from trucker.errors import ConfigError
+from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import drop_publication
 from trucker.postgres.slot import drop_slot
 from trucker.sinks.base import Batch, Phase, Sink, TableState, TruckState
+from trucker.table import TableId
 
 
 def plan(config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | None = None) -> list[str]:

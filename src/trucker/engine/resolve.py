@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.slots import object_part, part_name
@@ -17,6 +16,7 @@ from trucker.errors import ConfigError, SourceError
 from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import object_name
+from trucker.table import TableId
 from trucker.types import Unfit
 
 OWN_SCHEMA = "trucker"

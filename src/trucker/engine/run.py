@@ -14,7 +14,6 @@ from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING
 
 from trucker import private
-from trucker.change import Lsn, TableId
 from trucker.changelog.durable import Durable
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
@@ -37,9 +36,11 @@ from trucker.engine.table_failure import TableFailure
 from trucker.engine.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
+from trucker.lsn import Lsn
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import FailedTable, ProjectStatus, TruckPhase, TruckStatus, write_status
 from trucker.sinks.base import Sink, TruckState, Workspace
+from trucker.table import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,16 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trucker.change import Column, Lsn, Partitions, TableId, TableSchema
 from trucker.engine.known import Known, KnownTables, says_the_same
 from trucker.engine.partitions import Probe, TreeChange, tree_change
 from trucker.engine.plan import OwnShapes, Renames, Table
 from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
 from trucker.errors import SinkError, SourceError
+from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.pgoutput import Relation, parse_relation
 from trucker.postgres.shape import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target
+from trucker.table import Column, Partitions, TableId, TableSchema
 
 log = logging.getLogger("trucker.shapes")
 

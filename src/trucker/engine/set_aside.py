@@ -6,12 +6,13 @@ table or takes it up at its own position; or it has not, and the table fails onc
 
 from __future__ import annotations
 
-from trucker.change import Lsn, TableId
 from trucker.engine.destination import Destination
 from trucker.engine.table_failure import BEFORE_COPY
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, TableState
+from trucker.table import TableId
 
 
 def table_at_fault(run: TruckRun, error: TruckerError, lane: Lane | None, destination: Destination) -> TableId | None:

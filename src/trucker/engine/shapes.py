@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from trucker.change import Column
 from trucker.postgres.shape import Look
+from trucker.table import Column
 
 MOST_READINGS = 256
 

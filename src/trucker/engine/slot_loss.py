@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn
 from trucker.changelog.place import LogPlace
 from trucker.changelog.source import delete_log
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Truck
 from trucker.engine.resolve import ResolvedSource
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import drop_slot, find_slot
 from trucker.sinks.base import Batch, TruckState

@@ -20,10 +20,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from trucker.change import Lsn
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 
 FORMAT = "trucker_log"
 POLL_SECONDS = 1.0

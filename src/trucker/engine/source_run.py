@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trucker.change import Column, Lsn, TableId
 from trucker.changelog.durable import Durable
 from trucker.changelog.place import place_of, truth_of
 from trucker.changelog.reader import LogReader
@@ -54,6 +53,7 @@ from trucker.engine.truck_run import Lane, TruckRun
 from trucker.engine.workers import bring_up_workers
 from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import source_types
@@ -61,6 +61,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.shape import look
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
 from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from trucker.change import TableId
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.plan import Truck
 from trucker.engine.recipe import Recipes
@@ -12,6 +11,7 @@ from trucker.engine.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Sink
+from trucker.table import TableId
 
 
 def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipes, *, spark: bool) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Lsn
 from trucker.changelog.place import LogPlace
 from trucker.changelog.reference import BlockRef
 from trucker.engine.arriving import Arriving
@@ -19,6 +18,7 @@ from trucker.engine.plan import Assignment, Outcome, StreamBatch, StreamPart, co
 from trucker.engine.recipe import Recipes
 from trucker.engine.work import run_part, stream_part
 from trucker.engine.workers import bring_up_workers
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
 
 if TYPE_CHECKING:

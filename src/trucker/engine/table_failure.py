@@ -12,8 +12,8 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from trucker.change import Lsn
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.sinks.base import Phase, TableState
 
 BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))

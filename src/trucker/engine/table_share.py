@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trucker.change import Lsn, SchemaChanges, TableId
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import Destination
 from trucker.engine.plan import Assignment
@@ -15,8 +14,10 @@ from trucker.engine.recipe import Recipes
 from trucker.engine.schemas import Reading, Schemas, attached_under_keep, fit, stale
 from trucker.engine.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.postgres.pgoutput import parse_relation
 from trucker.sinks.base import Target
+from trucker.table import SchemaChanges, TableId
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId
 from trucker.engine.destination import Destination
 from trucker.engine.known import KnownTables
 from trucker.engine.plan import Truck
@@ -21,6 +20,7 @@ from trucker.observe.status import TruckPhase
 from trucker.postgres.connect import connect
 from trucker.postgres.shape import look
 from trucker.sinks.table_identity import TableChange
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.tables")
 

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from trucker.change import Lsn, TableId
 from trucker.engine.plan import Truck
 from trucker.engine.table_failure import Retry, RetryWaits, TableFailure
 from trucker.errors import TruckerError
+from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.sinks.base import Phase, TruckState
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.truck")
 

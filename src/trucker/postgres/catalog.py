@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from trucker.change import Column, TableId, TableSchema, quote_identifier
 from trucker.errors import SourceError
 from trucker.postgres.connect import translated
+from trucker.table import Column, TableId, TableSchema, quote_identifier
 from trucker.type_definition import FIRST_USER_OID, definitions_query
 
 Connection = psycopg.Connection[Any]

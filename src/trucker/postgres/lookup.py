@@ -11,13 +11,13 @@ import psycopg
 import pyarrow as pa
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import Column, TableId, quote_identifier
 from trucker.errors import SourceError
 from trucker.listening import Listening
 from trucker.postgres.catalog import source_types
 from trucker.postgres.connect import connect, translated
 from trucker.postgres.source_query.arrays import array_literal
 from trucker.postgres.source_query.result import describe, stream
+from trucker.table import Column, TableId, quote_identifier
 
 TOO_MANY: Final = "TRK264"
 

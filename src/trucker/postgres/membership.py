@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import psycopg
 
-from trucker.change import TableId
 from trucker.postgres.connect import translated
+from trucker.table import TableId
 
 Connection = psycopg.Connection[Any]
 UNFIT: Final = "unfit"

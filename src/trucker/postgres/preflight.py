@@ -15,7 +15,6 @@ import psycopg
 from psycopg import errors
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId, quote_identifier
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.capabilities import Capabilities
@@ -29,6 +28,7 @@ from trucker.postgres.publication import (
 )
 from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, in_use
 from trucker.postgres.standby_check import check_slots, check_standby, prevention, standby_name
+from trucker.table import TableId, quote_identifier
 
 Connection = psycopg.Connection[Any]
 

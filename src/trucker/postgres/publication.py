@@ -17,11 +17,11 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from trucker.change import TableId, quote_identifier
 from trucker.errors import SourceError
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import SourceTable, identity_problem, load_table
 from trucker.postgres.connect import translated
+from trucker.table import TableId, quote_identifier
 
 Connection = psycopg.Connection[Any]
 

@@ -16,9 +16,10 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from trucker.change import Column, Lsn, TableId
+from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType, source_types
 from trucker.postgres.connect import translated
+from trucker.table import Column, TableId
 
 Connection = psycopg.Connection[Any]
 

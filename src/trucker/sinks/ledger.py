@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trucker.change import Lsn, TableId
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, TableState, Target, TruckState
+from trucker.table import TableId
 
 Slot = tuple[str, TableId]
 """A truck and one of its source tables."""

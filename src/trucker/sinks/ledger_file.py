@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trucker.change import Lsn, TableId
 from trucker.errors import SinkError
 from trucker.failpoint import reach
+from trucker.lsn import Lsn
 from trucker.sinks.base import Phase
 from trucker.sinks.ledger import Entry, Ledger
+from trucker.table import TableId
 
 FORMAT: Final = 1
 

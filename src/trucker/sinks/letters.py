@@ -26,9 +26,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.errors import DataError, SinkError
+from trucker.lsn import Lsn
 from trucker.sinks.base import Target
+from trucker.table import Column, TableId, TableSchema
 
 log = logging.getLogger("trucker.letters")
 

@@ -20,9 +20,9 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from trucker import private
-from trucker.change import TableId
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
+from trucker.table import TableId
 
 SUFFIX: Final = ".arrows"
 _PLAIN: Final = pa.ipc.IpcWriteOptions()

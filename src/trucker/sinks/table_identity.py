@@ -20,9 +20,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trucker.change import Column, TableId
 from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable
+from trucker.table import Column, TableId
 
 CODE: Final = "TRK428"
 

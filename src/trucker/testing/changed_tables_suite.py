@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from trucker.change import Column, Lsn, TableId
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, Sink, TableState, Target, Work
 from trucker.sinks.table_identity import CODE, TableChange
+from trucker.table import Column, TableId
 from trucker.testing.handmade import copied_rows_of, insert, update
 from trucker.testing.sink_suite import ITEMS, START, target_of
 from trucker.testing.table_suite import TableSinkSuite, item

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from trucker.change import TableId, quote_identifier
+from trucker.table import TableId, quote_identifier
 
 Connection = psycopg.Connection[Any]
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from trucker.change import Column, Lsn, TableId
 from trucker.errors import SinkError, TruckFailed
+from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, Sink, TableState, Target, Work
+from trucker.table import Column, TableId
 from trucker.testing.handmade import Row, copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.sink_suite import BAG, ITEMS, ODD_NAMES, ODD_VALUES, START, Load, SinkSuite, target_of
 

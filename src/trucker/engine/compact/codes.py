@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trucker.change import Column
+from trucker.table import Column
 
 Numbers = npt.NDArray[np.int64]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId
 from trucker.config.adapter import Connection
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.conditions.condition import failure, fine
@@ -23,6 +22,7 @@ from trucker.postgres.shape import look
 from trucker.postgres.slot import identify
 from trucker.sinks.base import Examinable, Target
 from trucker.sinks.letters import KeepsLetters
+from trucker.table import TableId
 
 
 def reachable(situation: Situation) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trucker.change import TableId
 from trucker.config.sql_files import NAMES, misnamed_files
 from trucker.engine.conditions.condition import failure, fine
 from trucker.engine.conditions.situation import Situation
@@ -16,6 +15,7 @@ from trucker.engine.sql_check import check_sql
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level, TellsUnique
 from trucker.sinks.base import Sink
+from trucker.table import TableId
 
 
 def well_formed(situation: Situation) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trucker.change import TableId, TableSchema
 from trucker.config.models import TruckConfig
 from trucker.config.rules import RuleConfig
 from trucker.engine.rules.filters import Filter
@@ -16,6 +15,7 @@ from trucker.engine.rules.ruleset import RuleSet, compile_rules, no_column
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.catalog import SourceTable, to_full
+from trucker.table import TableId, TableSchema
 from trucker.types import Unfit
 
 Unique = Sequence[Sequence[str]]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from trucker.change import TableId
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import BY_OPERATION, TRANSFORM
 from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
@@ -20,6 +19,7 @@ from trucker.engine.spark_sql.failure import no_query, not_one, unresolved
 from trucker.engine.spark_sql.plan import ORDER
 from trucker.engine.spark_sql.result import quoted
 from trucker.rows import OPERATION
+from trucker.table import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trucker.change import Column, TableId
 from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
 from trucker.engine.spark_sql.lineage import needed, origins
 from trucker.engine.spark_sql.plan import ORDER, Given, SparkPlan
 from trucker.engine.spark_sql.result import given
 from trucker.errors import ConfigError
 from trucker.rows import OLD, OPERATION
+from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import Column
 from trucker.config.adapter import Connection
 from trucker.config.lookups import LookupConfig
 from trucker.config.models import TruckConfig
@@ -28,6 +27,7 @@ from trucker.engine.spark_sql.types import form_of
 from trucker.errors import ConfigError, Place, SourceError
 from trucker.lookup import Lookup as ReadsTables
 from trucker.rows import OLD
+from trucker.table import Column
 from trucker.types import Kind
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from trucker.change import Column, TableId
 from trucker.config.adapter import Connection
 from trucker.config.models import TruckConfig
 from trucker.engine.cluster import cores
@@ -34,6 +33,7 @@ from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRu
 from trucker.engine.spark_sql.result import RUN, Texts, as_rows, expression
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Receipt, Work
+from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -24,7 +24,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from trucker.change import Column
+from trucker.table import Column
 from trucker.types import BUILT_IN, LARGEST_PRECISION, Kind, column_kind
 
 WIDEST: Final = (LARGEST_PRECISION, 18)

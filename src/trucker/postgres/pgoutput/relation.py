@@ -6,9 +6,9 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trucker.change import Column, TableId
 from trucker.errors import SourceError
 from trucker.postgres.pgoutput.wire import RELATION, malformed
+from trucker.table import Column, TableId
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableSchema
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import INPUT
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
@@ -15,6 +14,7 @@ from trucker.finding import Finding, Level
 from trucker.postgres.catalog import SourceTable, to_full
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query.prepare import prepare_query
+from trucker.table import TableSchema
 
 NO_OLD_VALUES = "TRK135"
 

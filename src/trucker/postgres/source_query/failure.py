@@ -13,11 +13,11 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from trucker.change import quote_identifier
 from trucker.config.problems import nearest
 from trucker.config.sql_lexer import BLANK, tokens
 from trucker.config.sql_template import RenderedSql
 from trucker.errors import ConfigError, Place, SourceError, SourceUnavailable, TruckerError
+from trucker.table import quote_identifier
 
 REFUSED: Final = "TRK132"
 FAILED: Final = "TRK270"

@@ -15,8 +15,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors
 
-from trucker.change import Column, quote_identifier
 from trucker.postgres.connect import translated
+from trucker.table import Column, quote_identifier
 
 Connection = psycopg.Connection[Any]
 

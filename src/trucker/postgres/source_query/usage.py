@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import psycopg
 
-from trucker.change import quote_identifier
 from trucker.postgres.source_query.query import Source, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.types import Given
+from trucker.table import quote_identifier
 
 Connection = psycopg.Connection[Any]
 

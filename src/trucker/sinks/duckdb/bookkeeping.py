@@ -7,12 +7,13 @@ from typing import Final
 
 import duckdb
 
-from trucker.change import Lsn, TableId
 from trucker.errors import SinkError
+from trucker.lsn import Lsn
 from trucker.sinks.base import Phase
 from trucker.sinks.duckdb import identity, letter_table
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.ledger import Entry, Ledger, Plan
+from trucker.table import TableId
 
 SCHEMA: Final = "trucker"
 FORMAT: Final = 1

@@ -15,9 +15,9 @@ import duckdb
 import pyarrow as pa
 
 from trucker.adapters.duckdb import DuckDBConnection
-from trucker.change import Column, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.duckdb.session import connect, run, written_here
+from trucker.table import Column, TableId, quote_identifier
 
 _TYPES: Final = {
     "TINYINT": "smallint",

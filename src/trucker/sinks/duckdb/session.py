@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import duckdb
 
-from trucker.change import TableId, quote_identifier
 from trucker.errors import SinkError, SinkHeld, SinkUnavailable, TruckerError
+from trucker.table import TableId, quote_identifier
 
 log = logging.getLogger("trucker.sinks.duckdb")
 

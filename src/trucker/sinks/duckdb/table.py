@@ -15,7 +15,6 @@ from typing import Final
 import duckdb
 
 from trucker.adapters.duckdb import TEXT
-from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
@@ -25,6 +24,7 @@ from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
 from trucker.sinks.ledger import Ledger, foreign_rows
 from trucker.sinks.strict import refuse_columns
+from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.types import Unfit
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from trucker.adapters.duckdb import TEXT, TIMESTAMPTZ, TYPES
-from trucker.change import Column
+from trucker.table import Column
 from trucker.types import Unfit, column_kind
 
 _INTEGERS: Final = ("SMALLINT", "INTEGER", "BIGINT", "HUGEINT")

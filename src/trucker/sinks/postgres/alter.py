@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trucker.change import Column, SchemaChanges, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.altered import log_altered
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.widening import holds, widens
+from trucker.table import Column, SchemaChanges, quote_identifier
 
 Types = Mapping[str, tuple[str, int]]
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trucker.change import TableId, quote_identifier
 from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.unique import PARKED, UniqueIndex
+from trucker.table import TableId, quote_identifier
 
 MANY: Final = 500
 

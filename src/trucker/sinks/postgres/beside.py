@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from trucker.change import TableId, quote_identifier
 from trucker.sinks.base import Target
 from trucker.sinks.ledger import Slot
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.staging import digest, drop_stages, left_stages, stage_name
+from trucker.table import TableId, quote_identifier
 
 _REFERENCES = """
 select n.nspname, c.relname, pn.nspname, p.relname

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 import psycopg
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId, quote_identifier
 from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Target, TruckState
@@ -17,6 +16,7 @@ from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.own_tables import OLDEST
 from trucker.sinks.postgres.session import Session, session
 from trucker.sinks.postgres.unique import INDEXES, UniqueIndex
+from trucker.table import TableId, quote_identifier
 
 
 def check(config: PostgresConnection) -> list[Finding]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import psycopg
 
-from trucker.change import TableId
 from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
 from trucker.sinks.base import Batch, Receipt, Receipts, Target
@@ -38,6 +37,7 @@ from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import Chunk, Part
 from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.text_file import TextFiles
+from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
 

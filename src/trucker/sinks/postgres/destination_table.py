@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trucker.change import TableId
 from trucker.errors import SinkError
 from trucker.sinks.postgres.unique import UniqueIndex
 from trucker.sinks.table_identity import TableIdentity
+from trucker.table import TableId
 
 
 @dataclass(frozen=True, slots=True)

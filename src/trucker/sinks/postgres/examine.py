@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from trucker.change import SchemaChanges, TableId
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.ledger import Copy, foreign_rows
@@ -13,6 +12,7 @@ from trucker.sinks.postgres import own_tables, table
 from trucker.sinks.postgres.alter import Types, due_actions
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.table import SchemaChanges, TableId
 from trucker.types import Unfit
 
 _MAY_CREATE = """

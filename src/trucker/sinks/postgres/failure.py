@@ -14,10 +14,10 @@ from typing import Final
 import psycopg
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import TableId, quote_identifier
 from trucker.errors import DataError, SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.listening import Silent
 from trucker.sinks.base import Target
+from trucker.table import TableId, quote_identifier
 
 # Connection lost, out of resources, shutting down, serialisation, deadlock, lock or statement timeout, and
 # "read-only": a server that has just become, or not yet ceased to be, a standby.

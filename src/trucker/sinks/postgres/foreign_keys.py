@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trucker.change import TableId, quote_identifier
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.ledger import Copy
 from trucker.sinks.postgres.session import Session
+from trucker.table import TableId, quote_identifier
 
 _FOREIGN_KEYS: Final = """
 with copied as (

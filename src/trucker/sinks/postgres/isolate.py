@@ -22,7 +22,6 @@ from typing import Final
 
 import psycopg
 
-from trucker.change import TableId
 from trucker.errors import DataError, TruckFailed
 from trucker.sinks.base import Target
 from trucker.sinks.letters import Letter, Pending, Reason, fold, name_row, too_many
@@ -32,6 +31,7 @@ from trucker.sinks.postgres.failure import blaming, explain, of_data, passing
 from trucker.sinks.postgres.pile import Pile, PileRow, letters_pile
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage import DELETE_ROW
+from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
 Refused = Callable[[int, psycopg.Error], None]

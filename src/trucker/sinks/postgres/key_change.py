@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trucker.change import quote_identifier
 from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.table import quote_identifier
 
 _PRIMARY_KEY: Final = """select k.conname, exists (select from pg_constraint f where f.confrelid = k.conrelid
         and f.contype = 'f' and f.conindid = k.conindid)

@@ -6,13 +6,14 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from trucker.change import Lsn, TableId
 from trucker.errors import TruckFailed
+from trucker.lsn import Lsn
 from trucker.sinks.base import Target
 from trucker.sinks.ledger import Slot
 from trucker.sinks.letters import Choice, Letter, Pending, Reason, log_set_aside, to_json, too_many
 from trucker.sinks.postgres.own_tables import LETTER_COUNT, LOCK
 from trucker.sinks.postgres.session import Session
+from trucker.table import TableId
 
 _COLUMNS: Final = """id, truck, source_schema, source_table, target_schema, target_table, operation, lsn::text, ordinal,
     key::text, data::text, sqlstate, reason, constraint_name, column_name, tries"""

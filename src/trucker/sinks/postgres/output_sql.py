@@ -18,7 +18,6 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from trucker.change import quote_identifier
 from trucker.config.sql_lexer import NAME, tokens
 from trucker.config.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
@@ -32,6 +31,7 @@ from trucker.sinks.postgres.failure import called, passing
 from trucker.sinks.postgres.row_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.staging import Describe, Temporaries, stage_name
+from trucker.table import quote_identifier
 
 _SHOWN_WORDS: Final = 3
 # Statements by their first words, a longer beginning before a shorter. They end the transaction, or outlive it.

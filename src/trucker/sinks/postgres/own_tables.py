@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import psycopg
 
-from trucker.change import Lsn, TableId, quote_identifier
 from trucker.errors import SinkError, SinkUnavailable
+from trucker.lsn import Lsn
 from trucker.sinks.base import Phase
 from trucker.sinks.ledger import Entry, Ledger, Plan, Slot
 from trucker.sinks.postgres import identity, late_key
 from trucker.sinks.postgres.session import Session
+from trucker.table import TableId, quote_identifier
 
 SCHEMA: Final = "trucker"
 FORMAT: Final = 1

@@ -10,7 +10,6 @@ from typing import Final
 import psycopg
 
 from trucker.adapters.postgres import TYPES
-from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks import strict
 from trucker.sinks.base import Target
@@ -22,6 +21,7 @@ from trucker.sinks.postgres.late_key import is_due
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
+from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 

@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 
 from trucker import private
-from trucker.change import TableId
 from trucker.sinks.spool import cannot_stage, not_staged
+from trucker.table import TableId
 
 _SUFFIX: Final = ".copy"
 # Large enough for few calls, small enough that the server has work while the next piece is sent.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trucker.change import quote_identifier
+from trucker.table import quote_identifier
 
 PARKED: Final = -1
 """The staged row's own row was taken out of the table and has to come back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,8 @@ from trucker.failpoint import reach
 _NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.([0-9A-F]+)\.segment)")
 _TRIES: Final = 5
 _SYNC_FILE_RANGE_WRITE: Final = 2
+# Twice the longest tick of Linux, by which file systems take the time.
+_TICK_NS: Final = 20_000_000
 # Linux has it; elsewhere nothing is begun early.
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
 
@@ -127,8 +130,13 @@ class Folder:
         return [found[key] for key in sorted(found)]
 
     def stamp(self) -> int:
-        """Changes when files come, go or are renamed (within the clock's grain)."""
-        return self.path.stat().st_mtime_ns
+        """Changes when files come, go or are renamed: the time of the folder's last change.
+
+        Two changes within one tick of the file system's clock leave the same time, so a time that is too recent is not
+        the last word: every call gives another number then.
+        """
+        changed = self.path.stat().st_mtime_ns
+        return changed if time.time_ns() - changed > _TICK_NS else -time.monotonic_ns()
 
     def open(self, key: SegmentId) -> SegmentFile:
         """For reading, whatever the segment is called at the moment; FileNotFoundError when it is gone."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,19 @@ def test_a_reference_outlives_the_renaming_of_its_segment(folder: Path) -> None:
         for reader in (early, late):
             assert len(reader.read(pickle.loads(pickle.dumps(refs[0])))) == 4
             reader.close()
+
+
+def test_two_changes_of_the_folder_within_one_tick_are_told_apart(folder: Path) -> None:
+    """The folder has the same time before and after segments are deleted, as it may where both take a moment."""
+    with LogWriter(folder, SOURCE, segment_bytes=1) as writer:
+        write(writer, [2000, 3000, 4000])
+        now = time.time_ns() + 3600 * 10**9  # recent, however slow this machine is
+        os.utime(folder, ns=(now, now))
+        with closing(LogReader(folder)) as reader:
+            assert reader.oldest() == START
+            assert prune(Folder(folder), Lsn(3008)) == 2
+            os.utime(folder, ns=(now, now))
+            assert reader.oldest() == Lsn(3008)
 
 
 def test_reading_beside_renaming_and_pruning(folder: Path) -> None:

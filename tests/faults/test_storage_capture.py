@@ -74,7 +74,7 @@ def test_killed_at_a_put(source: Source, tmp_path: Path, monkeypatch: pytest.Mon
     with capturing(source.spec) as capture:
         for number in range(4):
             source.database.execute(f"insert into t values ({number})")
-        all_captured(capture, source)
+            all_captured(capture, source)  # so that each has an object of its own
         assert (tmp_path / "struck").exists()
         assert capture.restarts == 1
     assert [inserted(found) for found in source.captured().values()] == [[str(n)] for n in range(4)]

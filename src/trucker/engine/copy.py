@@ -175,10 +175,12 @@ class Copier:
                 continue
             need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
-            need.run.phase = TruckPhase.RETRYING if error.transient and not exhausted else TruckPhase.FAILED
+            # Decided here and never read back: the truck's lane, which catches up meanwhile, writes the phase too.
+            retried = error.transient and not exhausted
+            need.run.phase = TruckPhase.RETRYING if retried else TruckPhase.FAILED
             names = ", ".join(map(str, sorted(need.tables)))
             log.warning("copy failed", extra={"truck": need.run.name, "tables": names, **error.facts()})
-            if need.run.phase is TruckPhase.RETRYING:
+            if retried:
                 # Its tables may have been dropped or altered, which may be why it failed.
                 self.destinations[need.run.truck.destination].forget_tables(need.run.name)
                 again.append(need)
@@ -440,7 +442,8 @@ class _Attempt:
         copier.group = self._name
         shared = self._shared(targets, parts)
         for need in self._alive():
-            need.run.phase = TruckPhase.COPYING if need.whole else need.run.phase
+            if need.whole:
+                need.run.phase = TruckPhase.COPYING
             self._tell_start(need)
         with CopyWatch(parts, {name: need.run for name, need in self._needs.items()}) as watch:
             self._watch = watch

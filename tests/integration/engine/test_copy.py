@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.compare import same
+from fixtures.compare import same, wait_same
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences
@@ -211,7 +211,7 @@ def test_a_table_truncated_over_and_over_is_no_hindrance_to_the_others(
             stop.set()
             churning.join()
             run.wait_streaming(90)
-            wait_until(lambda: same(database, destination, "large", "staging", "item", "event"), 60)
+            wait_same(database, destination, "large", "staging", "item", "event")
     finally:
         stop.set()
         churning.join()

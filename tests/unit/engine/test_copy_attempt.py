@@ -202,6 +202,26 @@ def test_a_table_that_cannot_be_read_for_now_waits_alone(world: World) -> None:
     }
 
 
+def test_a_table_left_for_later_is_copied_though_its_truck_streams_at_once(world: World) -> None:
+    """The truck's lane is spawned before the copier decides what to try again, and may join at any instant after."""
+    run = world.truck("one", A, B)
+    world.trouble = [{("one", B): SourceUnavailable("truncated meanwhile")}]
+
+    class JoinMeanwhile(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "copy failed":
+                run.phase, run.error = TruckPhase.STREAMING, None
+
+    handler = JoinMeanwhile()
+    logging.getLogger("trucker.copy").addHandler(handler)
+    try:
+        world.copy(Need(run, frozenset({A, B}), whole=True))
+    finally:
+        logging.getLogger("trucker.copy").removeHandler(handler)
+    assert [(lane.position, lane.tables) for lane in world.lanes] == [(Lsn(110), None), (Lsn(120), frozenset({B}))]
+    assert world.rows("one", B) == ["b at 120"]
+
+
 def test_a_table_rewritten_before_it_was_cut_waits_alone(world: World) -> None:
     run, other = world.truck("one", A, B), world.truck("two", B)
     world.rewritten = [set(), {B}]

@@ -22,7 +22,7 @@ demo: $(READY) ## a shop under load, replicated twice, killed once, compared at 
 	$(PY) -m trucker.testing.demo $(ARGS)
 
 test: $(READY) $(POOLER) ## every test but the soak
-	$(PY) -m trucker.engine.warm
+	$(PY) -m trucker.engine.spark.cds_archive
 	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, generated documentation
@@ -36,18 +36,18 @@ check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, ge
 	$(PY) tools/gen_docs.py --check
 
 bench: $(READY) ## measure against PostgreSQL's own tools, half an hour; ARGS="--only stream" for a part
-	$(PY) -m trucker.engine.warm
+	$(PY) -m trucker.engine.spark.cds_archive
 	$(PY) bench/run.py $(ARGS)
 
 bench-quick: $(READY) ## the same table in a small form, under three minutes
-	$(PY) -m trucker.engine.warm
+	$(PY) -m trucker.engine.spark.cds_archive
 	$(PY) bench/run.py --quick $(ARGS)
 
 pgbouncer: $(READY) ## get a pgbouncer for the tests of the pooler, without root
 	$(PY) tools/get_pgbouncer.py
 
 soak: $(READY) $(POOLER) ## the long campaign
-	$(PY) -m trucker.engine.warm
+	$(PY) -m trucker.engine.spark.cds_archive
 	TRUCKER_SEED=$${TRUCKER_SEED:-new} $(PY) -m pytest -m soak --timeout=0 $(ARGS)
 
 docs: $(READY) ## write the generated documentation anew

@@ -14,9 +14,9 @@ import psycopg
 
 from figure import Figure, ratio_at_least
 from harness import TABLE, Bench, fill, flushed, value
-from trucker.changelog.place import LogPlace
-from trucker.changelog.source import SourceIdentity, create_log, delete_log
-from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.changelog.identity import SourceIdentity, create_log, delete_log
+from trucker.changelog.location import LogPlace
 from trucker.lsn import Lsn
 
 PUBLICATION = "bench_capture"

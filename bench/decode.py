@@ -16,7 +16,7 @@ import numpy as np
 
 from figure import at_least
 from trucker.change import Changes, Frames, TableId
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 from trucker.postgres.pgoutput import decode
 
 if TYPE_CHECKING:

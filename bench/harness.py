@@ -314,7 +314,7 @@ def capture_of(process: TruckerProcess) -> list[int]:
     found = []
     for seen in below(process.process.pid):
         with contextlib.suppress(OSError):
-            if b"trucker.engine.capture" in Path(f"/proc/{seen.pid}/cmdline").read_bytes():
+            if b"trucker.capture.process" in Path(f"/proc/{seen.pid}/cmdline").read_bytes():
                 found.append(seen.pid)
     return found
 

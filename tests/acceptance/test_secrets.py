@@ -120,7 +120,7 @@ def test_it_is_nowhere(
     said = [" ".join(process.cmdline()) for process in trucker.tree()]
     said += [json.dumps(process.environ()) for process in trucker.tree()]
     assert len(said) >= 6
-    assert any("trucker.engine.capture" in line for line in said)
+    assert any("trucker.capture.process" in line for line in said)
     pages = list(_pages(project))
     assert len(pages) >= 6
     said += pages

@@ -23,7 +23,7 @@ from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres, run_cli
 from fixtures.proxy import Proxy
 from fixtures.waiting import wait_until
-from trucker.engine.lock import ProjectLock
+from trucker.engine.project.lock import ProjectLock
 from trucker.observe.status import TruckPhase
 
 Start = Callable[..., TruckerProcess]

@@ -19,8 +19,8 @@ from fixtures.capture import Source, all_captured, capturing, inserted, kill, pr
 from fixtures.load import Load
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
-from trucker.changelog.durable import read_durable
-from trucker.engine.supervisor import CaptureState
+from trucker.capture.supervisor import CaptureState
+from trucker.changelog.folder.durable import read_durable
 from trucker.failpoint import VARIABLE
 from trucker.testing.server import Server
 
@@ -101,9 +101,9 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from fixtures.pg import Database
-from trucker.changelog.source import read_source
+from trucker.changelog.identity import read_source
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.supervisor import CaptureSpec, CaptureState, CaptureSupervisor
+from trucker.capture.supervisor import CaptureSpec, CaptureState, CaptureSupervisor
 
 connection = PostgresConnection.model_validate_json(sys.stdin.readline())
 folder = Path(sys.argv[1])

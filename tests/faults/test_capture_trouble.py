@@ -15,10 +15,10 @@ import pytest
 from fixtures.capture import Source, capturing, inserted, prepare
 from fixtures.pg import Database
 from fixtures.waiting import wait_until
-from trucker.changelog.durable import read_durable
-from trucker.changelog.source import create_log
-from trucker.engine import capture as capture_module
-from trucker.engine.capture import Capture, CaptureTask
+from trucker.capture import process as capture_module
+from trucker.capture.process import Capture, CaptureTask
+from trucker.changelog.folder.durable import read_durable
+from trucker.changelog.identity import create_log
 from trucker.errors import SourceError
 
 

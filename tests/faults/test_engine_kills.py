@@ -18,7 +18,7 @@ def test_the_small_processes_come_back(campaign: Campaign) -> None:
     trucker = campaign.start()
     trucker.wait_streaming(120)
     for words, child in (
-        ("trucker.engine.capture", False),
+        ("trucker.capture.process", False),
         ("pyspark.worker", True),
         ("python_streaming_source_runner", False),
         ("pyspark.worker", False),  # the daemon with all its workers

@@ -156,7 +156,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> list[LateSink]:
         made.append(LateSink(make_sink(connection, workspace)))
         return made[-1]
 
-    monkeypatch.setattr("trucker.engine.destination.make_sink", make)
+    monkeypatch.setattr("trucker.engine.destination.destination.make_sink", make)
     return made
 
 

@@ -157,7 +157,7 @@ def _strike(campaign: Campaign, running: TruckerProcess, dice: random.Random) ->
             kill([dice.choice(running.tree())])
             return "any one killed"
         case 2:
-            words = dice.choice(("trucker.engine.capture", "pyspark", "SparkSubmit"))
+            words = dice.choice(("trucker.capture.process", "pyspark", "SparkSubmit"))
             kill(processes(running, words))
             return f"{words} killed"
         case 3:

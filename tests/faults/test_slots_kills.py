@@ -51,7 +51,7 @@ def test_the_whole_tree_and_then_one_capture(
         database.execute(f"update a set n = n + 1 where id % 100 = {number}; delete from b where n = {number}")
         database.execute(f"insert into b select {number} from generate_series(1, 20)")
         if number == 50:
-            captures = wait_until(lambda: processes(trucker, "trucker.engine.capture")[1:], 60)
+            captures = wait_until(lambda: processes(trucker, "trucker.capture.process")[1:], 60)
             kill(captures)
     wait_until(lambda: same(database, destination, "a", "b"), 120, 0.1)
     assert trucker.stop() == 0, trucker.output()
@@ -72,7 +72,7 @@ def test_the_whole_tree_again_and_again(slots: object, campaign: Campaign) -> No
         if number:
             trucker.wait_streaming(240)
         campaign.load.wait(dice.randrange(1, 80))
-        kill(processes(trucker, "trucker.engine.capture")[-1:])
+        kill(processes(trucker, "trucker.capture.process")[-1:])
         campaign.load.wait(dice.randrange(1, 40))
         trucker.kill_tree()
     trucker = campaign.start()

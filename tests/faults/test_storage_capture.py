@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from trucker.changelog.objects.bucket import Bucket
 
 from fixtures.capture import Source, all_captured, capturing, inserted, kill, prepare
 from fixtures.load import Load
@@ -13,12 +14,11 @@ from fixtures.pg import Database
 from fixtures.waiting import wait_until
 from fixtures.wal import everything
 from trucker import failpoint
-from trucker.changelog.bucket import Bucket
-from trucker.changelog.objects import Chain
-from trucker.changelog.place import ObjectPlace
+from trucker.capture.supervisor import CaptureState
+from trucker.changelog.identity import create_log
+from trucker.changelog.location import ObjectPlace
+from trucker.changelog.objects.object_chain import Chain
 from trucker.changelog.reader import LogReader
-from trucker.changelog.source import create_log
-from trucker.engine.supervisor import CaptureState
 from trucker.testing.object_storage import ObjectStorage
 
 

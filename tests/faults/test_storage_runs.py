@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trucker.changelog.objects.bucket import Bucket
 
 from fixtures.capture import capturing
 from fixtures.load import Load
@@ -18,11 +19,10 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess, json_lines, postgres, run_cli
 from fixtures.waiting import wait_until
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.bucket import Bucket
-from trucker.changelog.objects import Chain, object_id
-from trucker.changelog.place import ObjectPlace, place_of
-from trucker.changelog.source import read_source
-from trucker.engine.supervisor import CaptureSpec
+from trucker.capture.supervisor import CaptureSpec
+from trucker.changelog.identity import read_source
+from trucker.changelog.location import ObjectPlace, place_of
+from trucker.changelog.objects.object_chain import Chain, object_id
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase

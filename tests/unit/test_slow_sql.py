@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from trucker.slow import SlowQueries
+from trucker.slow_sql import SlowQueries
 
 
 def test_what_is_slow_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

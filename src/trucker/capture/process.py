@@ -1,6 +1,6 @@
 """The capture process: what the slot sends goes into the change log, and only then is it acknowledged (I2).
 
-    python -m trucker.engine.capture
+    python -m trucker.capture.process
 
 It reads its task as one JSON line on standard input (`CaptureTask`; the password is in it, and nowhere else), tells
 what happens as JSON lines on standard output, and ends when standard input closes, that is when its parent is gone,
@@ -30,20 +30,20 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trucker.changelog.durable import Durable
-from trucker.changelog.opened import Writer, open_writer
-from trucker.changelog.place import LogPlace, from_json, to_json
-from trucker.changelog.source import SourceIdentity, check_against_server, check_against_slot
-from trucker.changelog.writer import BLOCK_BYTES
-from trucker.engine.backoff import Backoff
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.folder.writer import BLOCK_BYTES
+from trucker.changelog.identity import SourceIdentity, check_against_server, check_against_slot
+from trucker.changelog.location import LogPlace, from_json, to_json
+from trucker.changelog.open_writer import Writer, open_writer
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
-from trucker.messages import MESSAGE, Messages
+from trucker.pg.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
-from trucker.postgres.history import History
 from trucker.postgres.protocol import heartbeat_content
 from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
+from trucker.postgres.timeline_check import History
+from trucker.process.backoff import Backoff
 
 EXIT_FAILED: Final = 3
 FLUSH_SECONDS: Final = 0.05

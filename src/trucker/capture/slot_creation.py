@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.capture import SLOT_SECONDS
-from trucker.engine.stopping import Stopped as Stopped
+from trucker.capture.process import SLOT_SECONDS
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, find_slot, in_use
+from trucker.process.stopping import Stopped as Stopped
 
 log = logging.getLogger("trucker.source")
 

@@ -17,17 +17,17 @@ from typing import IO, Any, Final
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.durable import Durable
-from trucker.changelog.ends import Waiting
-from trucker.changelog.object_writer import PUT_EVERY
-from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.capture.process import EXIT_FAILED, CaptureTask
+from trucker.changelog.durable_end import Waiting
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.identity import SourceIdentity
+from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.objects.object_writer import PUT_EVERY
 from trucker.changelog.reader import LogReader
-from trucker.changelog.source import SourceIdentity
-from trucker.engine.backoff import Backoff
-from trucker.engine.capture import EXIT_FAILED, CaptureTask
 from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, SourceRefused, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import explain, parameters
+from trucker.process.backoff import Backoff
 
 log = logging.getLogger("trucker.capture")
 
@@ -223,7 +223,7 @@ class CaptureSupervisor:
 
     def _launch(self) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trucker.engine.capture"],
+            [sys.executable, "-m", "trucker.capture.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trucker import private
-from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.changelog.location import LogPlace, ObjectPlace
 from trucker.errors import ChangeLogError, ChangeLogFull
 from trucker.file_errors import explaining, file_error
 
@@ -60,7 +60,7 @@ class ObjectDocument:
     name: str
 
     def read(self) -> bytes | None:
-        from trucker.changelog.bucket import Bucket
+        from trucker.changelog.objects.bucket import Bucket
 
         try:
             return Bucket(self.place).get(self.name)
@@ -68,6 +68,6 @@ class ObjectDocument:
             return None
 
     def write(self, content: bytes) -> None:
-        from trucker.changelog.bucket import Bucket
+        from trucker.changelog.objects.bucket import Bucket
 
         Bucket(self.place).put(self.name, content)

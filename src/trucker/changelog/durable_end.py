@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from trucker.changelog.durable import Durable, DurableFile, Watch, missing, unreadable
-from trucker.changelog.place import LogPlace, ObjectPlace
+from trucker.changelog.folder.durable import Durable, DurableFile, Watch, missing, unreadable
+from trucker.changelog.location import LogPlace, ObjectPlace
 
 _TRIES: Final = 5
 _ASK_SECONDS: Final = 1.0
@@ -85,9 +85,9 @@ class AskedEnd:
         self._ask_again = -math.inf
 
     def read(self) -> Durable:
-        from trucker.changelog.bucket import Bucket
-        from trucker.changelog.object_recovery import end_of
-        from trucker.changelog.source import read_start
+        from trucker.changelog.identity import read_start
+        from trucker.changelog.objects.bucket import Bucket
+        from trucker.changelog.objects.object_recovery import end_of
 
         now = time.monotonic()
         if self._found is None or now >= self._ask_again:

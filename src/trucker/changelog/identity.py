@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trucker import private
-from trucker.changelog.durable import Durable, DurableFile, missing
-from trucker.changelog.place import LogPlace, ObjectPlace
-from trucker.changelog.segment import Folder
+from trucker.changelog.folder.durable import Durable, DurableFile, missing
+from trucker.changelog.format.segment import Folder
+from trucker.changelog.location import LogPlace, ObjectPlace
 from trucker.errors import ChangeLogError, ChangeLogFull
 from trucker.file_errors import explaining, file_error
 from trucker.lsn import Lsn
 
 if TYPE_CHECKING:
-    from trucker.changelog.bucket import Bucket
-    from trucker.changelog.object_recovery import Start
+    from trucker.changelog.objects.bucket import Bucket
+    from trucker.changelog.objects.object_recovery import Start
 
 FILE: Final = "source.json"
 PROBE: Final = "probe"
@@ -74,8 +74,8 @@ def _create_files(place: Path, source: SourceIdentity, start: Lsn) -> None:
 
 
 def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> None:
-    from trucker.changelog.bucket import Bucket, TakenError
-    from trucker.changelog.object_recovery import end_of, leftover
+    from trucker.changelog.objects.bucket import Bucket, TakenError
+    from trucker.changelog.objects.object_recovery import end_of, leftover
 
     bucket = Bucket(place)
     if not log_exists(place):
@@ -96,7 +96,7 @@ def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> N
 
 def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
     """Refuse a storage that lets an object be made twice: it could not keep two writers apart."""
-    from trucker.changelog.bucket import TakenError
+    from trucker.changelog.objects.bucket import TakenError
 
     name = f"{PROBE}-{os.getpid()}-{time.time_ns():X}"
     bucket.put_new(name, b"one")
@@ -141,7 +141,7 @@ def read_source(place: LogPlace) -> SourceIdentity:
 
 def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
     """Where a log of objects begins."""
-    from trucker.changelog.object_recovery import Start
+    from trucker.changelog.objects.object_recovery import Start
 
     raw = _read(place, bucket)
     try:
@@ -153,7 +153,7 @@ def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
 def _read(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
     try:
         if isinstance(place, ObjectPlace):
-            from trucker.changelog.bucket import Bucket
+            from trucker.changelog.objects.bucket import Bucket
 
             text = (bucket or Bucket(place)).get(FILE)
         else:
@@ -202,7 +202,7 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
 def log_exists(place: LogPlace) -> bool:
     """Whether there is a log, sound or not."""
     if isinstance(place, ObjectPlace):
-        from trucker.changelog.bucket import Bucket
+        from trucker.changelog.objects.bucket import Bucket
 
         try:
             Bucket(place).get(FILE)
@@ -219,7 +219,7 @@ def delete_log(place: LogPlace) -> None:
     Of objects, what says that they are a log goes first: those that a crash leaves are no part of the next one.
     """
     if isinstance(place, ObjectPlace):
-        from trucker.changelog.bucket import Bucket
+        from trucker.changelog.objects.bucket import Bucket
 
         bucket = Bucket(place)
         bucket.delete([FILE])

@@ -6,12 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from trucker.changelog.ends import end_reader
-from trucker.changelog.place import LogPlace, ObjectPlace, truth_of
+from trucker.changelog.durable_end import end_reader
+from trucker.changelog.folder.recovery import survey
+from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.format.segment import Folder, Segment, check_chain
+from trucker.changelog.location import LogPlace, ObjectPlace, truth_of
 from trucker.changelog.reader import LogReader
-from trucker.changelog.recovery import survey
-from trucker.changelog.scan import DamagedBlockError, damaged, heads
-from trucker.changelog.segment import Folder, Segment, check_chain
 from trucker.lsn import Lsn
 
 READ_BYTES: Final = 256 << 20

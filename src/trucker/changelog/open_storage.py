@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trucker.changelog.durable import Durable
-from trucker.changelog.place import LogPlace, ObjectPlace
-from trucker.changelog.segment import Folder, Segment, Storage, check_chain, check_reaches
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.segment import Folder, Segment, Storage, check_chain, check_reaches
+from trucker.changelog.location import LogPlace, ObjectPlace
 
 
 def open_storage(place: LogPlace) -> Storage:
     """Cheap: nothing is asked for before it is needed."""
     if isinstance(place, ObjectPlace):
-        from trucker.changelog.objects import Objects
+        from trucker.changelog.objects.object_chain import Objects
 
         return Objects(place)
     return Folder(place)

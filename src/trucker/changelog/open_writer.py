@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from trucker.changelog.object_writer import PUT_EVERY, ObjectWriter
-from trucker.changelog.place import LogPlace, ObjectPlace
-from trucker.changelog.source import SourceIdentity
-from trucker.changelog.writer import SEGMENT_BYTES, LogWriter
+from trucker.changelog.folder.writer import SEGMENT_BYTES, LogWriter
+from trucker.changelog.identity import SourceIdentity
+from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.objects.object_writer import PUT_EVERY, ObjectWriter
 
 Writer: TypeAlias = LogWriter | ObjectWriter
 

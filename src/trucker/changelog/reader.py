@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
-from trucker.changelog.block import (
+from trucker.changelog.durable_end import Waiting, end_reader
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.block import (
     ENDS_OPEN,
     STARTS_OPEN,
     DamagedError,
@@ -29,18 +31,16 @@ from trucker.changelog.block import (
     check_body,
     decode_head,
 )
-from trucker.changelog.durable import Durable
-from trucker.changelog.ends import Waiting, end_reader
-from trucker.changelog.index import SegmentIndex
-from trucker.changelog.place import LogPlace
-from trucker.changelog.reference import RUN_BYTES, runs
-from trucker.changelog.reference import BlockRef as BlockRef
-from trucker.changelog.scan import DamagedBlockError, damaged, heads
-from trucker.changelog.segment import Content, Segment, SegmentId
-from trucker.changelog.storage import check_whole, open_storage
+from trucker.changelog.format.index import SegmentIndex
+from trucker.changelog.format.reference import RUN_BYTES, runs
+from trucker.changelog.format.reference import BlockRef as BlockRef
+from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.format.segment import Content, Segment, SegmentId
+from trucker.changelog.location import LogPlace
+from trucker.changelog.open_storage import check_whole, open_storage
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
-from trucker.messages import BEGIN, TRUNCATE
+from trucker.pg.messages import BEGIN, TRUNCATE
 
 _INDEXES: Final = 32
 _FILES: Final = 16

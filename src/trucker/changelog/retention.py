@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trucker.changelog.segment import Storage
+from trucker.changelog.format.segment import Storage
 from trucker.lsn import Lsn
 
 

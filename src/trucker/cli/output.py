@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trucker.engine.trial import Shown
+    from trucker.engine.transform.try_truck import Shown
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
 

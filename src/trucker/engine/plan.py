@@ -15,21 +15,21 @@ from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Changes, Column, Lsn, Partitions, SchemaChanges, TableId, TableSchema
-from trucker.changelog.place import LogPlace
+from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import BlockRef
 from trucker.config.adapter import Component, Connection
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import OUTPUT
-from trucker.engine.fold import Fold
-from trucker.engine.rules import RuleSet
-from trucker.engine.spark_sql.plan import SparkPlan, Spooled
+from trucker.engine.transform.fold import Fold
+from trucker.engine.transform.rules import RuleSet
+from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, Spooled
 from trucker.errors import TruckerError
 from trucker.postgres.catalog import Connection as SourceConnection
 from trucker.postgres.snapshot import Chunk
 from trucker.postgres.source_query import SourceQuery, run_query
 from trucker.rows import Rows
 from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Workspace
-from trucker.slow import SlowQueries, Told
+from trucker.slow_sql import SlowQueries, Told
 from trucker.types import Unfit
 
 LEAST_PART: Final = 4 << 20

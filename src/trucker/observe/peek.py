@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from trucker.change import Changes, Frames, Lsn, TableId
-from trucker.changelog.place import LogPlace
+from trucker.changelog.identity import log_exists
+from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import LogReader
-from trucker.changelog.source import log_exists
 from trucker.config.patterns import select_tables
 from trucker.errors import ChangeLogError
 from trucker.postgres.pgoutput import decode, parse_relation

@@ -14,9 +14,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from trucker.errors import SourceError
+from trucker.pg.type_definition import FIRST_USER_OID, definitions_query
 from trucker.postgres.connect import translated
 from trucker.table import Column, TableId, TableSchema, quote_identifier
-from trucker.type_definition import FIRST_USER_OID, definitions_query
 
 Connection = psycopg.Connection[Any]
 

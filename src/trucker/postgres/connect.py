@@ -17,7 +17,7 @@ from psycopg import errors
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, SourceRefused, SourceUnavailable
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "DateStyle": "ISO",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 from trucker.postgres.catalog import source_types
 from trucker.postgres.connect import connect, translated
 from trucker.postgres.source_query.arrays import array_literal

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from psycopg import pq
 
-from trucker.messages import Messages
+from trucker.pg.messages import Messages
 from trucker.postgres.protocol import XLOG_DATA, XLOG_HEADER
 
 _COPY_DATA: Final = ord("d")

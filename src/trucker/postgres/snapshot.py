@@ -27,7 +27,7 @@ from trucker.change import CopiedRows, Lsn, RawCopy, TableId, TableSchema, quote
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.postgres.catalog import SourceTable
 from trucker.postgres.connect import connect, query_error, translated
-from trucker.postgres.copy_out import CopyOut
+from trucker.postgres.raw_copy_out import CopyOut
 
 Connection = psycopg.Connection[Any]
 

@@ -28,14 +28,14 @@ from psycopg.conninfo import make_conninfo
 
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import ZERO, Lsn
-from trucker.messages import Messages
-from trucker.postgres.copy_both import CopyBoth, Ended, InTheClear, ThroughLibpq
+from trucker.pg.messages import Messages
 from trucker.postgres.protocol import (
     ProtocolError,
     parse_keepalive,
     start_replication,
     status_update,
 )
+from trucker.postgres.replication_frames import CopyBoth, Ended, InTheClear, ThroughLibpq
 
 _SLOT: Final = """
     select s.plugin, s.database, s.confirmed_flush_lsn, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',

@@ -19,7 +19,7 @@ from typing import Final
 
 from trucker.errors import SourceError
 from trucker.lsn import Lsn
-from trucker.messages import COMMIT, Messages
+from trucker.pg.messages import COMMIT, Messages
 from trucker.postgres.protocol import EPOCH
 from trucker.postgres.stream import Interrupted, ReplicationStream
 

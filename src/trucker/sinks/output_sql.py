@@ -26,7 +26,7 @@ from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
 from trucker.errors import ConfigError, Place, SinkError
 from trucker.rows import OPERATION
 from trucker.sinks.base import Target
-from trucker.slow import SlowQueries
+from trucker.slow_sql import SlowQueries
 
 FAILED: Final = "TRK480"
 NOT_ALLOWED: Final = "TRK481"

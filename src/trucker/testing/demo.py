@@ -129,7 +129,7 @@ class _Demo:
     def _warm_up(self) -> None:
         """Let the killed run and the next one start from a class-data archive, as a second run on any machine does."""
         self._view.say("warming Spark up (the first time on a machine takes half a minute)")
-        warm = subprocess.Popen([sys.executable, "-m", "trucker.engine.warm"], start_new_session=True)
+        warm = subprocess.Popen([sys.executable, "-m", "trucker.engine.spark.cds_archive"], start_new_session=True)
         self._stack.callback(kill_tree, warm)
         if warm.wait() != 0:
             self._view.say("no archive could be made; starts will be slower")

@@ -25,9 +25,9 @@ LOOK_SECONDS: Final = 0.5
 # By a word of its command line, the first that fits.
 _ROLES: Final = (
     ("jvm", "/java "),
-    ("capture", "trucker.engine.capture"),
+    ("capture", "trucker.capture.process"),
     ("source", "python_streaming_source_runner"),
-    ("worker", "trucker.engine.daemon"),
+    ("worker", "trucker.engine.spark.worker_daemon"),
     ("spark", "pyspark.daemon"),
 )
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
-from trucker.engine.java import Java, cache_folder, find_java
-from trucker.engine.launch import scala_version, spark_home
+from trucker.engine.spark.java import Java, cache_folder, find_java
+from trucker.engine.spark.launch import scala_version, spark_home
 from trucker.errors import TruckerError
 from trucker.testing.process import kill_tree, process_tree
 

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.pg import Database
 from fixtures.proxy import Proxy
-from trucker.listening import Listening, Silent
+from trucker.pg.listening import Listening, Silent
 from trucker.postgres.connect import parameters
 
 SHORT = 0.3

@@ -24,7 +24,7 @@ from trucker.change import (
     TableSchema,
     parse_copy_csv,
 )
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 from trucker.postgres.pgoutput import decode
 
 TYPES = {

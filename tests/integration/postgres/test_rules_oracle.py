@@ -13,8 +13,8 @@ from fixtures.pg import Database
 from fixtures.type_oracle import TEXT_FORM
 from trucker.change import Column
 from trucker.config.cast_types import NAMES, CastType, parse_type
-from trucker.engine.rules.casts import cast, castable
-from trucker.engine.rules.compare import comparison_of, passing
+from trucker.engine.transform.rules.casts import cast, castable
+from trucker.engine.transform.rules.compare import comparison_of, passing
 
 OPERATORS = {"eq": "=", "ne": "<>", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 

@@ -20,7 +20,7 @@ from trucker.change import DELETE, INSERT, UPDATE, Column, TableId, TableSchema,
 from trucker.errors import ConfigError, Place, SourceError, SourceUnavailable, TruckerError
 from trucker.postgres.source_query import prepare_query, run_query
 from trucker.rows import POSITION, Rows
-from trucker.slow import SlowQueries
+from trucker.slow_sql import SlowQueries
 from trucker.testing.server import Server
 
 MOST = 1_000_000

@@ -13,7 +13,7 @@ import pytest
 from fixtures.pg import Database
 from fixtures.standby import Pair
 from fixtures.waiting import wait_until
-from trucker.engine.new_slot import Stopped, new_slot
+from trucker.capture.slot_creation import Stopped, new_slot
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import Lsn
 from trucker.postgres import standby as reading

@@ -10,7 +10,7 @@ from fixtures.pg import Database
 from fixtures.waiting import wait_until
 from trucker.errors import SourceUnavailable
 from trucker.postgres.connect import connect
-from trucker.postgres.visible import await_visible
+from trucker.postgres.visibility import await_visible
 
 
 def test_an_open_transaction_is_waited_for(database: Database) -> None:

@@ -14,7 +14,7 @@ from fixtures.pg import Database, new_database
 from fixtures.postgres_sink import read_rows
 from fixtures.strict import BATCHES, MOST, TARGETS, Action, StrictDestination, run_model
 from trucker.change import Lsn, TableId
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 from trucker.errors import SinkUnavailable, TruckFailed
 from trucker.sinks.base import Sink, Target, Workspace
 from trucker.sinks.letters import Letter

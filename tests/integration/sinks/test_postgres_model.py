@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fixtures.pg import new_database
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import TableId
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 from trucker.sinks.base import Target
 from trucker.testing.handmade import Change, Row, changes_of, delete, insert, schema_of, truncate, update
 from trucker.testing.memory import MemoryTable

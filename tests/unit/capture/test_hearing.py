@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trucker.engine.supervisor import BLIND_SECONDS, CaptureSupervisor
+from trucker.capture.supervisor import BLIND_SECONDS, CaptureSupervisor
 
 FULL = {"event": "reconnecting", "stage": "stream", "code": "TRK305", "message": "disk full", "remedy": "make room"}
 LOST = {"event": "reconnecting", "stage": "stream", "code": "TRK201", "message": "gone", "remedy": ""}

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from fixtures.log_stores import MEMORY
 from fixtures.wal import SOURCE, Transaction, begin, commit, insert, kind, message, relation, truncate
-from trucker.changelog.block import Open, summarise
-from trucker.changelog.source import create_log
-from trucker.changelog.writer import LogWriter
+from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.format.block import Open, summarise
+from trucker.changelog.identity import create_log
 from trucker.lsn import Lsn
-from trucker.messages import Messages
+from trucker.pg.messages import Messages
 
 START = Lsn(0x1000)
 

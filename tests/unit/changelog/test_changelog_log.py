@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.wal import SOURCE, begin, commit, everything, insert, message, relation, split
-from trucker.changelog import durable as durable_module
-from trucker.changelog.durable import Durable, read_durable
-from trucker.changelog.reader import LogReader
-from trucker.changelog.retention import prune
-from trucker.changelog.segment import Folder
-from trucker.changelog.source import (
+from trucker.changelog.folder import durable as durable_module
+from trucker.changelog.folder.durable import Durable, read_durable
+from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.format.segment import Folder
+from trucker.changelog.identity import (
     SourceIdentity,
     check_against_server,
     check_against_slot,
@@ -29,7 +28,8 @@ from trucker.changelog.source import (
     log_exists,
     read_source,
 )
-from trucker.changelog.writer import LogWriter
+from trucker.changelog.reader import LogReader
+from trucker.changelog.retention import prune
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.lsn import Lsn
 
@@ -497,7 +497,7 @@ def test_memory_stays_bounded_in_a_large_transaction(folder: Path) -> None:
 def test_the_writing_side_loads_no_arrow() -> None:
     """Capture is a small process: each of these would double it."""
     heavy = ("pyarrow", "pydantic", "pyspark")
-    code = f"import sys, trucker.engine.capture; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, trucker.capture.process; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fixtures.log_stores import FILES, OBJECTS, LogStore, forget_machine
 from fixtures.wal import SOURCE, Transaction, everything, follow, insert, kind, relation, truncate
-from trucker.changelog.durable import read_durable
-from trucker.changelog.opened import Writer
-from trucker.changelog.place import LogPlace, truth_of
+from trucker.changelog.folder.durable import read_durable
+from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.location import LogPlace, truth_of
+from trucker.changelog.open_writer import Writer
 from trucker.changelog.reader import LogReader
-from trucker.changelog.writer import LogWriter
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trucker.changelog.place import ObjectPlace, from_json, place_of, to_json, truth_of
+from trucker.changelog.location import ObjectPlace, from_json, place_of, to_json, truth_of
 from trucker.config.log import LogConfig
 from trucker.config.models import ProjectConfig
 

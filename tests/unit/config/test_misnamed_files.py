@@ -8,8 +8,8 @@ import pytest
 
 from trucker.config.load import load_project
 from trucker.config.sql_files import misnamed_files
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.conditions.trucks import named_files
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.project.conditions.trucks import named_files
 from trucker.finding import Level
 
 

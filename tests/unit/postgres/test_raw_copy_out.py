@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trucker.postgres.copy_out import CopyOut, end_of_rows
+from trucker.postgres.raw_copy_out import CopyOut, end_of_rows
 
 HEAD = b"H" + struct.pack(">IbhH", 9, 1, 1, 1)
 END = b"c\0\0\0\4"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from unittest.mock import Mock
 
-from trucker.engine.backoff import Backoff
+from trucker.process.backoff import Backoff
 
 
 def _waits(backoff: Backoff, count: int) -> list[float]:

@@ -37,18 +37,19 @@ def put(root: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("config/load.py", "from trucker.engine import run"),
+        ("config/load.py", "from trucker.engine.project import project_run"),
         ("config/load.py", "from trucker import engine"),
         ("sinks/base.py", "import trucker.postgres.slot"),
         ("changelog/reader.py", "from trucker.sinks.base import Sink"),
         ("postgres/slot.py", "from ..sinks import base"),
         ("change.py", "from trucker.config import models"),
-        ("engine/run.py", "from trucker.cli import main"),
-        ("observe/status.py", "from trucker.engine import run"),
+        ("engine/project/project_run.py", "from trucker.cli import main"),
+        ("observe/status.py", "from trucker.engine.project import project_run"),
         ("sinks/base.py", "import pyspark"),
-        ("engine/capture.py", "from pyspark.sql import SparkSession"),
+        ("capture/process.py", "from pyspark.sql import SparkSession"),
+        ("capture/process.py", "from trucker.engine.stream import query"),
         ("sinks/jsonl.py", "import duckdb"),
-        ("engine/resolve.py", "import psycopg"),
+        ("engine/truck/resolve.py", "import psycopg"),
         ("sinks/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from trucker.postgres import slot"),
         ("postgres/x.py", "def f():\n    import pyspark.sql"),
     ],
@@ -66,12 +67,15 @@ def test_a_wrong_arrow_is_named_with_file_and_line(
     ("name", "text"),
     [
         ("cli/main.py", "from trucker.project import Project\nimport typer"),
-        ("engine/run.py", "from trucker.observe.status import write_status\nfrom pyspark.sql import SparkSession"),
-        ("engine/query.py", "from trucker.sinks.base import Sink\nfrom . import plan"),
+        (
+            "engine/project/project_run.py",
+            "from trucker.observe.status import write_status\nfrom pyspark.sql import SparkSession",
+        ),
+        ("engine/stream/query.py", "from trucker.sinks.base import Sink\nfrom . import plan"),
         ("sinks/duckdb/sink.py", "import duckdb\nfrom trucker.sinks.base import Sink\nfrom ..base import Batch"),
         ("sinks/postgres.py", "import psycopg"),
         ("config/models.py", "from trucker.errors import ConfigError"),
-        ("testing/demo.py", "from trucker.engine.warm import warm_up"),
+        ("testing/demo.py", "from trucker.engine.spark.cds_archive import warm_up"),
         ("engine/__init__.py", "from .plan import Truck"),
     ],
 )
@@ -84,7 +88,7 @@ def test_the_package_keeps_its_arrows(capsys: pytest.CaptureFixture[str]) -> Non
     assert tool("check_imports").main(ROOT / "src") == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["trucker.engine.capture", "trucker.engine.compact", "trucker.cli.main"])
+@pytest.mark.parametrize("module", ["trucker.capture.process", "trucker.engine.transform.compact", "trucker.cli.main"])
 def test_what_must_start_quickly_loads_no_spark_by_any_way(module: str) -> None:
     """The arrows are about one file at a time; this is about all that a module drags along."""
     code = f"import sys, {module}; print(*sorted(m for m in ('pyspark', 'py4j') if m in sys.modules))"
@@ -153,7 +157,7 @@ def test_no_clock_of_the_repository_begins_at_zero() -> None:
     [
         ("config/load.py", 'if adapter == "duckdb":\n    pass'),
         ("config/load.py", 'raise ValueError(f"{name} must be postgres or duckdb")'),
-        ("engine/starting.py", 'local = connection.adapter == "postgres"'),
+        ("engine/spark/session_future.py", 'local = connection.adapter == "postgres"'),
         ("engine/lookups.py", "from trucker.sinks.duckdb.lookup import DuckDBLookup"),
         ("engine/lookups.py", "from trucker.adapters import duckdb"),
         ("cli/live.py", 'taken = "stdout" in adapters'),
@@ -175,8 +179,8 @@ def test_a_store_is_named_by_its_own_modules_only(
         ("sinks/duckdb/sink.py", 'import trucker.adapters.duckdb\nname = "duckdb"'),
         ("adapters/postgres_url.py", 'SCHEME = "postgres://"'),
         ("sinks/jsonl.py", 'name = "jsonl"'),
-        ("engine/run.py", "from trucker.adapters.postgres import PostgresConnection"),
-        ("engine/run.py", 'import sys\n"""Not for duckdb."""\nsys.stdout.write("PostgreSQL")'),
+        ("engine/project/project_run.py", "from trucker.adapters.postgres import PostgresConnection"),
+        ("engine/project/project_run.py", 'import sys\n"""Not for duckdb."""\nsys.stdout.write("PostgreSQL")'),
         ("testing/demo.py", 'adapter = "duckdb"'),
     ],
 )

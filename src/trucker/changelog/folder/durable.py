@@ -34,7 +34,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from trucker import private
-from trucker.changelog.segment import NOWHERE, SegmentId
+from trucker.changelog.format.segment import NOWHERE, SegmentId
 from trucker.errors import ChangeLogError
 from trucker.file_errors import file_error
 from trucker.lsn import Lsn

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trucker.changelog.durable import Durable, unreadable
-from trucker.changelog.scan import DamagedBlockError, damaged, heads
-from trucker.changelog.segment import Folder, Segment, SegmentId, check_chain, check_reaches
+from trucker.changelog.folder.durable import Durable, unreadable
+from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.format.segment import Folder, Segment, SegmentId, check_chain, check_reaches
 from trucker.errors import ChangeLogError
 from trucker.lsn import ZERO, Lsn
 

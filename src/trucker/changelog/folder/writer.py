@@ -26,18 +26,18 @@ from types import TracebackType
 from typing import Final, Self
 
 from trucker import private
-from trucker.changelog.durable import Durable, DurableFile
-from trucker.changelog.gather import BLOCK_BYTES as BLOCK_BYTES
-from trucker.changelog.gather import Described, Gatherer
-from trucker.changelog.recovery import recover
-from trucker.changelog.relation import Descriptions
-from trucker.changelog.segment import Folder, Segment, SegmentId, start_writing_back, write_all
-from trucker.changelog.source import SourceIdentity, check_source
+from trucker.changelog.folder.durable import Durable, DurableFile
+from trucker.changelog.folder.recovery import recover
+from trucker.changelog.format.block_builder import BLOCK_BYTES as BLOCK_BYTES
+from trucker.changelog.format.block_builder import Described, Gatherer
+from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.segment import Folder, Segment, SegmentId, start_writing_back, write_all
+from trucker.changelog.identity import SourceIdentity, check_source
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
 from trucker.failpoint import reach
 from trucker.file_errors import FULL, reason_and_remedy
 from trucker.lsn import Lsn
-from trucker.messages import Messages
+from trucker.pg.messages import Messages
 
 SEGMENT_BYTES: Final = 64 << 20
 LOCK_FILE: Final = "writer.lock"

@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from trucker.messages import BEGIN, COMMIT, MESSAGE, Messages
+from trucker.pg.messages import BEGIN, COMMIT, MESSAGE, Messages
 
 MAGIC: Final = b"TRKB"
 VERSION: Final = 1

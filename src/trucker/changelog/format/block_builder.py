@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final
 
-from trucker.changelog.block import (
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.block import (
     Open,
     RelationEntry,
     Summary,
@@ -20,11 +21,10 @@ from trucker.changelog.block import (
     head_size,
     summarise,
 )
-from trucker.changelog.durable import Durable
-from trucker.changelog.relation import Descriptions
-from trucker.changelog.segment import SegmentId
+from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.segment import SegmentId
 from trucker.lsn import Lsn
-from trucker.messages import RELATION, Messages
+from trucker.pg.messages import RELATION, Messages
 
 BLOCK_BYTES: Final = 4 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trucker.messages import RELATION
+from trucker.pg.messages import RELATION
 
 
 class Descriptions:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-from trucker.changelog.block import RelationEntry
-from trucker.changelog.scan import heads
-from trucker.changelog.segment import Content, SegmentId
+from trucker.changelog.format.block import RelationEntry
+from trucker.changelog.format.scan import heads
+from trucker.changelog.format.segment import Content, SegmentId
 
 
 class SegmentIndex:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trucker.changelog.block import NEW_SHAPE
-from trucker.changelog.index import SegmentIndex
-from trucker.changelog.segment import SegmentId
+from trucker.changelog.format.block import NEW_SHAPE
+from trucker.changelog.format.index import SegmentIndex
+from trucker.changelog.format.segment import SegmentId
 from trucker.lsn import Lsn
 
 RUN_BYTES: Final = 4 << 20

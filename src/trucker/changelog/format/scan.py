@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from trucker.changelog.block import HEAD_BYTES, DamagedError, Head, check_body, decode_head, peek_head_bytes
-from trucker.changelog.segment import Content
+from trucker.changelog.format.block import HEAD_BYTES, DamagedError, Head, check_body, decode_head, peek_head_bytes
+from trucker.changelog.format.segment import Content
 from trucker.errors import ChangeLogError
 
 _WINDOW: Final = 256 * 1024

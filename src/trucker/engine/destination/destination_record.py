@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.place import place_of
+from trucker.changelog.location import place_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError

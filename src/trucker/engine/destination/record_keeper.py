@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from trucker.engine.destination_record import DestinationRecord, Recorded
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.destination.destination_record import DestinationRecord, Recorded
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 
 log = logging.getLogger("trucker.source")

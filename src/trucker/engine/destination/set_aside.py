@@ -6,9 +6,9 @@ table or takes it up at its own position; or it has not, and the table fails onc
 
 from __future__ import annotations
 
-from trucker.engine.destination import Destination
-from trucker.engine.table_failure import BEFORE_COPY
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.destination.destination import Destination
+from trucker.engine.truck.table_failure import BEFORE_COPY
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, TableState

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.destination import Destination
-from trucker.engine.known import KnownTables
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Truck
-from trucker.engine.truck_run import TruckRun
+from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
+from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import look
 from trucker.sinks.table_identity import TableChange
 from trucker.table import TableId
 

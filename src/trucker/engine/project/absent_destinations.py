@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trucker.changelog.reader import LogReader
-from trucker.engine.backoff import Backoff
-from trucker.engine.continuity import needed_from, refuse_pruned
-from trucker.engine.destination import Destination
-from trucker.engine.destination_record import DestinationRecord
-from trucker.engine.publication_record import Slot
-from trucker.engine.table_failure import BEFORE_COPY
-from trucker.engine.truck_run import TruckRun
+from trucker.engine.destination.destination import Destination
+from trucker.engine.destination.destination_record import DestinationRecord
+from trucker.engine.project.continuity import needed_from, refuse_pruned
+from trucker.engine.project.publication_record import Slot
+from trucker.engine.truck.table_failure import BEFORE_COPY
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, TableState, TruckState
 
 if TYPE_CHECKING:
-    from trucker.engine.source_run import SourceRun
+    from trucker.engine.project.source_run import SourceRun
 
 log = logging.getLogger("trucker.destination")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from trucker import private
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import whole_name
-from trucker.engine.reset import chosen_trucks
+from trucker.engine.project.reset import chosen_trucks
 from trucker.sinks.base import Sink
 from trucker.sinks.table_identity import TableChange
 from trucker.table import TableId

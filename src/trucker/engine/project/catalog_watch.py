@@ -15,14 +15,14 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from trucker.engine.known import KnownTables
-from trucker.engine.query import SourceQuery
-from trucker.engine.supervisor import CaptureSupervisor
-from trucker.engine.truck_run import TruckRun
+from trucker.capture.supervisor import CaptureSupervisor
+from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.stream.query import SourceQuery
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.catalog import Connection
-from trucker.postgres.shape import Sighting, digests, ended, sightings
+from trucker.postgres.catalog_look import Sighting, digests, ended, sightings
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.shapes")

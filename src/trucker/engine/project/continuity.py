@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trucker.changelog.place import LogPlace, truth_of
-from trucker.changelog.reader import LogReader
-from trucker.changelog.source import (
+from trucker.changelog.identity import (
     SourceIdentity,
     check_against_server,
     check_against_slot,
     check_source,
     log_exists,
 )
+from trucker.changelog.location import LogPlace, truth_of
+from trucker.changelog.reader import LogReader
 from trucker.engine.plan import Truck
 from trucker.errors import ChangeLogError, SourceError
 from trucker.lsn import Lsn

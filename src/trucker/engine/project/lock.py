@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from trucker import private
-from trucker.engine.stopping import Stopped
 from trucker.errors import LockedError, TruckerError
 from trucker.file_errors import file_error, file_trouble, folder_trouble
+from trucker.process.stopping import Stopped
 
 log = logging.getLogger("trucker.run")
 

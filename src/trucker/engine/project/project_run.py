@@ -14,31 +14,31 @@ from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING
 
 from trucker import private
-from trucker.changelog.durable import Durable
+from trucker.capture.slot_creation import Stopped
+from trucker.capture.supervisor import Hearing
+from trucker.changelog.folder.durable import Durable
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
 from trucker.config.slots import whole_name
-from trucker.engine.awaited import Awaited
-from trucker.engine.backoff import Backoff
-from trucker.engine.cluster import Executors, is_local, ship
-from trucker.engine.destination import Destination
-from trucker.engine.new_slot import Stopped
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import SinkSpec
-from trucker.engine.rearrange import rearrange
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.source_run import ONCE_TRIES, SourceRun
-from trucker.engine.sql_check import check_sql
-from trucker.engine.starting import StartingSession, has_spark_sql, started
-from trucker.engine.supervisor import Hearing
-from trucker.engine.table_failure import TableFailure
-from trucker.engine.truck_run import TruckRun
+from trucker.engine.project.absent_destinations import Awaited
+from trucker.engine.project.slot_reassignment import rearrange
+from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
+from trucker.engine.spark.cluster import Executors, is_local, ship
+from trucker.engine.spark.session_future import StartingSession, has_spark_sql, started
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.transform.sql_check import check_sql
+from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.table_failure import TableFailure
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
 from trucker.lsn import Lsn
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import FailedTable, ProjectStatus, TruckPhase, TruckStatus, write_status
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Sink, TruckState, Workspace
 from trucker.table import TableId
 
@@ -401,7 +401,7 @@ def _java(spark: SparkSession) -> Popen[bytes] | None:
 def _stop_spark(spark: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
-    from trucker.engine.session import stop_session
+    from trucker.engine.spark.session import stop_session
 
     try:
         stop_session(spark)

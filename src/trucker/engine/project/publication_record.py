@@ -1,6 +1,6 @@
 """How each truck's tables were published when its destination last had all their changes.
 
-A document beside the shapes (`engine.known`). A truck's table has an entry of its own, because trucks may be behind
+A document beside the shapes (`written_schema`). A truck's table has an entry of its own, because trucks may be behind
 each other. An entry is written once the destination has been told to copy the table again, or when a table is taken up;
 so after a crash it may be older than the publication, which leads to a copy, never newer, which would hide a gap.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.place import place_of
+from trucker.changelog.location import place_of
 from trucker.config.models import ProjectConfig
 from trucker.postgres.membership import Membership
 from trucker.table import TableId

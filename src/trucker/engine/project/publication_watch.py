@@ -15,12 +15,12 @@ from contextlib import closing
 from copy import copy
 from dataclasses import replace
 
-from trucker.engine.publication_record import PublicationRecord, Slot
-from trucker.engine.publication_start import may_copy_again, missed
-from trucker.engine.query import SourceQuery
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.schemas import stale
-from trucker.engine.truck_run import TruckRun
+from trucker.engine.project.publication_record import PublicationRecord, Slot
+from trucker.engine.project.publication_start import may_copy_again, missed
+from trucker.engine.schema.schema_changes import stale
+from trucker.engine.stream.query import SourceQuery
+from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection, identity_problem, is_refused_by_server, load_table

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from trucker.engine.copy import Need
-from trucker.engine.known import KnownTables
 from trucker.engine.plan import Table, Truck
-from trucker.engine.publication_record import PublicationRecord
-from trucker.engine.resolve import ResolvedSource, published_tables
+from trucker.engine.project.publication_record import PublicationRecord
+from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.snapshot.copier import Need
+from trucker.engine.truck.resolve import ResolvedSource, published_tables
 from trucker.postgres.catalog import SourceTable, load_table
+from trucker.postgres.catalog_look import digests
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import publish_again
-from trucker.postgres.shape import digests
 from trucker.sinks.base import TruckState
 
 log = logging.getLogger("trucker.source")

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.place import ObjectPlace, place_of
-from trucker.changelog.source import delete_log
+from trucker.changelog.identity import delete_log
+from trucker.changelog.location import ObjectPlace, place_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
-from trucker.engine.destination_record import records
-from trucker.engine.lock import refuse_unwritable
-from trucker.engine.publication_record import PublicationRecord, record_file
-from trucker.engine.resolve import source_names
+from trucker.engine.destination.destination_record import records
+from trucker.engine.project.lock import refuse_unwritable
+from trucker.engine.project.publication_record import PublicationRecord, record_file
+from trucker.engine.truck.resolve import source_names
 from trucker.errors import ConfigError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect

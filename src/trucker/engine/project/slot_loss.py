@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.place import LogPlace
-from trucker.changelog.source import delete_log
-from trucker.engine.destination import Destination
+from trucker.changelog.identity import delete_log
+from trucker.changelog.location import LogPlace
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Truck
-from trucker.engine.resolve import ResolvedSource
+from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect

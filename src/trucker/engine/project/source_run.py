@@ -17,49 +17,49 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trucker.changelog.durable import Durable
-from trucker.changelog.place import place_of, truth_of
+from trucker.capture.slot_creation import await_slot, new_slot
+from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, create_log, log_exists
+from trucker.changelog.location import place_of, truth_of
+from trucker.changelog.open_storage import open_storage
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
-from trucker.changelog.source import SourceIdentity, check_against_server, check_source, create_log, log_exists
-from trucker.changelog.storage import open_storage
 from trucker.config.models import ProjectConfig
-from trucker.engine.awaited import AbsentDestinations
-from trucker.engine.backoff import Backoff
-from trucker.engine.continuity import History, copied_tables, needed_from, refuse_gap, refuse_pruned
-from trucker.engine.copy import Copier, Need
-from trucker.engine.destination import Destination
-from trucker.engine.destination_record import DestinationRecord, destinations_file
-from trucker.engine.known import KnownTables, shapes_file
-from trucker.engine.lane import LaneRunner
-from trucker.engine.merge import Merger
-from trucker.engine.new_slot import await_slot, new_slot
-from trucker.engine.partitions import probe_leaf
-from trucker.engine.publication_record import PublicationRecord, Slot, record_file
-from trucker.engine.publication_start import PublicationStart, rekeyed_tables
-from trucker.engine.publication_watch import PublicationWatch
-from trucker.engine.query import SourceQuery
-from trucker.engine.recipe import Recipes
-from trucker.engine.record_keeper import RecordKeeper
-from trucker.engine.remade import take_up, tell_gone
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.schemas import Described, Schemas
-from trucker.engine.shape_watch import ShapeWatch
-from trucker.engine.slot_loss import begin_anew, begins_anew, is_lost
-from trucker.engine.supervisor import CaptureSpec, CaptureSupervisor, Hearing
-from trucker.engine.table_failure import Retry, RetryWaits
-from trucker.engine.table_watch import TableWatch
-from trucker.engine.truck_run import Lane, TruckRun
-from trucker.engine.workers import bring_up_workers
+from trucker.engine.destination.destination import Destination
+from trucker.engine.destination.destination_record import DestinationRecord, destinations_file
+from trucker.engine.destination.record_keeper import RecordKeeper
+from trucker.engine.destination.table_watch import TableWatch
+from trucker.engine.project.absent_destinations import AbsentDestinations
+from trucker.engine.project.catalog_watch import ShapeWatch
+from trucker.engine.project.continuity import History, copied_tables, needed_from, refuse_gap, refuse_pruned
+from trucker.engine.project.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.project.publication_start import PublicationStart, rekeyed_tables
+from trucker.engine.project.publication_watch import PublicationWatch
+from trucker.engine.project.recreated_tables import take_up, tell_gone
+from trucker.engine.project.slot_loss import begin_anew, begins_anew, is_lost
+from trucker.engine.schema.partitions import probe_leaf
+from trucker.engine.schema.schema_changes import Described, Schemas
+from trucker.engine.schema.written_schema import KnownTables, shapes_file
+from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.snapshot.partition_merge import Merger
+from trucker.engine.spark.worker_warmup import bring_up_workers
+from trucker.engine.stream.lane import LaneRunner
+from trucker.engine.stream.query import SourceQuery
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.table_failure import Retry, RetryWaits
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import Capabilities
 from trucker.postgres.catalog import source_types
+from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import look
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Phase, TableState, TruckState
 from trucker.table import Column, TableId
 

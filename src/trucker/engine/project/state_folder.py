@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.place import place_of
+from trucker.changelog.location import place_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import part_name
-from trucker.engine.cluster import is_local
+from trucker.engine.spark.cluster import is_local
 from trucker.errors import FileError
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trucker.adapters.postgres import PostgresConnection
+from trucker.postgres.catalog_look import Look, altered_by, has_older_rows, has_rows
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import Look, altered_by, has_older_rows, has_rows
 from trucker.table import TableId
 
 

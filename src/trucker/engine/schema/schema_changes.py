@@ -1,8 +1,8 @@
 """The tables' shapes as the stream tells them, and what each means for a truck.
 
 A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one
-that the batch's blocks use. What it means is told by comparison (`engine.shapes`) with how the table was when rows of
-it were last written (`engine.known`), so it is judged for each truck: a lane that catches up reads older shapes than
+that the batch's blocks use. What it means is told by comparison (`column_identity`) with how the table was when rows of
+it were last written (`written_schema`), so it is judged for each truck: a lane that catches up reads older shapes than
 the main lane, at the same time. The catalogue is asked once for each new shape, not for each batch.
 """
 
@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trucker.engine.known import Known, KnownTables, says_the_same
-from trucker.engine.partitions import Probe, TreeChange, tree_change
 from trucker.engine.plan import OwnShapes, Renames, Table
-from trucker.engine.shapes import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
+from trucker.engine.schema.column_identity import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
+from trucker.engine.schema.partitions import Probe, TreeChange, tree_change
+from trucker.engine.schema.written_schema import Known, KnownTables, says_the_same
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType
+from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.postgres.pgoutput import Relation, parse_relation
-from trucker.postgres.shape import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target
 from trucker.table import Column, Partitions, TableId, TableSchema
 

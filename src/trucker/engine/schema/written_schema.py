@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.place import place_of
+from trucker.changelog.location import place_of
 from trucker.config.models import ProjectConfig
-from trucker.postgres.shape import Look
+from trucker.postgres.catalog_look import Look
 from trucker.table import TableId
 
 FORMAT: Final = 1

@@ -23,14 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.backoff import Backoff
-from trucker.engine.cluster import cores, is_local
-from trucker.engine.copy_watch import CopyWatch
-from trucker.engine.copy_work import copy_share, finish_copy
-from trucker.engine.destination import Destination, without
-from trucker.engine.job import run_job
-from trucker.engine.known import KnownTables
-from trucker.engine.new_slot import Stopped, new_snapshot
+from trucker.capture.slot_creation import Stopped, new_snapshot
+from trucker.engine.destination.destination import Destination, without
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
@@ -43,20 +37,26 @@ from trucker.engine.plan import (
     room,
     tell_slow,
 )
-from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, copied, fit
-from trucker.engine.truck_run import Lane, TruckRun, letters_of
-from trucker.engine.work import run_part
-from trucker.engine.workers import bring_up_workers
+from trucker.engine.schema.schema_changes import Reading, copied, fit
+from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.snapshot.copy_progress import CopyWatch
+from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
+from trucker.engine.spark.cluster import cores, is_local
+from trucker.engine.spark.job import run_job
+from trucker.engine.spark.worker_warmup import bring_up_workers
+from trucker.engine.stream.stream_task import run_part
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck_run import Lane, TruckRun, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
+from trucker.postgres.catalog_look import Look, look
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import Look, look
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 from trucker.table import TableId
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from trucker.engine.plan import Copied, CopyPart
-from trucker.engine.truck_run import TruckRun
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.observe.status import CopyProgress
 from trucker.table import TableId
 

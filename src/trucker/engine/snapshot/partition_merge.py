@@ -23,15 +23,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trucker.engine.backoff import Backoff
-from trucker.engine.cluster import cores
-from trucker.engine.copy import TASKS_PER_CORE, chunk_bytes
-from trucker.engine.copy_watch import CopyWatch
-from trucker.engine.copy_work import copy_share
-from trucker.engine.destination import Destination
-from trucker.engine.job import run_job
-from trucker.engine.lane import LaneRunner
-from trucker.engine.new_slot import Stopped, new_snapshot
+from trucker.capture.slot_creation import Stopped, new_snapshot
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
@@ -43,22 +36,29 @@ from trucker.engine.plan import (
     room,
     tell_slow,
 )
-from trucker.engine.query import SourceQuery
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.schemas import Reading, Schemas
-from trucker.engine.table_failure import BEFORE_COPY
-from trucker.engine.table_share import assignment_of, follow
-from trucker.engine.truck_run import Lane, letters_of
-from trucker.engine.work import run_part
+from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.snapshot.copier import TASKS_PER_CORE, chunk_bytes
+from trucker.engine.snapshot.copy_progress import CopyWatch
+from trucker.engine.snapshot.snapshot_task import copy_share
+from trucker.engine.spark.cluster import cores
+from trucker.engine.spark.job import run_job
+from trucker.engine.stream.batch_plan import assignment_of, follow
+from trucker.engine.stream.lane import LaneRunner
+from trucker.engine.stream.query import SourceQuery
+from trucker.engine.stream.stream_task import run_part
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.table_failure import BEFORE_COPY
+from trucker.engine.truck.truck_run import Lane, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import Connection, load_table
+from trucker.postgres.catalog_look import Sighting, sighting_at
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import Sighting, sighting_at
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, Phase, Receipt, TableState
 
 if TYPE_CHECKING:

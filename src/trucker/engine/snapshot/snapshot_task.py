@@ -13,8 +13,8 @@ from contextlib import closing
 
 from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
 from trucker.engine.plan import Assignment, Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
-from trucker.engine.steps import make_copy
-from trucker.engine.work import hand_on, reason_of, write_share
+from trucker.engine.stream.stream_task import hand_on, reason_of, write_share
+from trucker.engine.transform.row_transform import make_copy
 from trucker.errors import TruckerError
 from trucker.failpoint import reach
 from trucker.postgres.snapshot import Chunk, RawChunk, SnapshotSession, read_chunk

@@ -1,4 +1,4 @@
-"""`python -m trucker.engine.warm`: make the class-data archive now, so that the next start is a quick one.
+"""`python -m trucker.engine.spark.cds_archive`: make the class-data archive now, so that the next start is a quick one.
 
 Any run that ends well leaves an archive; this is for those who cannot wait for one: tests, the demo, an image being
 built. It does what a run does to Spark, on nothing: micro-batches of a Python source, jobs of Python tasks, the end.
@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from trucker.engine.java import cache_folder, find_java
-from trucker.engine.launch import archive_missing
-from trucker.engine.session import INTERPRETED, start_session, stop_session
+from trucker.engine.spark.java import cache_folder, find_java
+from trucker.engine.spark.launch import archive_missing
+from trucker.engine.spark.session import INTERPRETED, start_session, stop_session
 
 _BATCHES = 3
 _EXIT_SECONDS = 180.0

@@ -1,7 +1,8 @@
 """What is different when executors are not this process: they are elsewhere, they come late, and they get lost.
 
 `settings` has what a session on a cluster is started with. `check_executors` says at the start what is wrong with the
-first of them; later ones say it themselves, with their first task (`task`). `Executors` watches how many there are.
+first of them; later ones say it themselves, with their first task (`executor_entry`). `Executors` watches how many
+there are.
 
 Trucker travels to executors by itself (`shipped`): as a file of Spark's, which is in the folder that an executor runs
 in before its first task, and on the path of its Python by that file's name alone.
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import failpoint, private
 from trucker.config.registry import installed
-from trucker.engine import task
-from trucker.engine.interpreter import WORKERS
-from trucker.engine.java import cache_folder
-from trucker.engine.shipped import shipped
+from trucker.engine.spark.executor_entry import DIFFERENT, MISSING, Made, made, probe
+from trucker.engine.spark.interpreter import WORKERS
+from trucker.engine.spark.java import cache_folder
+from trucker.engine.spark.package_zip import shipped
 from trucker.errors import EngineError, TruckerError
 
 if TYPE_CHECKING:
@@ -114,18 +115,18 @@ def _absolute(paths: str) -> str:
 # -- executors that do not fit -------------------------------------------------------------------------------------
 
 
-def expected(spark: SparkSession) -> task.Made | None:
+def expected(spark: SparkSession) -> Made | None:
     """What executors are held against; None where they are the driver itself."""
     return _expected(spark.sparkContext)
 
 
 @lru_cache(maxsize=1)
-def _expected(context: SparkContext) -> task.Made | None:
+def _expected(context: SparkContext) -> Made | None:
     if is_local(context.master):
         return None
     marks = context.getConf().get(MARKS) or ""
     paths = map(Path, filter(None, marks.split(os.pathsep)))
-    return task.made(*paths, adapters=installed().foreign_modules())
+    return made(*paths, adapters=installed().foreign_modules())
 
 
 def misfit(error: Exception) -> TruckerError | None:
@@ -143,11 +144,11 @@ def misfit(error: Exception) -> TruckerError | None:
 def _other_python(text: str) -> TruckerError | None:
     remedy = "install the same Python there, or ship an environment (docs/howto/spark_cluster.md)"
     if found := re.search(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", text):
-        return EngineError(f"an executor has another Python: {found[1][:200]}", remedy=remedy, code=task.DIFFERENT)
+        return EngineError(f"an executor has another Python: {found[1][:200]}", remedy=remedy, code=DIFFERENT)
     if found := re.search(r'Cannot run program "([^"]+)"', text):
-        return EngineError(f"a worker has no Python {found[1]}", remedy=_PYTHON.format(remedy), code=task.MISSING)
+        return EngineError(f"a worker has no Python {found[1]}", remedy=_PYTHON.format(remedy), code=MISSING)
     if found := re.search(r"(?:ModuleNotFoundError|No module named)[^\n]{0,200}", text):
-        return EngineError(f"an executor's Python: {found[0]}", remedy=remedy, code=task.MISSING)
+        return EngineError(f"an executor's Python: {found[0]}", remedy=remedy, code=MISSING)
     return None
 
 
@@ -163,7 +164,7 @@ def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) ->
     context, driver = spark.sparkContext, expected(spark)
     count = max(2, context.defaultParallelism)
     try:
-        context.parallelize(range(count), count).mapPartitions(partial(task.probe, driver)).collect()
+        context.parallelize(range(count), count).mapPartitions(partial(probe, driver)).collect()
     except (Py4JError, PySparkException) as error:
         if (unfit := misfit(error)) is not None:
             raise unfit from error

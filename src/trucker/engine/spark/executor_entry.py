@@ -71,7 +71,7 @@ def run_task(
     `driver` is None where the executor is the driver itself.
     """
     check_here(driver)
-    from trucker.engine.work import run_parts
+    from trucker.engine.stream.stream_task import run_parts
 
     yield from run_parts(held.value, secrets, sealed)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import trucker
-from trucker.engine.java import put
+from trucker.engine.spark.java import put
 
 WORKERS: Final[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
 """Python workers work on one core each, and are forked: no pool of threads, few heaps."""

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trucker.engine.arriving import Arriving, board_of
-from trucker.engine.cluster import expected, misfit
 from trucker.engine.plan import Copied, Outcome
-from trucker.engine.sealed import seal
-from trucker.engine.task import Held, post_task, report_task, run_task
+from trucker.engine.spark.cluster import expected, misfit
+from trucker.engine.spark.executor_entry import Held, post_task, report_task, run_task
+from trucker.engine.spark.outcome_stream import Arriving, board_of
+from trucker.engine.spark.secret_pickle import seal
 from trucker.errors import EngineError, JobFailed, TruckerError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from trucker.engine.java import Java, put
+from trucker.engine.spark.java import Java, put
 from trucker.errors import EngineError
 from trucker.private import UMASK
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from trucker.engine.plan import Outcome
-from trucker.engine.task import Posts
+from trucker.engine.spark.executor_entry import Posts
 from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.base import Receipt, Receipts
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import trucker
-from trucker.engine.task import digest_of
+from trucker.engine.spark.executor_entry import digest_of
 
 _KEPT: Final = 3
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)

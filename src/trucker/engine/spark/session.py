@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trucker import private
-from trucker.engine import cluster
-from trucker.engine.interpreter import away, python_environment
-from trucker.engine.java import cache_folder, find_java
-from trucker.engine.launch import Launch, prepare_launch
+from trucker.engine.spark import cluster
+from trucker.engine.spark.interpreter import away, python_environment
+from trucker.engine.spark.java import cache_folder, find_java
+from trucker.engine.spark.launch import Launch, prepare_launch
 from trucker.errors import EngineError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _SETTINGS: Mapping[str, str] = {
     # Hadoop has a umask of its own, for checkpoints.
     "spark.hadoop.fs.permissions.umask-mode": f"{private.UMASK:03o}",
     # Workers are forked with trucker imported.
-    "spark.python.daemon.module": "trucker.engine.daemon",
+    "spark.python.daemon.module": "trucker.engine.spark.worker_daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The other way needs pandas, and says so at every function where there is none.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.session import INTERPRETED, start_session, stop_session
+from trucker.engine.spark.session import INTERPRETED, start_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ if __name__ == "__main__":
         from trucker.observe.logs import set_up
 
         set_up()  # standard error is an executor's log: what an exception quotes of a row is not for it (I10)
-        with contextlib.suppress(ImportError):  # a task says better what is missing, and where (`engine.task`)
-            import trucker.engine.copy_work  # noqa: F401
+        with contextlib.suppress(ImportError):  # a task says better what is missing, and where (`executor_entry`)
+            import trucker.engine.snapshot.snapshot_task  # noqa: F401
     from pyspark.daemon import manager
 
     gc.collect()

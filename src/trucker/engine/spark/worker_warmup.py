@@ -7,9 +7,9 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trucker.engine.cluster import cores
-from trucker.engine.job import run_job
-from trucker.engine.work import do_nothing
+from trucker.engine.spark.cluster import cores
+from trucker.engine.spark.job import run_job
+from trucker.engine.stream.stream_task import do_nothing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

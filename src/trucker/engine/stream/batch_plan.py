@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trucker.changelog.reader import BlockRef, LogReader
-from trucker.engine.destination import Destination
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Assignment
-from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas, attached_under_keep, fit, stale
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.schema.schema_changes import Reading, Schemas, attached_under_keep, fit, stale
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.pgoutput import parse_relation

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.place import LogPlace
-from trucker.changelog.reference import BlockRef
-from trucker.engine.arriving import Arriving
-from trucker.engine.cluster import cores
-from trucker.engine.destination import Destination
-from trucker.engine.job import run_job, start_job
+from trucker.changelog.format.reference import BlockRef
+from trucker.changelog.location import LogPlace
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Assignment, Outcome, StreamBatch, StreamPart, consecutive, joined, room, tell_slow
-from trucker.engine.recipe import Recipes
-from trucker.engine.work import run_part, stream_part
-from trucker.engine.workers import bring_up_workers
+from trucker.engine.spark.cluster import cores
+from trucker.engine.spark.job import run_job, start_job
+from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.worker_warmup import bring_up_workers
+from trucker.engine.stream.stream_task import run_part, stream_part
+from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
 

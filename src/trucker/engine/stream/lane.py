@@ -13,13 +13,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from trucker.engine.backoff import Backoff
-from trucker.engine.destination import Destination
-from trucker.engine.query import SourceQuery
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.destination.destination import Destination
+from trucker.engine.stream.query import SourceQuery
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Phase, TableState, TruckState
 
 log = logging.getLogger("trucker.lane")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trucker.engine.destination import Destination, trucks_of
+from trucker.engine.destination.destination import Destination, trucks_of
 from trucker.errors import SinkUnavailable, TruckerError
 from trucker.sinks.base import Batch, Receipt
 

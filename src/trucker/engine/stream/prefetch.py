@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from trucker.engine.arriving import Arriving
-from trucker.engine.stager import Staging
+from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.stream.batch_runner import Staging
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
 

@@ -26,29 +26,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.place import LogPlace
+from trucker.changelog.format.reference import RUN_BYTES
+from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import LogReader
-from trucker.changelog.reference import RUN_BYTES
-from trucker.engine.ahead import Ahead
-from trucker.engine.arriving import Arriving, ArrivingReceipts
-from trucker.engine.cluster import let_go
-from trucker.engine.commits import Share, commit_all
-from trucker.engine.destination import Destination, trucks_of, without
+from trucker.engine.destination.destination import Destination, trucks_of, without
+from trucker.engine.destination.set_aside import leave, set_aside, table_at_fault
 from trucker.engine.plan import Assignment, collect, tell_slow
-from trucker.engine.recipe import Recipes
-from trucker.engine.schemas import Reading, Schemas
-from trucker.engine.set_aside import leave, set_aside, table_at_fault
-from trucker.engine.stager import Stager, Staging
-from trucker.engine.stream_batch import batch_of
-from trucker.engine.table_failure import BEFORE_COPY, UNTOLD
-from trucker.engine.table_share import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.spark.cluster import let_go
+from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts
+from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
+from trucker.engine.stream.batch_runner import Stager, Staging
+from trucker.engine.stream.parallel_commit import Share, commit_all
+from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.stream_batch import batch_of
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
+from trucker.postgres.catalog_look import Sighting
 from trucker.postgres.pgoutput import parse_relation
-from trucker.postgres.shape import Sighting
 from trucker.sinks.base import Batch, Receipt
 from trucker.table import TableId
 
@@ -132,7 +132,7 @@ class SourceQuery:
 
     def start(self, checkpoint: Path, *, once: bool) -> None:
         """Start the streaming query at `main`; with `once` it takes what is durable now and ends."""
-        from trucker.engine.source import log_source
+        from trucker.engine.stream.spark_source import log_source
 
         # A folder of its own each time: a query that has just died may not have written its last file yet.
         shutil.rmtree(checkpoint, ignore_errors=True)

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from trucker.changelog.place import LogPlace
+from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.failpoint import reach
 from trucker.lsn import Lsn

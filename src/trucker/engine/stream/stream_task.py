@@ -18,8 +18,6 @@ import numpy as np
 
 from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
-from trucker.engine.fold import has_truncate
-from trucker.engine.net import Net
 from trucker.engine.plan import (
     Assignment,
     CopyBatch,
@@ -31,16 +29,18 @@ from trucker.engine.plan import (
     StreamPart,
     Waiting,
 )
-from trucker.engine.sealed import unseal
-from trucker.engine.spark_sql.plan import spool_rows
-from trucker.engine.steps import make
+from trucker.engine.spark.secret_pickle import unseal
+from trucker.engine.transform.fold import has_truncate
+from trucker.engine.transform.fold_accumulator import Net
+from trucker.engine.transform.row_transform import make
+from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.failpoint import reach
 from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.rows import Rows
 from trucker.sinks.base import Receipt, Sink, Target, Work
 from trucker.sinks.factory import make_sink
-from trucker.slow import kept
+from trucker.slow_sql import kept
 
 log = logging.getLogger("trucker.work")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Changes, Column, TableSchema
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 
 Indices = npt.NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from trucker.change import Changes
-from trucker.engine.compact import compact, has_moves
 from trucker.engine.plan import Assignment
+from trucker.engine.transform.compact import compact, has_moves
 
 SMALL: Final = 2
 """What is left of a piece is small if it is at most one in so many of the piece's changes."""

@@ -25,24 +25,24 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
-from trucker.engine.cluster import cores
-from trucker.engine.fold import Fold
 from trucker.engine.plan import CopyBatch, Failure, Outcome, Recipe, StreamBatch, Truck, Waiting
-from trucker.engine.relation import given_columns, relation_of
-from trucker.engine.rules import compile_rules
+from trucker.engine.spark.cluster import cores
+from trucker.engine.transform.fold import Fold
+from trucker.engine.transform.rules import compile_rules
+from trucker.engine.transform.sql_rows import given_columns, relation_of
 from trucker.errors import ConfigError, EngineError, TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query import SourceQuery, prepare_query
 from trucker.sinks.base import Target, Work
-from trucker.slow import SlowQueries
+from trucker.slow_sql import SlowQueries
 from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trucker.engine.spark_sql.plan import SparkPlan, Spooled
-    from trucker.engine.spark_sql.truck import SparkTruck
+    from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, Spooled
+    from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
     from trucker.rows import Rows
 
 log = logging.getLogger("trucker.recipe")
@@ -79,7 +79,7 @@ class Recipes:
         trucks = [truck for truck in config.trucks if any(truck.file(name) for name in ON_SPARK)]
         if self._spark is not None or not trucks:
             return
-        from trucker.engine.spark_sql.truck import SparkTruck
+        from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
 
         assert self.folder is not None
         self._session = spark

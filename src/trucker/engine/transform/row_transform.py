@@ -1,6 +1,6 @@
 """What an executor does with a truck's changes before a sink gets them: fold, rules, the source's SQL.
 
-Called by the tasks of `engine.work`; imports no pyspark. What may fail: the source, SQL, a rule; the caller turns that
+Called by the tasks of `stream_task`; imports no pyspark. What may fail: the source, SQL, a rule; the caller turns that
 into the truck's failure. All of it may be repeated: nothing is written anywhere.
 """
 
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
-from trucker.engine.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
 from trucker.engine.plan import Assignment, CopyBatch, Recipe
-from trucker.engine.relation import (
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.source_pool import source_session
+from trucker.engine.transform.sql_rows import (
     before_deletes,
     keyed_changes,
     last_by_key,
@@ -27,15 +28,14 @@ from trucker.engine.relation import (
     rows_of,
     statement_changes,
 )
-from trucker.engine.runs import Runs, number_runs
-from trucker.engine.source_session import source_session
+from trucker.engine.transform.statement_runs import Runs, number_runs
 from trucker.errors import SinkError
 from trucker.lsn import ZERO, Lsn
 from trucker.postgres.catalog import Connection
 from trucker.postgres.connect import connect
 from trucker.postgres.snapshot import Chunk, enter_snapshot
 from trucker.postgres.source_query import query_chunk, reselect
-from trucker.postgres.visible import await_visible
+from trucker.postgres.visibility import await_visible
 from trucker.rows import Rows
 from trucker.sinks.base import Target
 from trucker.sinks.output_sql import TRUNCATED

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 from trucker.postgres.connect import connect
 
 _sessions: dict[str, tuple[PostgresConnection, Listening]] = {}

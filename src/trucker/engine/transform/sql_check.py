@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.plan import Truck
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import ResolvedSource
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Sink

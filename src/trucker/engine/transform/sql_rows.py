@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, NO_OLD, OLD_KEY, UPDATE, Changes, Column, Mask, TableSchema, null_rows
-from trucker.engine.compact.codes import dense_codes
+from trucker.engine.transform.compact.codes import dense_codes
 from trucker.errors import ConfigError, SinkError
 from trucker.lsn import Lsn
 from trucker.rows import OLD, OPERATION, POSITION, Rows

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trucker.change import Changes
-from trucker.engine.fold import Fold
+from trucker.engine.transform.fold import Fold
 
 Runs = npt.NDArray[np.int64]
 

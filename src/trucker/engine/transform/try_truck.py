@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchema
-from trucker.changelog.place import LogPlace
+from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
 from trucker.config.sql_files import ON_SPARK
 from trucker.config.sql_template import Relation, SqlTemplate
-from trucker.engine.fold import fold
 from trucker.engine.plan import Assignment, Recipe, Truck
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.spark_sql.plan import spool_rows
-from trucker.engine.steps import Made, make
+from trucker.engine.transform.fold import fold
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.transform.row_transform import Made, make
+from trucker.engine.transform.spark_sql.spark_plan import spool_rows
+from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import SinkUnavailable
 from trucker.postgres.pgoutput import decode
 from trucker.rows import OPERATION, Rows
@@ -176,7 +176,7 @@ class Trial:
         self, table: TableId, target: Target, recipe: Recipe, done: Made, spark: Sequence[Rows] | None
     ) -> Iterator[Shown]:
         """What the destination would get; its own look at output.sql."""
-        from trucker.engine.steps import written
+        from trucker.engine.transform.row_transform import written
 
         changes = [
             *done.changes,

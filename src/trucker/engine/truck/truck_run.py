@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trucker.engine.plan import Truck
-from trucker.engine.table_failure import Retry, RetryWaits, TableFailure
+from trucker.engine.truck.table_failure import Retry, RetryWaits, TableFailure
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress, TruckPhase

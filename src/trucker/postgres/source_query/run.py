@@ -25,7 +25,7 @@ from trucker.postgres.source_query.query import ORDER, Source, SourceQuery, Vari
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.types import TEXT
 from trucker.rows import OLD, OPERATION, POSITION, Rows
-from trucker.slow import SlowQueries, Timing
+from trucker.slow_sql import SlowQueries, Timing
 
 Connection = psycopg.Connection[Any]
 

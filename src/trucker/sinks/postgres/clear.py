@@ -12,7 +12,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 
 
 def is_clear(connection: Listening) -> bool:

@@ -15,7 +15,7 @@ import psycopg
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import DataError, SinkError, SinkRefused, SinkUnavailable, TruckFailed
-from trucker.listening import Silent
+from trucker.pg.listening import Silent
 from trucker.sinks.base import Target
 from trucker.table import TableId, quote_identifier
 

@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 
 from trucker.errors import SinkError
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 
 _REFUSES_SETTINGS: Final = re.compile(r"unsupported startup parameter")
 

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.listening import Listening
+from trucker.pg.listening import Listening
 from trucker.sinks.postgres import pooler
 from trucker.sinks.postgres.clear import is_clear
 from trucker.sinks.postgres.failure import cannot_connect

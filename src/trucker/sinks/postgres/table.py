@@ -11,6 +11,7 @@ import psycopg
 
 from trucker.adapters.postgres import TYPES
 from trucker.errors import SinkError
+from trucker.pg.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.sinks import strict
 from trucker.sinks.base import Target
 from trucker.sinks.postgres import identity
@@ -22,7 +23,6 @@ from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
-from trucker.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.types import Unfit, column_kind
 
 log = logging.getLogger("trucker.sink")

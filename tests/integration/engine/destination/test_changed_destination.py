@@ -25,7 +25,7 @@ ROWS = 20
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.table_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.destination.table_watch.LOOK_SECONDS", 0.3)
 
 
 def _tables(database: Database, *names: str) -> None:
@@ -211,7 +211,7 @@ def test_a_table_made_again_while_it_is_copied_is_copied_again(
             )
         reached.append(point)
 
-    monkeypatch.setattr("trucker.engine.copy.reach", reach)
+    monkeypatch.setattr("trucker.engine.snapshot.copier.reach", reach)
     _once(project, spark)
     assert reached.count("copy.end.after") > 1
     assert not differences(database, destination, ("item", "other"))

@@ -37,7 +37,7 @@ CHANGES = {
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.shape_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.catalog_watch.LOOK_SECONDS", 0.3)
 
 
 def _create(database: Database) -> None:

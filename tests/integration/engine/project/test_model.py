@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Path:
 @pytest.fixture
 def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatch: pytest.MonkeyPatch) -> ProjectFolder:
     """All tables into PostgreSQL by one truck, into DuckDB by two; small batches, in many parts."""
-    monkeypatch.setattr("trucker.engine.copy.CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr("trucker.engine.snapshot.copier.CHUNK_BYTES", 64 << 10)
     project.config["batch"] = {"max_bytes": 200_000, "part_bytes": 65_536}
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     project.truck("replica", ["public.*"], {"connection": "replica"})

@@ -32,7 +32,7 @@ TABLES = ("gone", "back", "filtered", "listed", "same")
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.publication_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.publication_watch.LOOK_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_killed_when_trucker_has_altered_its_publication(
             raise InjectedError(point)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trucker.engine.publication_start.reach", strike)
+        patch.setattr("trucker.engine.project.publication_start.reach", strike)
         with pytest.raises(InjectedError):
             InThread(folder, spark, once=True).join()
     InThread(folder, spark, once=True).join()

@@ -215,7 +215,7 @@ def test_only_what_moves_is_copied(
     slots([["public.a"], ["public.c"]])  # b goes to the first
     database.execute("update b set word = 'moved' where id < 50", "delete from b where id > 90")
     with monkeypatch.context() as patch:
-        patch.setattr("trucker.engine.rearrange.drop_streams", _away)
+        patch.setattr("trucker.engine.project.slot_reassignment.drop_streams", _away)
         with pytest.raises(SourceUnavailable):
             InThread(pair, spark, once=True).join()
     assert _parts(destination) == {"a": "copy", "b": "copy"}

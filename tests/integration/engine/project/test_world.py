@@ -32,7 +32,7 @@ def world(database: Database) -> Iterator[World]:
 def copies(
     project: ProjectFolder, destination: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ProjectFolder:
-    monkeypatch.setattr("trucker.engine.copy.CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr("trucker.engine.snapshot.copier.CHUNK_BYTES", 64 << 10)
     project.config["batch"] = {"max_bytes": 200_000, "part_bytes": 65_536}
     project.connect(
         postgres("replica", destination),

@@ -65,7 +65,7 @@ FINE = {"keyed_leaf_wider", "keyed_leaf_full"}
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.publication_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.publication_watch.LOOK_SECONDS", 0.3)
 
 
 @pytest.fixture

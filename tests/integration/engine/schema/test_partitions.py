@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.shape_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.catalog_watch.LOOK_SECONDS", 0.3)
 
 
 class Tree:

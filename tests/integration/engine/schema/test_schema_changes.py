@@ -163,7 +163,7 @@ REWRITTEN = (
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.shape_watch.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("trucker.engine.project.catalog_watch.LOOK_SECONDS", 0.5)
 
 
 def _create(database: Database, cases: Sequence[Case]) -> None:

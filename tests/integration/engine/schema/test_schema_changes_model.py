@@ -220,8 +220,8 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copies(project: ProjectFolder, destination: Database, lake: Path, monkeypatch: pytest.MonkeyPatch) -> ProjectFolder:
-    monkeypatch.setattr("trucker.engine.shape_watch.LOOK_SECONDS", 0.3)
-    monkeypatch.setattr("trucker.engine.run.STATUS_SECONDS", 0.1)
+    monkeypatch.setattr("trucker.engine.project.catalog_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.project_run.STATUS_SECONDS", 0.1)
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     for name in ("replica", "lake"):
         project.truck(name, ["public.*"], {"connection": name})

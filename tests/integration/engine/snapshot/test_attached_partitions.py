@@ -13,8 +13,8 @@ import pytest
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.waiting import wait_until
-from trucker.engine.merge import Merger
-from trucker.engine.schemas import Reading, Schemas
+from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.snapshot.partition_merge import Merger
 from trucker.errors import SinkUnavailable
 from trucker.observe.status import TruckPhase
 
@@ -27,7 +27,7 @@ ROWS = "select id, n, word, md5(big) from p"
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.engine.shape_watch.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("trucker.engine.project.catalog_watch.LOOK_SECONDS", 0.3)
 
 
 class Shop:
@@ -153,7 +153,7 @@ def test_rows_of_an_attached_partition_are_merged_while_they_change(
 
     monkeypatch.setattr(Merger, "_merge", merge_late)
     monkeypatch.setattr(Merger, "_commit", commit_unheard)
-    monkeypatch.setattr("trucker.engine.merge.COMMIT_BYTES", 1)
+    monkeypatch.setattr("trucker.engine.snapshot.partition_merge.COMMIT_BYTES", 1)
     database.execute(
         "create table bag (id int, n int) partition by range (id)", "alter table bag replica identity full"
     )

@@ -49,7 +49,7 @@ def sinks(monkeypatch: pytest.MonkeyPatch) -> list[FaultySink]:
         made.append(FaultySink(make_sink(connection, workspace)))
         return made[-1]
 
-    monkeypatch.setattr("trucker.engine.destination.make_sink", make)
+    monkeypatch.setattr("trucker.engine.destination.destination.make_sink", make)
     return made
 
 
@@ -65,7 +65,7 @@ def test_a_copy_that_fails_half_way_is_taken_again(
             super().commit(batch, receipts)
 
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.destination.make_sink", lambda *a: NeverDone(make_sink(*a)))
+        patched.setattr("trucker.engine.destination.destination.make_sink", lambda *a: NeverDone(make_sink(*a)))
         InThread(shop, spark).join()  # the only truck has failed: the run ends
     assert destination.query("select distinct phase from trucker.tables") == [("copying",)]
     assert destination.query("select count(*) from event") == [(500,)]
@@ -110,7 +110,7 @@ def test_a_crash_before_the_copies_began(
 ) -> None:
     """Slot, log and capture are there, and no truck has a position."""
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.source_run.SourceRun.start_stream", _crash)
+        patched.setattr("trucker.engine.project.source_run.SourceRun.start_stream", _crash)
         with pytest.raises(_CrashError):
             InThread(shop, spark).join()
     database.execute("insert into event values (7, 'while nobody ran')")

@@ -16,9 +16,9 @@ from fixtures.source_rows import schema_of
 from fixtures.type_values import all_kinds, columns_of, create, create_user_types, fill
 from fixtures.waiting import wait_until
 from trucker.change import Lsn, TableId
-from trucker.engine import work
-from trucker.engine.copy_work import copy_share, finish_copy
 from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Outcome, SinkSpec
+from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
+from trucker.engine.stream import stream_task
 from trucker.errors import DataError, TruckFailed
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
@@ -100,9 +100,9 @@ def copying(source: Database, destination: Database, table: TableId = ROWS, name
 @pytest.fixture(autouse=True)
 def _no_sinks_left(destination: Database) -> Iterator[None]:
     yield
-    for _, sink in work._sinks.by_name.values():
+    for _, sink in stream_task._sinks.by_name.values():
         sink.close()
-    work._sinks.by_name.clear()
+    stream_task._sinks.by_name.clear()
     close_idle(destination.connection)
 
 

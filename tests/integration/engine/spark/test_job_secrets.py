@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from trucker.engine import job
-from trucker.engine.sealed import seal
-from trucker.engine.task import run_task
+from trucker.engine.spark import job
+from trucker.engine.spark.executor_entry import run_task
+from trucker.engine.spark.secret_pickle import seal
 
 pytestmark = pytest.mark.spark
 

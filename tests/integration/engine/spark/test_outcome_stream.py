@@ -9,9 +9,9 @@ import pytest
 
 from fixtures.waiting import wait_until
 from trucker.change import TableId
-from trucker.engine.arriving import Arriving, ArrivingReceipts, board_of
-from trucker.engine.job import start_job
 from trucker.engine.plan import Failure, Outcome
+from trucker.engine.spark.job import start_job
+from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts, board_of
 from trucker.errors import EngineError, TruckFailed
 from trucker.sinks.base import Receipt
 

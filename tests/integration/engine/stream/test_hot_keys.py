@@ -15,8 +15,8 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences, duckdb_differences
 from fixtures.waiting import wait_until
-from trucker.engine import stager
 from trucker.engine.plan import StreamPart
+from trucker.engine.stream import batch_runner
 
 pytestmark = pytest.mark.spark
 
@@ -73,8 +73,8 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.extend(len(part.pieces) for part in made if len(part.pieces) > 1)
         return made
 
-    real = stager.joined
-    monkeypatch.setattr(stager, "joined", joined)
+    real = batch_runner.joined
+    monkeypatch.setattr(batch_runner, "joined", joined)
     return found
 
 
@@ -83,13 +83,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """While it is not set no batch is planned, so that changes wait in the log."""
     opened = threading.Event()
     opened.set()
-    real = stager.Stager.plan
+    real = batch_runner.Stager.plan
 
-    def plan(self: stager.Stager, *arguments: Any) -> stager.Staging:
+    def plan(self: batch_runner.Stager, *arguments: Any) -> batch_runner.Staging:
         assert opened.wait(240)
         return real(self, *arguments)
 
-    monkeypatch.setattr(stager.Stager, "plan", plan)
+    monkeypatch.setattr(batch_runner.Stager, "plan", plan)
     yield opened
     opened.set()
 

@@ -53,7 +53,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> dict[str, threading.Event]:
     def make(connection: Connection, workspace: Workspace) -> Sink:
         return Gate(make_sink(connection, workspace), gates[connection.name])
 
-    monkeypatch.setattr("trucker.engine.destination.make_sink", make)
+    monkeypatch.setattr("trucker.engine.destination.destination.make_sink", make)
     return gates
 
 

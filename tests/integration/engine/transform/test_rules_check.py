@@ -12,7 +12,7 @@ from fixtures.pg import Database
 from fixtures.project import ProjectFolder, postgres
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
-from trucker.engine.resolve import resolve_source
+from trucker.engine.truck.resolve import resolve_source
 from trucker.errors import CheckFailed
 from trucker.finding import Finding, Level
 from trucker.project import Project

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.spark_trucks import SparkTruckCase, columns, rows
-from trucker.engine.spark_sql import truck as truck_module
-from trucker.engine.spark_sql.lineage import needed
+from trucker.engine.transform.spark_sql import spark_truck as truck_module
+from trucker.engine.transform.spark_sql.lineage import needed
 from trucker.errors import ConfigError, EngineError, TruckerError
 
 ORDERS = columns(id="integer", amount="numeric", state="text")

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.spark_trucks import SparkTruckCase, columns, rows
-from trucker.engine.spark_sql.functions import load_functions
+from trucker.engine.transform.spark_sql.functions import load_functions
 from trucker.errors import ConfigError
 
 FUNCTIONS = """

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from fixtures.pg import Database
 from fixtures.spark_trucks import SparkTruckCase, columns, rows
 from trucker.adapters.duckdb import DuckDBConnection
-from trucker.engine.spark_sql import lookups as lookups_module
+from trucker.engine.transform.spark_sql import lookups as lookups_module
 from trucker.errors import ConfigError
 from trucker.sinks.duckdb.session import Session
 

@@ -12,8 +12,8 @@ from fixtures.spark_trucks import TABLE, SparkTruckCase, columns, rows
 from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Lsn, TableId, TableSchema
 from trucker.engine.plan import SinkSpec
-from trucker.engine.spark_sql import truck as truck_module
-from trucker.engine.spark_sql.plan import spool_rows
+from trucker.engine.transform.spark_sql import spark_truck as truck_module
+from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import TruckerError
 from trucker.rows import OLD
 from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace

@@ -20,9 +20,9 @@ from fixtures.pg import Database
 from fixtures.spark_trucks import SparkTruckCase, rows
 from fixtures.type_oracle import TEXT_FORM
 from trucker.change import Column
-from trucker.engine.spark_sql import truck as truck_module
-from trucker.engine.spark_sql.cells import texts, typed
-from trucker.engine.spark_sql.types import form_of
+from trucker.engine.transform.spark_sql import spark_truck as truck_module
+from trucker.engine.transform.spark_sql.typed_cells import texts, typed
+from trucker.engine.transform.spark_sql.types import form_of
 from trucker.errors import EngineError
 from trucker.rows import OLD
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trucker.change import Column, Lsn, TableId, TableSchema
-from trucker.engine.destination import Destination, without
+from trucker.engine.destination.destination import Destination, without
 from trucker.engine.plan import SinkSpec
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
@@ -35,7 +35,7 @@ def sink() -> Iterator[FaultySink]:
 
 @pytest.fixture
 def destination(sink: FaultySink, monkeypatch: pytest.MonkeyPatch) -> Destination:
-    monkeypatch.setattr("trucker.engine.destination.make_sink", lambda *_: sink)
+    monkeypatch.setattr("trucker.engine.destination.destination.make_sink", lambda *_: sink)
     spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
     made = Destination(spec)
     made.open()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from trucker.change import Lsn, TableId
 from trucker.changelog.document import FileDocument
-from trucker.engine.continuity import needed_from
-from trucker.engine.destination_record import DestinationRecord, Recorded
+from trucker.engine.destination.destination_record import DestinationRecord, Recorded
 from trucker.engine.plan import Table, Truck
+from trucker.engine.project.continuity import needed_from
 from trucker.sinks.base import Phase
 
 T = TableId("public", "t")

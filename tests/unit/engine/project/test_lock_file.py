@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trucker.engine.lock import ProjectLock
+from trucker.engine.project.lock import ProjectLock
 from trucker.errors import LockedError
 
 

@@ -11,12 +11,12 @@ import pytest
 from trucker.change import Column, Lsn, Partitions, TableId
 from trucker.changelog.document import FileDocument
 from trucker.config.sql_files import SqlFile
-from trucker.engine.known import Known, KnownTables
 from trucker.engine.plan import Table
-from trucker.engine.schemas import Described, Reading, Schemas
-from trucker.engine.table_share import _check_merge
+from trucker.engine.schema.schema_changes import Described, Reading, Schemas
+from trucker.engine.schema.written_schema import Known, KnownTables
+from trucker.engine.stream.batch_plan import _check_merge
 from trucker.errors import SourceError
-from trucker.postgres.shape import Look, SeenColumn, Sighting
+from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target
 
 P, OLD, NEW = TableId("public", "p"), TableId("public", "p_1"), TableId("public", "p_2")

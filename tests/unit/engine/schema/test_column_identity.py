@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from trucker.change import Column, Lsn, TableId
-from trucker.engine.shapes import Doubt, numbers_of, renaming, replaced, rewritten
-from trucker.postgres.shape import Look, SeenColumn
+from trucker.engine.schema.column_identity import Doubt, numbers_of, renaming, replaced, rewritten
+from trucker.postgres.catalog_look import Look, SeenColumn
 from trucker.sinks.postgres.widening import holds, widens
 
 T = TableId("public", "t")

@@ -10,11 +10,11 @@ import pytest
 
 from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.document import FileDocument
-from trucker.engine.known import Known, KnownTables
 from trucker.engine.plan import Table
-from trucker.engine.schemas import Described, Reading, Schemas, copied
+from trucker.engine.schema.schema_changes import Described, Reading, Schemas, copied
+from trucker.engine.schema.written_schema import Known, KnownTables
 from trucker.errors import TruckerError
-from trucker.postgres.shape import Look, SeenColumn
+from trucker.postgres.catalog_look import Look, SeenColumn
 
 T = TableId("public", "t")
 INT, BIGINT = 23, 20

@@ -10,8 +10,8 @@ import pytest
 
 from trucker.change import Column, Lsn, TableId
 from trucker.changelog.document import FileDocument
-from trucker.engine.known import Known, KnownTables
-from trucker.postgres.shape import Look, SeenColumn
+from trucker.engine.schema.written_schema import Known, KnownTables
+from trucker.postgres.catalog_look import Look, SeenColumn
 
 
 def known(number: int, lsn: int = 1) -> Known:

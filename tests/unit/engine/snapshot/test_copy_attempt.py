@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from trucker.capture.slot_creation import Stopped
 from trucker.change import Column, Lsn, TableId, TableSchema
-from trucker.engine import copy as copy_module
-from trucker.engine.backoff import Backoff
-from trucker.engine.copy import Copier, Need
-from trucker.engine.destination import Destination
-from trucker.engine.new_slot import Stopped
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Copied, CopyShare, Failure, Outcome, SinkSpec, Table, Truck
-from trucker.engine.recipe import Recipes
-from trucker.engine.truck_run import Lane, TruckRun
+from trucker.engine.snapshot import copier as copy_module
+from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
-from trucker.postgres.shape import Look, SeenColumn
+from trucker.postgres.catalog_look import Look, SeenColumn
+from trucker.process.backoff import Backoff
 from trucker.sinks.base import Phase, TableState, Work
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.memory import MemorySink, drop_store, store
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sink = FaultySink(MemorySink(STORE))
-        monkeypatch.setattr("trucker.engine.destination.make_sink", lambda *_: self.sink)
+        monkeypatch.setattr("trucker.engine.destination.destination.make_sink", lambda *_: self.sink)
         spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
         self.destination = Destination(spec)
         self.destination.open()
@@ -57,7 +57,7 @@ class World:
         self.runs: dict[str, TruckRun] = {}
         self.seen_copying: list[dict[str, dict[TableId, CopyProgress]]] = []
         self.lsn = 100
-        monkeypatch.setattr("trucker.engine.new_slot.new_slot", self._new_slot)
+        monkeypatch.setattr("trucker.capture.slot_creation.new_slot", self._new_slot)
         monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
         monkeypatch.setattr(copy_module, "enter_snapshot", lambda *_: None)
         monkeypatch.setattr(
@@ -260,7 +260,7 @@ def test_it_stops_while_it_waits_for_a_slot(world: World, monkeypatch: pytest.Mo
     def stopped(*_: object, **__: object) -> None:
         raise Stopped
 
-    monkeypatch.setattr("trucker.engine.new_slot.new_slot", stopped)
+    monkeypatch.setattr("trucker.capture.slot_creation.new_slot", stopped)
     run = world.truck("one", A)
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.STARTING

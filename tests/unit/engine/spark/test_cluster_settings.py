@@ -13,13 +13,13 @@ import pytest
 
 import trucker
 from trucker import failpoint
+from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
-from trucker.changelog.segment import SegmentId
 from trucker.config.load import load_project
-from trucker.engine import cluster, interpreter, starting, task
-from trucker.engine.copy import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
 from trucker.engine.plan import LEAST_PART, consecutive
-from trucker.engine.shipped import shipped
+from trucker.engine.snapshot.copier import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
+from trucker.engine.spark import cluster, executor_entry, interpreter, session_future
+from trucker.engine.spark.package_zip import shipped
 from trucker.errors import EngineError
 from trucker.lsn import Lsn
 from trucker.testing.project_folder import write_project
@@ -97,8 +97,8 @@ def test_trucker_as_a_zip_is_whole_and_made_once(tmp_path: Path) -> None:
     assert shipped(tmp_path) == package
     assert package.stat().st_mtime_ns == stamp
     code = (
-        "import trucker, trucker.engine.task as t, trucker.engine.work;"
-        "print(trucker.__file__, trucker.engine.work.__file__, t._own_digest())"
+        "import trucker, trucker.engine.spark.executor_entry as t, trucker.engine.stream.stream_task;"
+        "print(trucker.__file__, trucker.engine.stream.stream_task.__file__, t._own_digest())"
     )
     environment = {"PYTHONPATH": package.name, "PATH": "/usr/bin:/bin"}
     ran = subprocess.run(
@@ -111,19 +111,19 @@ def test_trucker_as_a_zip_is_whole_and_made_once(tmp_path: Path) -> None:
     )
     first, work, digest = ran.stdout.split()
     assert package.name in first
-    assert work.endswith("work.pyc")  # compiled: no executor has to do that
-    assert digest == task.digest_of(Path(trucker.__file__).parent)
+    assert work.endswith("stream_task.pyc")  # compiled: no executor has to do that
+    assert digest == executor_entry.digest_of(Path(trucker.__file__).parent)
     with zipfile.ZipFile(package) as archive:
-        assert "trucker/engine/work.py" in archive.namelist()  # for a Python of another version
+        assert "trucker/engine/stream/stream_task.py" in archive.namelist()  # for a Python of another version
 
 
 def test_a_zip_of_another_trucker_is_another_file(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "a.py").write_text("1")
-    before = task.digest_of(tmp_path / "one")
-    task.digest_of.cache_clear()
+    before = executor_entry.digest_of(tmp_path / "one")
+    executor_entry.digest_of.cache_clear()
     (tmp_path / "one" / "a.py").write_text("2")
-    assert task.digest_of(tmp_path / "one") != before
+    assert executor_entry.digest_of(tmp_path / "one") != before
 
 
 # -- executors that do not fit -------------------------------------------------------------------------------------
@@ -132,30 +132,38 @@ def test_a_zip_of_another_trucker_is_another_file(tmp_path: Path) -> None:
 def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
-    task.check_here(task.made(mark))
-    task.check_here(None)
+    executor_entry.check_here(executor_entry.made(mark))
+    executor_entry.check_here(None)
     mark.unlink()
-    task.check_here(task.made(mark))  # it is not looked at again
+    executor_entry.check_here(executor_entry.made(mark))  # it is not looked at again
 
 
 @pytest.mark.parametrize(
     ("driver", "code", "said"),
     [
-        (replace(task.made(), python="3.9.1"), "TRK514", "has Python 3"),
-        (replace(task.made(), trucker="0123"), "TRK514", "another trucker"),
-        (replace(task.made(), modules={**task.made().modules, "pyarrow": "1.0.0"}), "TRK514", "the driver has 1.0.0"),
-        (replace(task.made(), modules={**task.made().modules, "pyspark": "4.2.9"}), "TRK514", "has pyspark 4.3"),
-        (replace(task.made(), marks=("/no/such/folder/cluster.mark",)), "TRK516", "folder /no/such/folder"),
+        (replace(executor_entry.made(), python="3.9.1"), "TRK514", "has Python 3"),
+        (replace(executor_entry.made(), trucker="0123"), "TRK514", "another trucker"),
         (
-            task.made(adapters=["trucker_no_such_store.adapter"]),
+            replace(executor_entry.made(), modules={**executor_entry.made().modules, "pyarrow": "1.0.0"}),
+            "TRK514",
+            "the driver has 1.0.0",
+        ),
+        (
+            replace(executor_entry.made(), modules={**executor_entry.made().modules, "pyspark": "4.2.9"}),
+            "TRK514",
+            "has pyspark 4.3",
+        ),
+        (replace(executor_entry.made(), marks=("/no/such/folder/cluster.mark",)), "TRK516", "folder /no/such/folder"),
+        (
+            executor_entry.made(adapters=["trucker_no_such_store.adapter"]),
             "TRK515",
             "cannot import trucker_no_such_store.adapter",
         ),
     ],
 )
-def test_an_executor_made_of_something_else_says_so(driver: task.Made, code: str, said: str) -> None:
+def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Made, code: str, said: str) -> None:
     with pytest.raises(EngineError, match=said) as caught:
-        task.check_here(driver)
+        executor_entry.check_here(driver)
     assert caught.value.code == code
     assert caught.value.remedy
     # And the driver, which has it as text inside Spark's, says the same.
@@ -169,8 +177,8 @@ def test_an_executor_made_of_something_else_says_so(driver: task.Made, code: str
 
 
 def test_a_patch_release_makes_no_difference() -> None:
-    modules = {name: f"{version}.post1" for name, version in task.made().modules.items()}
-    task.check_here(replace(task.made(), modules=modules))
+    modules = {name: f"{version}.post1" for name, version in executor_entry.made().modules.items()}
+    executor_entry.check_here(replace(executor_entry.made(), modules=modules))
 
 
 @pytest.mark.parametrize(
@@ -257,6 +265,6 @@ def test_only_folders_that_executors_use_must_be_shared(
     if sql:
         (tmp_path / "trucks" / "one" / "transform.sql").write_text("select * from {{ rows }}")
     config = load_project(tmp_path)
-    assert [str(path) for path in starting._shared(config)] == [
+    assert [str(path) for path in session_future._shared(config)] == [
         str(config.state_folder) if name == "state" else name for name in shared
     ]

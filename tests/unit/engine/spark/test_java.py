@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trucker.engine import java as java_module
-from trucker.engine.java import Java, cache_folder, find_java
+from trucker.engine.spark import java as java_module
+from trucker.engine.spark.java import Java, cache_folder, find_java
 from trucker.errors import EngineError
 
 ALL = "java.base jdk.incubator.vector"

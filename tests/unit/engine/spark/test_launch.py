@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trucker.engine import launch as launch_module
-from trucker.engine.java import Java, cache_folder, find_java
-from trucker.engine.launch import archive_missing, prepare_launch, spark_home
+from trucker.engine.spark import launch as launch_module
+from trucker.engine.spark.java import Java, cache_folder, find_java
+from trucker.engine.spark.launch import archive_missing, prepare_launch, spark_home
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.plan import SinkSpec
-from trucker.engine.sealed import seal, unseal
-from trucker.engine.work import run_parts
+from trucker.engine.spark.secret_pickle import seal, unseal
+from trucker.engine.stream.stream_task import run_parts
 from trucker.sinks.base import Workspace
 
 PASSWORD = "s3kr1t-of-the-destination"

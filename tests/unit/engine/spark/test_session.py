@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trucker.engine import session as session_module
-from trucker.engine import starting as starting_module
-from trucker.engine.session import start_session
+from trucker.engine.spark import session as session_module
+from trucker.engine.spark import session_future as starting_module
+from trucker.engine.spark.session import start_session
 from trucker.errors import EngineError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_scratch_is_emptied_and_its_path_fits_a_socket(tmp_path: Path, monkeypat
 _START = """
 import json, sys
 from pathlib import Path
-from trucker.engine.session import start_session, stop_session
+from trucker.engine.spark.session import start_session, stop_session
 from trucker.errors import TruckerError
 state, master, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trucker.engine import starting
+from trucker.engine.spark import session_future
 
 _PROGRAM = """
 import sys
@@ -21,8 +21,8 @@ from types import SimpleNamespace
 
 import psutil
 
-from trucker.engine.session import stop_session
-from trucker.engine.starting import StartingSession
+from trucker.engine.spark.session import stop_session
+from trucker.engine.spark.session_future import StartingSession
 
 spark = SimpleNamespace(master="local[1]", settings={})
 log = SimpleNamespace(location=None)
@@ -75,9 +75,9 @@ def test_py4j_does_not_log_the_jvm_that_is_killed_on_purpose(
         logger.error("There was an exception while executing the Python Proxy on the Python Side.")
         raise ConnectionError
 
-    monkeypatch.setattr(starting, "started", start)
-    monkeypatch.setattr(starting, "_forget_gateway", lambda: None)
-    starting.StartingSession(SimpleNamespace()).give_up()  # type: ignore[arg-type]
+    monkeypatch.setattr(session_future, "started", start)
+    monkeypatch.setattr(session_future, "_forget_gateway", lambda: None)
+    session_future.StartingSession(SimpleNamespace()).give_up()  # type: ignore[arg-type]
     assert caplog.records == []
     logger.error("outside")
     assert [record.message for record in caplog.records] == ["outside"]

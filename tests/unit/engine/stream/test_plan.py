@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trucker.change import Column, Lsn, TableId, TableSchema
+from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
-from trucker.changelog.segment import SegmentId
 from trucker.engine.plan import PIECES, RECEIPTS, StreamPart, Table, consecutive, joined, room
 
 MIB = 1 << 20

@@ -12,12 +12,12 @@ import pytest
 from fixtures.small_engine import SmallEngine, small_engines
 from fixtures.waiting import wait_until
 from trucker.change import TableId
-from trucker.engine.ahead import Ahead
-from trucker.engine.arriving import Arriving
-from trucker.engine.destination import Destination
+from trucker.engine.destination.destination import Destination
 from trucker.engine.plan import Failure, Outcome, collect
-from trucker.engine.query import SourceQuery
-from trucker.engine.stager import Staging
+from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.stream.batch_runner import Staging
+from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.query import SourceQuery
 from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, Receipt
@@ -43,7 +43,7 @@ def test_a_job_that_fails_is_tried_again_by_everybody(engine: SmallEngine, monke
 
     engine.commit("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.stager.run_job", killed)
+        patched.setattr("trucker.engine.stream.batch_runner.run_job", killed)
         engine.run.batch(5000)
     assert [run.phase for run in engine.run.runs.values()] == [TruckPhase.RETRYING] * 2
     engine.settle()
@@ -58,7 +58,7 @@ def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monke
 
     engine.commit("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.stager.Stager.run", bug)
+        patched.setattr("trucker.engine.stream.batch_runner.Stager.run", bug)
         engine.run.batch(5000)
     for run in engine.run.runs.values():
         assert run.phase is TruckPhase.FAILED

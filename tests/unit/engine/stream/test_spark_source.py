@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trucker.changelog.place import ObjectPlace
-from trucker.engine.source import log_source
+from trucker.changelog.location import ObjectPlace
+from trucker.engine.stream.spark_source import log_source
 
 
 def test_every_log_is_a_data_source_of_its_own() -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from fixtures import wal
 from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
+from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.format.reference import RUN_BYTES
+from trucker.changelog.identity import create_log
 from trucker.changelog.reader import LogReader
-from trucker.changelog.reference import RUN_BYTES
-from trucker.changelog.source import create_log
-from trucker.changelog.writer import LogWriter
-from trucker.engine import copy_work, net, work
 from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive, copy_shares, joined
+from trucker.engine.snapshot import snapshot_task
+from trucker.engine.stream import stream_task
+from trucker.engine.transform import fold_accumulator
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 
@@ -90,11 +92,11 @@ def stream(
     shared = StreamBatch(log, dict.fromkeys(sinks, batch), specs, given)
     parts = consecutive(blocks, -(-sum(block.bytes for block in blocks) // count))
     assert len(parts) == count
-    return [work.stream_part(shared, part) for part in joined(parts, left)]
+    return [stream_task.stream_part(shared, part) for part in joined(parts, left)]
 
 
 def _lend(monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook]) -> None:
-    monkeypatch.setattr(work, "sink_for", lambda spec: sinks[spec.connection.name])
+    monkeypatch.setattr(stream_task, "sink_for", lambda spec: sinks[spec.connection.name])
 
 
 def _values(sink: Notebook) -> list[str]:
@@ -128,7 +130,7 @@ def test_pieces_of_a_part_are_folded_together_while_little_is_left(log: Path, mo
     assert [work.part for work, _ in two.given] == [0, 1]
     assert _values(two) == ["a2", "a3", "a5", "a6"]
     assert (outcome.read, outcome.left) == (6, 4)
-    monkeypatch.setattr(net, "SMALL", 1.5)
+    monkeypatch.setattr(fold_accumulator, "SMALL", 1.5)
     (outcome,) = stream(log, monkeypatch, {"x": one}, assignment("x", "a", key=("id",)), count=2, left=0.1)
     assert [work.part for work, _ in one.given] == [0]
     assert _values(one) == ["a5", "a6"], "the last of each key"
@@ -137,11 +139,14 @@ def test_pieces_of_a_part_are_folded_together_while_little_is_left(log: Path, mo
 
 def test_what_waits_keeps_the_number_of_its_first_piece(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table that comes later has a number of its own: none of its changes is before that piece."""
-    monkeypatch.setattr(net, "SMALL", 1.0)
+    monkeypatch.setattr(fold_accumulator, "SMALL", 1.0)
     sink = Notebook()
     given = assignment("x", "a", key=("id",)), assignment("x", "b", 410, key=("id",))
     stream(log, monkeypatch, {"x": sink}, *given, count=3, left=0.1)
-    assert [(work.target.source.table.name, work.part) for work, _ in sink.given] == [("a", 0), ("b", 2)]
+    assert [(work.target.source.table.name, work.part) for work, _ in sink.given] == [
+        ("a", 0),
+        ("b", 2),
+    ]
     assert _values(sink) == ["a5", "a6", "b5", "b6"]
 
 
@@ -169,14 +174,14 @@ def test_a_sink_that_fails_fails_its_own_truck(log: Path, monkeypatch: pytest.Mo
 
 
 def test_a_bug_in_folding_fails_the_truck_it_hits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = net.compact
+    real = fold_accumulator.compact
 
     def compact(values: list[Changes]) -> Any:
         if values[0].schema.table.name == "a":
             raise IndexError("a row with 4711 in it")
         return real(values)
 
-    monkeypatch.setattr(net, "compact", compact)
+    monkeypatch.setattr(fold_accumulator, "compact", compact)
     sinks = {"x": Notebook(), "y": Notebook()}
     (outcome,) = stream(log, monkeypatch, sinks, assignment("x", "a"), assignment("y", "b"))
     assert [(f.truck, f.error.code, f.error.transient) for f in outcome.failures] == [("x", "TRK599", False)]
@@ -218,8 +223,8 @@ def copy(
 
     _lend(monkeypatch, sinks)
     session: Any = SimpleNamespace(enter=lambda: None, close=lambda: None)
-    monkeypatch.setattr(copy_work, "SnapshotSession", lambda *_: session)
-    monkeypatch.setattr(copy_work, "read_chunk", read)
+    monkeypatch.setattr(snapshot_task, "SnapshotSession", lambda *_: session)
+    monkeypatch.setattr(snapshot_task, "read_chunk", read)
     batch = Batch(Lsn(9), Lsn(9), snapshot="copy")
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
     connection: Any = None
@@ -228,7 +233,7 @@ def copy(
         chunk: Any = SimpleNamespace(schema=schema(table), leaf=TableId("public", table))
         own = [each for each in given if each.target.source.table.name == table]
         share.append(CopyPart(index, chunk, own))
-    return copy_work.copy_share(
+    return snapshot_task.copy_share(
         CopyBatch(connection, "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), tuple(share)
     )
 
@@ -299,12 +304,12 @@ def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> No
         made.append(Notebook())
         return made[-1]
 
-    monkeypatch.setattr(work, "make_sink", make)
-    monkeypatch.setattr(work, "_sinks", work._Sinks())
+    monkeypatch.setattr(stream_task, "make_sink", make)
+    monkeypatch.setattr(stream_task, "_sinks", stream_task._Sinks())
     one: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=1))  # type: ignore[arg-type]
     other: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=2))  # type: ignore[arg-type]
-    assert work.sink_for(one) is work.sink_for(one)
-    assert work.sink_for(other) is not made[0]
+    assert stream_task.sink_for(one) is stream_task.sink_for(one)
+    assert stream_task.sink_for(other) is not made[0]
     assert len(made) == 2
 
 

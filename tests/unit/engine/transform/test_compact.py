@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trucker.change import Changes, Column, TableId, TableSchema
-from trucker.engine.compact import compact
+from trucker.engine.transform.compact import compact
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, truncate, update
 
 SCHEMA = schema_of(TableId("public", "items"), {"id": "text", "name": "text", "note": "text"}, ["id"])

@@ -22,7 +22,7 @@ from trucker.change import (
     TableId,
     TableSchema,
 )
-from trucker.engine.compact import compact, has_moves
+from trucker.engine.transform.compact import compact, has_moves
 from trucker.testing.handmade import Change, changes_of
 from trucker.testing.handmade import delete as deleted
 from trucker.testing.handmade import insert as inserted

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Changes, Lsn, TableId
-from trucker.engine.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
-from trucker.engine.relation import keyed_changes, only_deletes, relation_of, rows_of, statement_changes
-from trucker.engine.runs import number_runs
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.sql_rows import keyed_changes, only_deletes, relation_of, rows_of, statement_changes
+from trucker.engine.transform.statement_runs import number_runs
 from trucker.errors import ConfigError, SinkError
 from trucker.rows import Rows, concat_rows
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, truncate, update

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trucker.change import Changes, Lsn, TableId
-from trucker.engine.compact import compact, has_moves
-from trucker.engine.net import Net
 from trucker.engine.plan import Assignment
+from trucker.engine.transform.compact import compact, has_moves
+from trucker.engine.transform.fold_accumulator import Net
 from trucker.sinks.base import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 

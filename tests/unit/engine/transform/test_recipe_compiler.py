@@ -12,7 +12,7 @@ from trucker.change import TableId
 from trucker.config.models import InputConfig, OutputConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
 from trucker.engine.plan import Table, Truck
-from trucker.engine.recipe import Recipes
+from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.errors import ConfigError
 from trucker.testing.handmade import schema_of
 

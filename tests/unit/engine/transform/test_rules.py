@@ -12,8 +12,8 @@ import pytest
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_KEY, OPERATIONS, UPDATE, Changes, Column, TableId, TableSchema
 from trucker.config.rules import RuleConfig
-from trucker.engine.rules import RuleSet, compile_rules
-from trucker.engine.sealed import seal, unseal
+from trucker.engine.spark.secret_pickle import seal, unseal
+from trucker.engine.transform.rules import RuleSet, compile_rules
 from trucker.errors import ConfigError, DataError, SourceError, TruckerError
 from trucker.testing.handmade import changes_of, delete, insert, schema_of, truncate, update
 

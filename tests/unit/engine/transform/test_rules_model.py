@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OLD_FULL, TRUNCATE, UPDATE, Changes, Column, TableId, TableSchema
 from trucker.config.rules import RuleConfig
-from trucker.engine.compact import compact
-from trucker.engine.rules import RuleSet, compile_rules
+from trucker.engine.transform.compact import compact
+from trucker.engine.transform.rules import RuleSet, compile_rules
 from trucker.testing.handmade import Change, changes_of, delete, insert, truncate, update
 
 Row = dict[str, str | None]

@@ -10,7 +10,7 @@ from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from trucker.engine.conditions.situation import Situation
+    from trucker.engine.project.conditions.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trucker.engine.conditions import destination, filled, history, source, state, trucks
-from trucker.engine.conditions.condition import Condition, failure
-from trucker.engine.conditions.situation import Situation
+from trucker.engine.project.conditions import destination, destination_tables, history, source, state, trucks
+from trucker.engine.project.conditions.condition import Condition, failure
+from trucker.engine.project.conditions.situation import Situation
 from trucker.errors import TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
@@ -35,7 +35,7 @@ CONDITIONS: Final = (
     Condition("tables that go to another slot can be copied again", history.spread),
     Condition("slot, change log and stored positions continue each other", history.continuous),
     Condition("the change log is whole", history.whole),
-    Condition("the destination's tables are those that were filled", filled.tables),
+    Condition("the destination's tables are those that were filled", destination_tables.tables),
     Condition("the destination's tables can take the rows", destination.tables),
 )
 """Everything that a start needs."""

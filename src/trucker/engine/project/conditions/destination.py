@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.conditions.condition import failure, fine
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.continuity import copied_tables
-from trucker.engine.known import Known, KnownTables, shapes_file
 from trucker.engine.plan import Table, Truck
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.schemas import copied
+from trucker.engine.project.conditions.condition import failure, fine
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.project.continuity import copied_tables
+from trucker.engine.schema.schema_changes import copied
+from trucker.engine.schema.written_schema import Known, KnownTables, shapes_file
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import SinkHeld, TruckerError
 from trucker.finding import Checkable, Finding, Level
+from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
-from trucker.postgres.shape import look
 from trucker.postgres.slot import identify
 from trucker.sinks.base import Examinable, Target
 from trucker.sinks.letters import KeepsLetters

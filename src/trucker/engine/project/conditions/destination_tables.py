@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trucker.engine.conditions.condition import failure
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.table_watch import concerning
+from trucker.engine.destination.table_watch import concerning
+from trucker.engine.project.conditions.condition import failure
+from trucker.engine.project.conditions.situation import Situation
 from trucker.errors import TruckerError
 from trucker.finding import Finding
 

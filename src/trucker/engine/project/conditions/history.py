@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from trucker.changelog.identity import SourceIdentity, log_exists
 from trucker.changelog.inspection import refuse_damaged
-from trucker.changelog.place import ObjectPlace, place_of, truth_of
+from trucker.changelog.location import ObjectPlace, place_of, truth_of
 from trucker.changelog.reader import LogReader
-from trucker.changelog.source import SourceIdentity, log_exists
-from trucker.engine.conditions.condition import failure, fine
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.continuity import History, needed_from, refuse_gap, refuse_pruned
-from trucker.engine.rearrange import refuse_moves
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.slot_loss import begins_anew
+from trucker.engine.project.conditions.condition import failure, fine
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.project.continuity import History, needed_from, refuse_gap, refuse_pruned
+from trucker.engine.project.slot_loss import begins_anew
+from trucker.engine.project.slot_reassignment import refuse_moves
+from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding
 from trucker.postgres.slot import SlotInfo, current_lsn, find_slot, identify

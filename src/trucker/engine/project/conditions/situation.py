@@ -12,12 +12,12 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import whole_name
-from trucker.engine.destination_record import DestinationRecord, records
-from trucker.engine.lock import Instance
-from trucker.engine.publication_record import PublicationRecord, Slot, record_file
-from trucker.engine.publication_start import missed
-from trucker.engine.resolve import ResolvedSource
-from trucker.engine.streams import split
+from trucker.engine.destination.destination_record import DestinationRecord, records
+from trucker.engine.project.lock import Instance
+from trucker.engine.project.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.project.publication_start import missed
+from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.slot_split import split
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships

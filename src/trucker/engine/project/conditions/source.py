@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.conditions.condition import failure
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.publication_record import PublicationRecord, record_file
-from trucker.engine.publication_start import altered_findings
-from trucker.engine.resolve import ResolvedSource, resolve_source
-from trucker.engine.rules import compile_rules
-from trucker.engine.streams import split, spread_findings
+from trucker.engine.project.conditions.condition import failure
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.project.publication_record import PublicationRecord, record_file
+from trucker.engine.project.publication_start import altered_findings
+from trucker.engine.transform.rules import compile_rules
+from trucker.engine.truck.resolve import ResolvedSource, resolve_source
+from trucker.engine.truck.slot_split import split, spread_findings
 from trucker.errors import TruckerError
 from trucker.finding import Finding
 from trucker.postgres.preflight import Needed, check_source

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trucker.changelog.place import place_of
-from trucker.engine.conditions.condition import failure
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.lock import refuse_unwritable
-from trucker.engine.state import exposed
+from trucker.changelog.location import place_of
+from trucker.engine.project.conditions.condition import failure
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.project.lock import refuse_unwritable
+from trucker.engine.project.state_folder import exposed
 from trucker.errors import ChangeLogError, TruckerError
 from trucker.file_errors import file_error, folder_trouble
 from trucker.finding import Finding

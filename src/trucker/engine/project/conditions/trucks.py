@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trucker.config.sql_files import NAMES, misnamed_files
-from trucker.engine.conditions.condition import failure, fine
-from trucker.engine.conditions.situation import Situation
-from trucker.engine.recipe import Recipes
-from trucker.engine.resolve import check_outputs
-from trucker.engine.rules.check import check_rules
-from trucker.engine.sql_check import check_sql
+from trucker.engine.project.conditions.condition import failure, fine
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.transform.rules.check import check_rules
+from trucker.engine.transform.sql_check import check_sql
+from trucker.engine.truck.resolve import check_outputs
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level, TellsUnique
 from trucker.sinks.base import Sink

@@ -38,8 +38,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from trucker.change import OLD_KEY, TRUNCATE, UPDATE, Changes
-from trucker.engine.compact.bag import net_of_bag
-from trucker.engine.compact.keyed import net_by_key
+from trucker.engine.transform.compact.bag import net_of_bag
+from trucker.engine.transform.compact.keyed import net_by_key
 
 __all__ = ["compact", "has_moves"]
 

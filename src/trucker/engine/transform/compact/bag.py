@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, UPDATE, Changes
-from trucker.engine.compact.codes import dense_codes
-from trucker.engine.compact.stack import Numbers, Stack, pick
+from trucker.engine.transform.compact.codes import dense_codes
+from trucker.engine.transform.compact.stack import Numbers, Stack, pick
 
 
 def net_of_bag(parts: Sequence[Changes]) -> list[Changes]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, UPDATE, Changes, Mask
-from trucker.engine.compact.codes import dense_codes, rising
-from trucker.engine.compact.stack import Numbers, Stack, pick
+from trucker.engine.transform.compact.codes import dense_codes, rising
+from trucker.engine.transform.compact.stack import Numbers, Stack, pick
 
 
 def net_by_key(parts: Sequence[Changes]) -> list[Changes]:

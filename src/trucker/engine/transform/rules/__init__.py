@@ -10,6 +10,6 @@ passes as it is.
 
 from __future__ import annotations
 
-from trucker.engine.rules.ruleset import RuleSet, compile_rules
+from trucker.engine.transform.rules.ruleset import RuleSet, compile_rules
 
 __all__ = ["RuleSet", "compile_rules"]

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from trucker.change import Column, Mask
 from trucker.config.cast_types import CastType
-from trucker.engine.rules.compare import FALSE, RANGES, TRUE, comparison_of, is_text, read_time
-from trucker.engine.rules.moments import beyond_timestamps, moment_text
-from trucker.engine.rules.numbers import compare_numerics, float_text, numeric_text, parse_float, trimmed
+from trucker.engine.transform.rules.compare import FALSE, RANGES, TRUE, comparison_of, is_text, read_time
+from trucker.engine.transform.rules.moments import beyond_timestamps, moment_text
+from trucker.engine.transform.rules.numbers import compare_numerics, float_text, numeric_text, parse_float, trimmed
 from trucker.types import Kind, column_kind
 
 Fitted = tuple[pa.Array, Mask]

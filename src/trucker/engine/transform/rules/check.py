@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trucker.config.models import TruckConfig
 from trucker.config.rules import RuleConfig
-from trucker.engine.rules.filters import Filter
-from trucker.engine.rules.ruleset import RuleSet, compile_rules, no_column
+from trucker.engine.transform.rules.filters import Filter
+from trucker.engine.transform.rules.ruleset import RuleSet, compile_rules, no_column
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.catalog import SourceTable, to_full

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import Column, Mask
-from trucker.engine.rules.moments import dates, moment_text, moments
-from trucker.engine.rules.numbers import compare_numerics, float_literal, float_order, numeric_text, trimmed
+from trucker.engine.transform.rules.moments import dates, moment_text, moments
+from trucker.engine.transform.rules.numbers import compare_numerics, float_literal, float_order, numeric_text, trimmed
 from trucker.types import Kind, column_kind
 
 RANGES: Final = {Kind.SMALLINT: (-(1 << 15), 1 << 15), Kind.INTEGER: (-(1 << 31), 1 << 31)}

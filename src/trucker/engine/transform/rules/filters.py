@@ -37,8 +37,8 @@ from trucker.change import (
     Mask,
     constant_cells,
 )
-from trucker.engine.rules.compare import Literal, comparison_of, passing
-from trucker.engine.rules.steps import Frame, Operations, Step
+from trucker.engine.transform.rules.compare import Literal, comparison_of, passing
+from trucker.engine.transform.rules.steps import Frame, Operations, Step
 from trucker.errors import SourceError
 from trucker.types import Kind, column_kind
 

@@ -12,10 +12,10 @@ from trucker.change import Changes, Column, TableSchema
 from trucker.config.cast_types import CastType, parse_type
 from trucker.config.problems import nearest
 from trucker.config.rules import RuleConfig
-from trucker.engine.rules.casts import cast, castable
-from trucker.engine.rules.compare import Literal, comparison_of, is_text
-from trucker.engine.rules.filters import Filter, settled
-from trucker.engine.rules.steps import (
+from trucker.engine.transform.rules.casts import cast, castable
+from trucker.engine.transform.rules.compare import Literal, comparison_of, is_text
+from trucker.engine.transform.rules.filters import Filter, settled
+from trucker.engine.transform.rules.steps import (
     Cast,
     Constant,
     Frame,

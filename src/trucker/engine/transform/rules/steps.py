@@ -29,8 +29,8 @@ from trucker.change import (
     constant_cells,
 )
 from trucker.config.cast_types import CastType
-from trucker.engine.rules.casts import cast
-from trucker.engine.rules.texts import keyed_hash, mask, rewrite
+from trucker.engine.transform.rules.casts import cast
+from trucker.engine.transform.rules.texts import keyed_hash, mask, rewrite
 from trucker.errors import DataError
 
 Operations = frozenset[str]

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from trucker import private
-from trucker.engine.spark_sql.plan import Reading
-from trucker.engine.spark_sql.result import Texts
+from trucker.engine.transform.spark_sql.result import Texts
+from trucker.engine.transform.spark_sql.spark_plan import Reading
 from trucker.errors import EngineError
 
 TOO_MANY: Final = "TRK545"

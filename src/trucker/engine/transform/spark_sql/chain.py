@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import BY_OPERATION, TRANSFORM
 from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
-from trucker.engine.spark_sql.failure import no_query, not_one, unresolved
-from trucker.engine.spark_sql.plan import ORDER
-from trucker.engine.spark_sql.result import quoted
+from trucker.engine.transform.spark_sql.failure import no_query, not_one, unresolved
+from trucker.engine.transform.spark_sql.result import quoted
+from trucker.engine.transform.spark_sql.spark_plan import ORDER
 from trucker.rows import OPERATION
 from trucker.table import TableId
 

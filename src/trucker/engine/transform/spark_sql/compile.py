@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
-from trucker.engine.spark_sql.lineage import needed, origins
-from trucker.engine.spark_sql.plan import ORDER, Given, SparkPlan
-from trucker.engine.spark_sql.result import given
+from trucker.engine.transform.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.transform.spark_sql.lineage import needed, origins
+from trucker.engine.transform.spark_sql.result import given
+from trucker.engine.transform.spark_sql.spark_plan import ORDER, Given, SparkPlan
 from trucker.errors import ConfigError
 from trucker.rows import OLD, OPERATION
 from trucker.table import Column, TableId

@@ -21,9 +21,9 @@ from trucker.config.models import TruckConfig
 from trucker.config.patterns import parse_table
 from trucker.config.problems import nearest
 from trucker.config.registry import adapter_of
-from trucker.engine.spark_sql.cells import texts, typed
-from trucker.engine.spark_sql.plan import Reading
-from trucker.engine.spark_sql.types import form_of
+from trucker.engine.transform.spark_sql.spark_plan import Reading
+from trucker.engine.transform.spark_sql.typed_cells import texts, typed
+from trucker.engine.transform.spark_sql.types import form_of
 from trucker.errors import ConfigError, Place, SourceError
 from trucker.lookup import Lookup as ReadsTables
 from trucker.rows import OLD
@@ -33,7 +33,7 @@ from trucker.types import Kind
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from trucker.engine.spark_sql.chain import Attempt
+    from trucker.engine.transform.spark_sql.chain import Attempt
 
 UNKNOWN: Final = "TRK155"
 

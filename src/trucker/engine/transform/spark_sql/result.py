@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import OPERATIONS, Column
-from trucker.engine.spark_sql.cells import texts
-from trucker.engine.spark_sql.plan import ORDER, Given, Spooled, SpooledRun, kept_text
-from trucker.engine.spark_sql.types import TEXT_FORM, Form, form_of, postgres_column
+from trucker.engine.transform.spark_sql.spark_plan import ORDER, Given, Spooled, SpooledRun, kept_text
+from trucker.engine.transform.spark_sql.typed_cells import texts
+from trucker.engine.transform.spark_sql.types import TEXT_FORM, Form, form_of, postgres_column
 from trucker.errors import EngineError
 from trucker.rows import OPERATION, Rows
 from trucker.types import Kind

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from trucker.change import Changes, Column
-from trucker.engine.spark_sql.plan import spill
-from trucker.engine.spark_sql.result import as_rows
+from trucker.engine.transform.spark_sql.result import as_rows
+from trucker.engine.transform.spark_sql.spark_plan import spill
 from trucker.errors import JobFailed
 from trucker.lsn import Lsn
 from trucker.sinks.base import Receipt, Work
@@ -77,8 +77,8 @@ class Handing:
 
     def changes(self) -> Iterator[Changes]:
         """The rows as the sink takes them."""
-        from trucker.engine.steps import written
-        from trucker.engine.work import sink_for
+        from trucker.engine.stream.stream_task import sink_for
+        from trucker.engine.transform.row_transform import written
 
         batch = self.work.batch
         every = sink_for(self.spec).capabilities.keeps_changes
@@ -95,7 +95,7 @@ class Handing:
     def write(self, part: int) -> Outcome:
         """Stage them; `part` is what a job counts its work by."""
         from trucker.engine.plan import Failure, Outcome
-        from trucker.engine.work import staged
+        from trucker.engine.stream.stream_task import staged
         from trucker.errors import TruckerError
 
         target = self.work.target
@@ -108,7 +108,7 @@ class Handing:
 
 def hand_on(spark: SparkSession, handing: Handing, folder: Path) -> Receipt | None:
     """Stage the results: here where all of them are, else where files are read. None where there are no rows."""
-    from trucker.engine.job import run_job
+    from trucker.engine.spark.job import run_job
 
     if not handing.results:
         return None

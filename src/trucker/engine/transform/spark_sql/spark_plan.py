@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from trucker import private
 from trucker.change import OPERATIONS, Column, TableId
-from trucker.engine.spark_sql.cells import typed
-from trucker.engine.spark_sql.types import Form, form_of
+from trucker.engine.transform.spark_sql.typed_cells import typed
+from trucker.engine.transform.spark_sql.types import Form, form_of
 from trucker.errors import JobFailed
 from trucker.rows import OPERATION, Rows
 

@@ -22,15 +22,15 @@ import pyarrow as pa
 
 from trucker.config.adapter import Connection
 from trucker.config.models import TruckConfig
-from trucker.engine.cluster import cores
-from trucker.engine.spark_sql.chain import Attempt, Branch, Chain
-from trucker.engine.spark_sql.compile import Compiling
-from trucker.engine.spark_sql.failure import be_quiet, explained
-from trucker.engine.spark_sql.functions import load_functions, register_functions
-from trucker.engine.spark_sql.handing import Handing, Result, hand_on
-from trucker.engine.spark_sql.lookups import Lookups
-from trucker.engine.spark_sql.plan import Reading, SparkPlan, Spooled, SpooledRun, rows_schema
-from trucker.engine.spark_sql.result import RUN, Texts, as_rows, expression
+from trucker.engine.spark.cluster import cores
+from trucker.engine.transform.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.transform.spark_sql.compile import Compiling
+from trucker.engine.transform.spark_sql.failure import be_quiet, explained
+from trucker.engine.transform.spark_sql.functions import load_functions, register_functions
+from trucker.engine.transform.spark_sql.lookups import Lookups
+from trucker.engine.transform.spark_sql.result import RUN, Texts, as_rows, expression
+from trucker.engine.transform.spark_sql.result_writer import Handing, Result, hand_on
+from trucker.engine.transform.spark_sql.spark_plan import Reading, SparkPlan, Spooled, SpooledRun, rows_schema
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Receipt, Work
 from trucker.table import Column, TableId
@@ -136,7 +136,7 @@ class SparkTruck:
         """The results of runs, a query each, in files."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from trucker.engine.spark_sql.source import Writing, option, results
+        from trucker.engine.transform.spark_sql.arrow_source import Writing, option, results
 
         filed = rows.in_file(self._folder)
         found: list[Result] = []
@@ -205,7 +205,7 @@ class SparkTruck:
                 attempt.close()
 
     def _check(self, rows: int) -> None:
-        from trucker.engine.spark_sql.source import check_rows
+        from trucker.engine.transform.spark_sql.arrow_source import check_rows
 
         check_rows(rows, self._truck.rows_max)
 
@@ -214,7 +214,7 @@ class _Own:
     """A Spark session of the truck's own, with its views, functions and formats, on the project's context."""
 
     def __init__(self, spark: SparkSession, truck: TruckConfig) -> None:
-        from trucker.engine.spark_sql.source import new_format
+        from trucker.engine.transform.spark_sql.arrow_source import new_format
 
         self.chain = Chain(truck)
         functions = load_functions(truck.folder)

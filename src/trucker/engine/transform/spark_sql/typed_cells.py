@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.engine.spark_sql.arrays import NotOneDimension, flat, format_arrays, parse_arrays, strings
-from trucker.engine.spark_sql.floats import float_text
-from trucker.engine.spark_sql.types import Form
+from trucker.engine.transform.spark_sql.arrays import NotOneDimension, flat, format_arrays, parse_arrays, strings
+from trucker.engine.transform.spark_sql.floats import float_text
+from trucker.engine.transform.spark_sql.types import Form
 from trucker.errors import EngineError
 from trucker.table import Column
 from trucker.types import Kind

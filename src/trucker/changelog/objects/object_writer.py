@@ -24,20 +24,20 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from trucker.changelog.bucket import Bucket, TakenError
-from trucker.changelog.durable import Durable, DurableFile
-from trucker.changelog.gather import BLOCK_BYTES, Block, Described, Gatherer
-from trucker.changelog.object_recovery import end_of
-from trucker.changelog.objects import Copies, object_name, seen_name
-from trucker.changelog.place import ObjectPlace
-from trucker.changelog.relation import Descriptions
-from trucker.changelog.segment import SegmentId
-from trucker.changelog.source import SourceIdentity, check_source, read_start
-from trucker.changelog.writer import LOCK_FILE, hold_lock
+from trucker.changelog.folder.durable import Durable, DurableFile
+from trucker.changelog.folder.writer import LOCK_FILE, hold_lock
+from trucker.changelog.format.block_builder import BLOCK_BYTES, Block, Described, Gatherer
+from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.segment import SegmentId
+from trucker.changelog.identity import SourceIdentity, check_source, read_start
+from trucker.changelog.location import ObjectPlace
+from trucker.changelog.objects.bucket import Bucket, TakenError
+from trucker.changelog.objects.object_chain import Copies, object_name, seen_name
+from trucker.changelog.objects.object_recovery import end_of
 from trucker.errors import ChangeLogError, ChangeLogUnavailable
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
-from trucker.messages import Messages
+from trucker.pg.messages import Messages
 
 PUT_EVERY: Final = 0.1
 SEE_STORED_SECONDS: Final = 10.0

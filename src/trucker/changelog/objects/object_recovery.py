@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trucker.changelog.block import Head
-from trucker.changelog.bucket import Bucket, Entry
-from trucker.changelog.durable import Durable
-from trucker.changelog.objects import Chain, ObjectContent, object_name, of_log, seen_until
-from trucker.changelog.place import ObjectPlace
-from trucker.changelog.scan import DamagedBlockError, damaged, heads
-from trucker.changelog.segment import Segment
+from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.block import Head
+from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
+from trucker.changelog.format.segment import Segment
+from trucker.changelog.location import ObjectPlace
+from trucker.changelog.objects.bucket import Bucket, Entry
+from trucker.changelog.objects.object_chain import Chain, ObjectContent, object_name, of_log, seen_until
 from trucker.lsn import Lsn
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from trucker.changelog.place import ObjectPlace
+from trucker.changelog.location import ObjectPlace
 from trucker.errors import ChangeLogError, ChangeLogUnavailable
 
 REQUEST_SECONDS: Final = 20.0

@@ -10,11 +10,10 @@ import itertools
 import time
 from typing import Any
 
-from trucker.changelog.objects.bucket import Bucket
-
 from capture import PUBLICATION, drain
 from figure import percentile
 from harness import TABLE, Bench, fill, flushed
+from trucker.changelog.objects.bucket import Bucket
 from trucker.testing.object_storage import ObjectStorage
 
 PUTS = 10

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trucker.changelog.objects.bucket import Bucket
 
 from fixtures.capture import Source, all_captured, capturing, inserted, kill, prepare
 from fixtures.load import Load
@@ -17,6 +16,7 @@ from trucker import failpoint
 from trucker.capture.supervisor import CaptureState
 from trucker.changelog.identity import create_log
 from trucker.changelog.location import ObjectPlace
+from trucker.changelog.objects.bucket import Bucket
 from trucker.changelog.objects.object_chain import Chain
 from trucker.changelog.reader import LogReader
 from trucker.testing.object_storage import ObjectStorage

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trucker.changelog.objects.bucket import Bucket
 
 from fixtures.capture import capturing
 from fixtures.load import Load
@@ -22,6 +21,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.supervisor import CaptureSpec
 from trucker.changelog.identity import read_source
 from trucker.changelog.location import ObjectPlace, place_of
+from trucker.changelog.objects.bucket import Bucket
 from trucker.changelog.objects.object_chain import Chain, object_id
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn

@@ -4,7 +4,7 @@
       → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
-`SIBLINGS` says so. Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
+`SIBLINGS` says so. Parts that are large have rooms, with arrows of the same kind between them (`ROOMS`). Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
 start without a JVM (`LIGHT`) do not import pyspark even there. Imports for type checking count like any other.
 """
 
@@ -33,6 +33,46 @@ LAYERS: tuple[frozenset[str], ...] = (
 
 # Within a layer: who may import whom. The demo drives the engine as a user does; the engine tells its status.
 SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", "observe"), ("migrate", "observe")})
+
+# Part → its rooms, highest first. A room is a folder or a module of the part.
+ROOMS: dict[str, tuple[frozenset[str], ...]] = {
+    "engine": (
+        frozenset({"project"}),
+        frozenset({"snapshot"}),
+        frozenset({"stream"}),
+        frozenset({"task"}),
+        frozenset({"transform"}),
+        frozenset({"destination"}),
+        frozenset({"schema"}),
+        frozenset({"truck", "spark"}),
+    ),
+    "changelog": (
+        frozenset({"inspection"}),
+        frozenset({"reader", "open_writer", "retention"}),
+        frozenset({"durable_end", "open_storage"}),
+        frozenset({"document", "folder", "objects"}),
+        frozenset({"identity"}),
+        frozenset({"format"}),
+        frozenset({"location"}),
+    ),
+    "postgres": (
+        frozenset({"preflight", "lookup"}),
+        frozenset({"source_query", "standby_check"}),
+        frozenset({"snapshot", "slot", "heartbeat", "timeline_check", "publication", "catalog_look", "visibility"}),
+        frozenset({"standby", "catalog", "membership", "raw_copy_out"}),
+        frozenset({"stream"}),
+        frozenset({"replication_frames"}),
+        frozenset({"connect", "capabilities", "protocol", "pgoutput"}),
+    ),
+}
+
+# Imports between rooms that point upwards all the same, with the reason.
+UPWARDS = {
+    (
+        "trucker.engine.spark.worker_daemon",
+        "trucker.engine.snapshot.snapshot_task",
+    ): "workers are forked from it, with everything imported that tasks need",
+}
 
 # Third-party package → prefixes of the modules that may import it.
 OWNERS: dict[str, tuple[str, ...]] = {
@@ -84,8 +124,9 @@ def _names(node: ast.AST, importer: str, *, is_package: bool) -> list[str]:
         parts = importer.split(".")
         parts = parts[: len(parts) - node.level + (1 if is_package else 0)]
         base = ".".join([*parts, base] if base else parts)
-    # `from trucker import engine` names the package in the alias, not in the module.
-    return [f"{base}.{alias.name}" for alias in node.names] if base == PACKAGE else [base]
+    # `from trucker import engine` names the package in the alias, `from trucker.engine import stream` the room.
+    outer = base.count(".") <= 1 and base.split(".")[0] == PACKAGE
+    return [f"{base}.{alias.name}" for alias in node.names] if outer else [base]
 
 
 def part(module: str) -> str:
@@ -105,7 +146,7 @@ def fault(found: Import) -> str | None:
     """What is wrong with an import, if anything."""
     top = found.imported.split(".")[0]
     if top == PACKAGE:
-        return _wrong_arrow(part(found.importer), part(found.imported))
+        return _wrong_arrow(part(found.importer), part(found.imported)) or _wrong_room(found)
     owners = OWNERS.get(top)
     if owners and not f"{found.importer}.".startswith(owners):
         return f"only {', '.join(prefix.rstrip('.') for prefix in owners)} may import {top}"
@@ -124,6 +165,28 @@ def _wrong_arrow(importer: str, imported: str) -> str | None:
         return None
     way = "its sibling" if above == below else "upwards:"
     return f"{importer} imports {way} {imported}"
+
+
+def room(module: str) -> str:
+    """The room of a module within its part: `trucker.engine.stream.query` → `stream`."""
+    return [*module.split("."), "", ""][2]
+
+
+def _wrong_room(found: Import) -> str | None:
+    importer, imported = room(found.importer), room(found.imported)
+    rooms = ROOMS.get(part(found.importer))
+    if rooms is None or part(found.importer) != part(found.imported) or importer == imported:
+        return None
+    height = {name: height for height, names in enumerate(rooms) for name in names}
+    for name in (importer, imported):
+        if name and name not in height:
+            return f"{part(found.importer)}/{name} is in no room: see ROOMS in tools/check_imports.py"
+    if not importer or not imported or (found.importer, found.imported) in UPWARDS:
+        return None
+    if height[importer] < height[imported]:
+        return None
+    way = "its sibling" if height[importer] == height[imported] else "upwards:"
+    return f"{part(found.importer)}/{importer} imports {way} {imported}"
 
 
 def main(root: Path = ROOT / "src") -> int:

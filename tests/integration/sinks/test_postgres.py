@@ -10,8 +10,9 @@ import pytest
 from fixtures.pg import Database, new_database
 from fixtures.postgres_sink import read_rows
 from trucker.change import TableId
-from trucker.engine.plan import Outcome
-from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts
+from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.stream.arriving_receipts import ArrivingReceipts
+from trucker.engine.task.payload import Outcome
 from trucker.errors import SinkUnavailable
 from trucker.sinks.base import CARRIED, Sink, Target, Work, Workspace
 from trucker.sinks.postgres import PostgresSink

@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 
-from trucker.engine.plan import SinkSpec, Truck
+from trucker.engine.destination.task_sinks import SinkSpec
+from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
 from trucker.sinks.factory import make_sink

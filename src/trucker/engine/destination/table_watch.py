@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Truck
 from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase

@@ -19,7 +19,7 @@ from trucker.changelog.identity import (
 )
 from trucker.changelog.location import LogPlace, truth_of
 from trucker.changelog.reader import LogReader
-from trucker.engine.plan import Truck
+from trucker.engine.truck.truck import Truck
 from trucker.errors import ChangeLogError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.slot import SlotInfo

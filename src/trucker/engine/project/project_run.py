@@ -22,7 +22,7 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
 from trucker.config.slots import whole_name
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import SinkSpec
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.project.absent_destinations import Awaited
 from trucker.engine.project.slot_reassignment import rearrange
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun

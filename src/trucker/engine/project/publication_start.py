@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Truck
 from trucker.engine.project.publication_record import PublicationRecord, Slot
 from trucker.engine.schema.schema_changes import stale
 from trucker.engine.schema.written_schema import KnownTables
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from trucker.engine.plan import Table, Truck
 from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.schema.written_schema import KnownTables
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.truck.resolve import ResolvedSource, published_tables
+from trucker.engine.truck.truck import Table, Truck
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.catalog_look import digests
 from trucker.postgres.connect import connect

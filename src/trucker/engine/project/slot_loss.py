@@ -20,8 +20,8 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.identity import delete_log
 from trucker.changelog.location import LogPlace
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Truck
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect

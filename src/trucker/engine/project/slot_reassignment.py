@@ -20,10 +20,10 @@ from trucker.capture.process import SLOT_SECONDS
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Truck
 from trucker.engine.project.reset import drop_streams, has_log
 from trucker.engine.schema.written_schema import KnownTables, shapes_file
 from trucker.engine.truck.resolve import ResolvedSource, source_names
+from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect

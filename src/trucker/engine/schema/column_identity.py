@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from trucker.postgres.catalog_look import Look
-from trucker.table import Column
+from trucker.table import Column, TableSchema
 
 MOST_READINGS = 256
 
 Numbers = tuple[int, ...]
+
+Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""The columns' names in a shape of the stream, and the names to read them by."""
+
+OwnShapes = Mapping[tuple[Column, ...], TableSchema]
+"""A shape's columns as the stream tells them, and the same with what the catalogue knows of them."""
 
 
 class Doubt(Exception):

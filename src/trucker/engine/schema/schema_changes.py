@@ -14,10 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trucker.engine.plan import OwnShapes, Renames, Table
-from trucker.engine.schema.column_identity import Doubt, Numbers, numbers_of, renaming, replaced, rewritten
+from trucker.engine.schema.column_identity import (
+    Doubt,
+    Numbers,
+    OwnShapes,
+    Renames,
+    numbers_of,
+    renaming,
+    replaced,
+    rewritten,
+)
 from trucker.engine.schema.partitions import Probe, TreeChange, tree_change
 from trucker.engine.schema.written_schema import Known, KnownTables, says_the_same
+from trucker.engine.truck.truck import Table
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType

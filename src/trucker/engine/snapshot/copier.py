@@ -25,18 +25,7 @@ from typing import TYPE_CHECKING
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination, without
-from trucker.engine.plan import (
-    Assignment,
-    CopyBatch,
-    CopyPart,
-    Outcome,
-    Recipe,
-    Renames,
-    Truck,
-    copy_shares,
-    room,
-    tell_slow,
-)
+from trucker.engine.schema.column_identity import Renames
 from trucker.engine.schema.schema_changes import Reading, copied, fit
 from trucker.engine.schema.written_schema import KnownTables
 from trucker.engine.snapshot.copy_progress import CopyWatch
@@ -44,8 +33,14 @@ from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.cluster import cores, is_local
 from trucker.engine.spark.job import run_job
 from trucker.engine.spark.worker_warmup import bring_up_workers
-from trucker.engine.stream.stream_task import run_part
+from trucker.engine.task.partition import copy_shares, room
+from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome
+from trucker.engine.task.slow_statements import log_slow
+from trucker.engine.task.waiting_rows import finish
+from trucker.engine.transform.assignment import Assignment
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import Lane, TruckRun, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
@@ -452,10 +447,10 @@ class _Attempt:
             if left:
                 own = copy_shares(left, max(TASKS_PER_CORE * cores(copier.spark), len(left) // SHARE_CHUNKS))
                 work = partial(copy_share, shared)
-                outcomes += run_job(copier.spark, work, own, group=self._name, on_copied=watch.count)
+                outcomes += run_job(copier.spark, work, own, group=self._name, reporting=watch.reporting)
             watch.count(copied for outcome in outcomes for copied in outcome.copied)
-            tell_slow(outcomes)
-            outcomes = copier.recipes.finish(outcomes, shared)
+            log_slow(outcomes)
+            outcomes = finish(copier.recipes, outcomes, shared)
             for outcome in outcomes:
                 for destination, kept in outcome.receipts.items():
                     receipts[destination] += kept
@@ -472,7 +467,7 @@ class _Attempt:
         for part in parts:
             if up.is_set() or copier.cancelled:
                 break
-            outcomes.append(run_part(partial(copy_share, shared), (part,)))
+            outcomes.append(copy_share(shared, (part,)))
             watch.count(outcomes[-1].copied)
         return outcomes
 

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Self
 
-from trucker.engine.plan import Copied, CopyPart
+from trucker.engine.spark.job import Reporting
+from trucker.engine.task.payload import Copied, CopyPart, Outcome
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.observe.status import CopyProgress
 from trucker.table import TableId
@@ -65,6 +67,11 @@ class CopyWatch:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+    @property
+    def reporting(self) -> Reporting[Outcome, Sequence[Copied]]:
+        """For a job: its tasks report the chunks that they have copied, which are counted here."""
+        return attrgetter("copied"), self.count
 
     def count(self, copied: Iterable[Copied]) -> None:
         """Chunks that are done. May be called from any thread; a chunk that was counted before is not counted again."""

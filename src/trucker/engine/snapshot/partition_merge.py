@@ -25,17 +25,6 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import (
-    Assignment,
-    CopyBatch,
-    CopyPart,
-    CopyShare,
-    Outcome,
-    collect,
-    copy_shares,
-    room,
-    tell_slow,
-)
 from trucker.engine.schema.schema_changes import Reading, Schemas
 from trucker.engine.snapshot.copier import TASKS_PER_CORE, chunk_bytes
 from trucker.engine.snapshot.copy_progress import CopyWatch
@@ -45,7 +34,11 @@ from trucker.engine.spark.job import run_job
 from trucker.engine.stream.batch_plan import assignment_of, follow
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.query import SourceQuery
-from trucker.engine.stream.stream_task import run_part
+from trucker.engine.task.partition import copy_shares, room
+from trucker.engine.task.payload import CopyBatch, CopyPart, CopyShare, Outcome, collect
+from trucker.engine.task.slow_statements import log_slow
+from trucker.engine.task.waiting_rows import finish
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import BEFORE_COPY
@@ -276,8 +269,8 @@ class Merger:
             self._recipes.folder,
         )
         outcomes = self._read(partial(copy_share, shared), piece, watch)
-        tell_slow(outcomes)
-        outcomes = self._recipes.finish(outcomes, shared)
+        log_slow(outcomes)
+        outcomes = finish(self._recipes, outcomes, shared)
         receipts, failures = collect(outcomes)
         for error in failures.values():
             raise error
@@ -285,10 +278,10 @@ class Merger:
 
     def _read(self, work: Callable[[CopyShare], Outcome], piece: CopyShare, watch: CopyWatch) -> list[Outcome]:
         if sum(part.chunk.bytes for part in piece) <= self._small_bytes:
-            outcomes = [run_part(work, (part,)) for part in piece]
+            outcomes = [work((part,)) for part in piece]
         else:
             shares = copy_shares(piece, TASKS_PER_CORE * cores(self._spark))
-            outcomes = run_job(self._spark, work, shares, group=self._group, on_copied=watch.count)
+            outcomes = run_job(self._spark, work, shares, group=self._group, reporting=watch.reporting)
         watch.count(copied for outcome in outcomes for copied in outcome.copied)
         return outcomes
 

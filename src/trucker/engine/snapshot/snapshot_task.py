@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
-from trucker.engine.plan import Assignment, Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
 from trucker.engine.stream.stream_task import hand_on, reason_of, write_share
+from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
+from trucker.engine.task.slow_statements import noting_slow
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.row_transform import make_copy
 from trucker.errors import TruckerError
 from trucker.failpoint import reach
@@ -22,6 +24,7 @@ from trucker.rows import concat_rows
 from trucker.sinks.base import Receipt
 
 
+@noting_slow
 def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
     """Copy one chunk after the other, each to every target."""
     with closing(SnapshotSession(batch.connection, batch.snapshot)) as session:
@@ -31,6 +34,7 @@ def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
     return Outcome(task.receipts, task.failures, task.waiting, copied=task.copied())
 
 
+@noting_slow
 def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
     """Have the sink do what it has left to do for a table when all chunks of it are there."""
     failures: list[Failure] = []

@@ -11,7 +11,7 @@ import importlib
 import platform
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -66,12 +66,12 @@ def made(*marks: Path, adapters: Sequence[str] = ()) -> Made:
 def run_task(
     driver: Made | None, held: Value, secrets: Sequence[str], _: int, sealed: Iterator[bytes]
 ) -> Iterator[Any]:
-    """A Spark partition's worth of parts (`work.run_parts`), once this executor has been found to fit.
+    """A Spark partition's worth of parts (`parts.run_parts`), once this executor has been found to fit.
 
     `driver` is None where the executor is the driver itself.
     """
     check_here(driver)
-    from trucker.engine.stream.stream_task import run_parts
+    from trucker.engine.spark.parts import run_parts
 
     yield from run_parts(held.value, secrets, sealed)
 
@@ -94,15 +94,16 @@ def post_task(
 def report_task(
     board: Any,
     job: int,
+    report: Callable[[Any], Any],
     driver: Made | None,
     held: Value,
     secrets: Sequence[str],
     part: int,
     sealed: Iterator[bytes],
 ) -> Iterator[Any]:
-    """As `run_task`, and the chunks that it has copied are posted as soon as it is done, before the job is."""
+    """As `run_task`, and the `report` of each result is posted as soon as the task is done, before the job is."""
     for outcome in run_task(driver, held, secrets, part, sealed):
-        board.add([(job, part, outcome.copied)])
+        board.add([(job, part, report(outcome))])
         yield outcome
 
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trucker.engine.plan import Copied, Outcome
 from trucker.engine.spark.cluster import expected, misfit
 from trucker.engine.spark.executor_entry import Held, post_task, report_task, run_task
 from trucker.engine.spark.outcome_stream import Arriving, board_of
@@ -25,38 +24,45 @@ LARGE_BYTES = 256 << 10
 POST_SECONDS = 60.0
 
 PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+ReportT = TypeVar("ReportT")
+
+Reporting = tuple[Callable[[ResultT], ReportT], Callable[[ReportT], None]]
+"""What a task reports of a result, and who gets it in the driver."""
 
 
 def run_job(
     spark: SparkSession,
-    function: Callable[[PartT], Outcome],
+    function: Callable[[PartT], ResultT],
     parts: Sequence[PartT],
     *,
     group: str = "",
-    on_copied: Callable[[Sequence[Copied]], None] | None = None,
-) -> list[Outcome]:
-    """Run `function` over every part, a task each, and collect the outcomes in the parts' order.
+    reporting: Reporting[ResultT, ReportT] | None = None,
+) -> list[ResultT]:
+    """Run `function` over every part, a task each, and collect the results in the parts' order.
 
-    What `function` holds travels to each executor once; a part should hold what is its own.
-    By the name of its `group` it can be cancelled; `on_copied` gets the chunks of each task as it ends. Raises
-    JobFailed when Spark gives up on a task: its process died more often than Spark tries again. Raises EngineError for
-    an executor that cannot do the work, as it is made of something else than the driver.
+    What `function` holds travels to each executor once; a part should hold what is its own. By the name of its `group`
+    the job can be cancelled; with `reporting` each task reports when it ends.
+
+    Raises JobFailed when Spark gives up on a task, whose process has died more often than Spark tries again, and
+    EngineError for an executor that cannot do the work because it is made of something else than the driver.
     """
     if group:
         spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
-    if on_copied is None:
+    if reporting is None:
         return _run(spark, run_task, function, parts)
     board = board_of(spark.sparkContext)
-    job = board.listen(on_copied)
+    report, take = reporting
+    job = board.listen(take)
     try:
-        return _run(spark, partial(report_task, board.accumulator, job), function, parts)
+        return _run(spark, partial(report_task, board.accumulator, job, report), function, parts)
     finally:
         board.close(job)
 
 
 def _run(
-    spark: SparkSession, task: Callable[..., Any], function: Callable[[PartT], Outcome], parts: Sequence[PartT]
-) -> list[Outcome]:
+    spark: SparkSession, task: Callable[..., Any], function: Callable[[PartT], ResultT], parts: Sequence[PartT]
+) -> list[ResultT]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PythonException
 
@@ -64,10 +70,10 @@ def _run(
         (what, *sealed), secrets = seal([function, *parts])
         tasks = spark.sparkContext.parallelize(sealed, len(parts))
         with _held(spark, what) as held:
-            outcomes: list[Outcome] = tasks.mapPartitionsWithIndex(
+            results: list[ResultT] = tasks.mapPartitionsWithIndex(
                 partial(task, expected(spark), held, secrets)
             ).collect()
-        return outcomes
+        return results
     except (PythonException, Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
         if (unfit := misfit(error)) is not None:
             raise unfit from error
@@ -79,8 +85,8 @@ def _run(
         ) from error
 
 
-def start_job(spark: SparkSession, function: Callable[[PartT], Outcome], parts: Sequence[PartT]) -> Arriving:
-    """As `run_job`, and does not wait: the outcomes arrive as their tasks are done."""
+def start_job(spark: SparkSession, function: Callable[[PartT], ResultT], parts: Sequence[PartT]) -> Arriving[ResultT]:
+    """As `run_job`, and does not wait: the results arrive as their tasks are done."""
     board = board_of(spark.sparkContext)
     job, arriving = board.open(len(parts))
 

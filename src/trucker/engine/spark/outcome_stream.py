@@ -9,30 +9,28 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from trucker.engine.plan import Outcome
 from trucker.engine.spark.executor_entry import Posts
-from trucker.errors import TruckerError, TruckFailed
-from trucker.sinks.base import Receipt, Receipts
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
+ResultT = TypeVar("ResultT")
 
-class Arriving:
+
+class Arriving(Generic[ResultT]):
     """The outcomes of so many parts, on their way. May be waited for by several threads."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
-        self._found: dict[int, Outcome] = {}
+        self._found: dict[int, ResultT] = {}
         self._over: BaseException | None = None
         self._news = threading.Condition()
 
     @classmethod
-    def done(cls, outcomes: Sequence[Outcome]) -> Arriving:
+    def done(cls, outcomes: Sequence[ResultT]) -> Arriving[ResultT]:
         """All of them are there."""
         found = cls(len(outcomes))
         found._found = dict(enumerate(outcomes))
@@ -56,7 +54,7 @@ class Arriving:
             self._news.wait_for(lambda: len(self._found) == self._parts or self._over is not None)
             return len(self._found) == self._parts
 
-    def put(self, part: int, outcome: Outcome) -> None:
+    def put(self, part: int, outcome: ResultT) -> None:
         with self._news:
             self._found.setdefault(part, outcome)
             self._news.notify_all()
@@ -67,12 +65,12 @@ class Arriving:
             self._over = reason
             self._news.notify_all()
 
-    def __iter__(self) -> Iterator[Outcome]:
+    def __iter__(self) -> Iterator[ResultT]:
         """In the parts' order, each as soon as it is there."""
         for part in range(self._parts):
             yield self._of(part)
 
-    def _of(self, part: int) -> Outcome:
+    def _of(self, part: int) -> ResultT:
         with self._news:
             self._news.wait_for(lambda: part in self._found or self._over is not None)
             if part not in self._found:
@@ -84,47 +82,6 @@ class Arriving:
         """Whether all are there within so many seconds."""
         with self._news:
             return self._news.wait_for(lambda: len(self._found) == self._parts, timeout)
-
-
-class ArrivingReceipts(Receipts):
-    """A destination's share of what arrives. `trucks` are those whose failures concern it."""
-
-    def __init__(self, destination: str, trucks: Collection[str], arriving: Arriving) -> None:
-        self._destination = destination
-        self._trucks = trucks
-        self._arriving = arriving
-
-    def by_part(self) -> Iterator[Sequence[Receipt]]:
-        for outcome in self._arriving:
-            for failure in outcome.failures:
-                if failure.truck in self._trucks:
-                    raise TruckFailed(failure.truck, failure.error)
-            yield outcome.receipts.get(self._destination, ())
-
-    def settled(self) -> tuple[list[Receipt], dict[str, TruckerError]]:
-        receipts: list[Receipt] = []
-        failed: dict[str, TruckerError] = {}
-        for outcome in self._arriving:
-            receipts += outcome.receipts.get(self._destination, ())
-            for failure in outcome.failures:
-                # a permanent reason says more than a passing one
-                if failure.truck in self._trucks and (failure.truck not in failed or failed[failure.truck].transient):
-                    failed[failure.truck] = failure.error
-        return receipts, failed
-
-    @cached_property
-    def _all(self) -> list[Receipt]:
-        return [receipt for part in self.by_part() for receipt in part]
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @overload
-    def __getitem__(self, place: int) -> Receipt: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Receipt]: ...
-    def __getitem__(self, place: int | slice) -> Receipt | Sequence[Receipt]:
-        return self._all[place]
 
 
 class Listener:
@@ -145,13 +102,13 @@ class Board:
 
     def __init__(self, context: SparkContext) -> None:
         self._numbers = itertools.count()
-        self._waiting: dict[int, Arriving | Listener] = {}
+        self._waiting: dict[int, Arriving[Any] | Listener] = {}
         self.accumulator: Accumulator[Any] = context.accumulator(self, Posts())
 
-    def open(self, parts: int) -> tuple[int, Arriving]:
+    def open(self, parts: int) -> tuple[int, Arriving[Any]]:
         """A job's number and where its outcomes will arrive."""
         number = next(self._numbers)
-        self._waiting[number] = arriving = Arriving(parts)
+        self._waiting[number] = arriving = Arriving[Any](parts)
         return number, arriving
 
     def listen(self, take: Callable[[Any], None]) -> int:
@@ -164,7 +121,7 @@ class Board:
         del self._waiting[job]
 
     def extend(self, posts: Sequence[tuple[int, int, Any]]) -> None:
-        """Job, part and post, as `task.post_task` and `task.report_task` have them. One of a job that is over is
+        """Job, part and post, as `executor_entry.post_task` and `report_task` have them. One of a job that is over is
         ignored."""
         for job, part, outcome in posts:
             arriving = self._waiting.get(job)

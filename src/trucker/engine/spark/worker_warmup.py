@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trucker.engine.spark.cluster import cores
 from trucker.engine.spark.job import run_job
-from trucker.engine.stream.stream_task import do_nothing
+from trucker.engine.spark.parts import do_nothing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

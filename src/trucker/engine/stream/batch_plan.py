@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Assignment
 from trucker.engine.schema.schema_changes import Reading, Schemas, attached_under_keep, fit, stale
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import TruckerError

@@ -11,12 +11,16 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
 from trucker.changelog.location import LogPlace
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Assignment, Outcome, StreamBatch, StreamPart, consecutive, joined, room, tell_slow
 from trucker.engine.spark.cluster import cores
 from trucker.engine.spark.job import run_job, start_job
 from trucker.engine.spark.outcome_stream import Arriving
 from trucker.engine.spark.worker_warmup import bring_up_workers
-from trucker.engine.stream.stream_task import run_part, stream_part
+from trucker.engine.stream.stream_task import stream_part
+from trucker.engine.task.partition import consecutive, joined, room
+from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
+from trucker.engine.task.slow_statements import log_slow
+from trucker.engine.task.waiting_rows import finish
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
@@ -99,20 +103,20 @@ class Stager:
         )
         return Staging(batch, parts, sum(block.bytes for block in blocks), end)
 
-    def run(self, staging: Staging) -> Arriving:
+    def run(self, staging: Staging) -> Arriving[Outcome]:
         """Do it, or have it begun; Spark SQL is done with as well when this returns."""
         work = partial(stream_part, staging.batch)
         if staging.bytes <= self.small_bytes:
-            outcomes = [run_part(work, part) for part in staging.parts]
+            outcomes = [work(part) for part in staging.parts]
         elif staging.with_spark_sql or len(staging.parts) == 1:
             outcomes = run_job(self._spark, work, staging.parts)
         else:
             return self.start(staging)
-        tell_slow(outcomes)
-        told = [replace(outcome, slow=()) for outcome in self._recipes.finish(outcomes, staging.batch)]
+        log_slow(outcomes)
+        told = [replace(outcome, slow=()) for outcome in finish(self._recipes, outcomes, staging.batch)]
         return Arriving.done(told)
 
-    def start(self, staging: Staging) -> Arriving:
+    def start(self, staging: Staging) -> Arriving[Outcome]:
         """Have it begun by Spark."""
         assert not staging.with_spark_sql
         return start_job(self._spark, partial(stream_part, staging.batch), staging.parts)

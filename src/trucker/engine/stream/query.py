@@ -31,15 +31,18 @@ from trucker.changelog.location import LogPlace
 from trucker.changelog.reader import LogReader
 from trucker.engine.destination.destination import Destination, trucks_of, without
 from trucker.engine.destination.set_aside import leave, set_aside, table_at_fault
-from trucker.engine.plan import Assignment, collect, tell_slow
 from trucker.engine.schema.schema_changes import Reading, Schemas
 from trucker.engine.spark.cluster import let_go
-from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts
+from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
 from trucker.engine.stream.batch_runner import Stager, Staging
 from trucker.engine.stream.parallel_commit import Share, commit_all
 from trucker.engine.stream.prefetch import Ahead
 from trucker.engine.stream.stream_batch import batch_of
+from trucker.engine.task.payload import Outcome, collect
+from trucker.engine.task.slow_statements import log_slow
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
 from trucker.engine.truck.truck_run import Lane, TruckRun
@@ -467,7 +470,7 @@ class SourceQuery:
         ]
         failures |= commit_all(commits, self._patience)
         outcomes = list(arriving)
-        tell_slow(outcomes)
+        log_slow(outcomes)
         receipts, failed = collect(outcomes)
         failures |= failed
         if lane is None:
@@ -551,7 +554,7 @@ class SourceQuery:
         return failures
 
     def _to_commit(
-        self, destination: str, batch: Batch, arriving: Arriving, failures: Failures
+        self, destination: str, batch: Batch, arriving: Arriving[Outcome], failures: Failures
     ) -> tuple[Batch, Sequence[Receipt]]:
         """What goes to one destination, without the trucks that have failed already."""
         receipts = ArrivingReceipts(destination, trucks_of(batch), arriving)
@@ -567,14 +570,14 @@ class SourceQuery:
 
     # -- ahead of its turn ----------------------------------------------------------------------------------------
 
-    def _look_ahead(self, staging: Staging, arriving: Arriving, then: Lsn | None) -> None:
+    def _look_ahead(self, staging: Staging, arriving: Arriving[Outcome], then: Lsn | None) -> None:
         """Have the next range staged when this one is, as far as it can be guessed: `then` is where it ends, if that is
         known."""
         for assignment in staging.batch.assignments:
             self._recent[assignment.target.truck, assignment.target.source.table] = assignment
         self._ahead.begin(arriving, partial(self._guess, staging, arriving, then))
 
-    def _guess(self, before: Staging, arriving: Arriving, then: Lsn | None) -> Staging | None:
+    def _guess(self, before: Staging, arriving: Arriving[Outcome], then: Lsn | None) -> Staging | None:
         """What comes after: the same targets, as far as the range has changes of their tables."""
         reader, start = self.reader, before.end
         self._stager.learn(before, list(arriving))  # as it will be learnt again, before the range has its turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trucker.engine.plan import Assignment
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import Lane, TruckRun, letters_of
 from trucker.lsn import Lsn

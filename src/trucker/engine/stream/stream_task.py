@@ -8,82 +8,34 @@ twice (a lost executor, a retried task): sinks expect that.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
-from trucker.engine.plan import (
-    Assignment,
-    CopyBatch,
-    Failure,
-    Outcome,
-    Recipe,
-    SinkSpec,
-    StreamBatch,
-    StreamPart,
-    Waiting,
-)
-from trucker.engine.spark.secret_pickle import unseal
+from trucker.engine.destination import task_sinks
+from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, StreamPart, Waiting
+from trucker.engine.task.slow_statements import noting_slow
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import has_truncate
 from trucker.engine.transform.fold_accumulator import Net
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.row_transform import make
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import EngineError, SinkError, TruckerError
-from trucker.failpoint import reach
 from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.rows import Rows
-from trucker.sinks.base import Receipt, Sink, Target, Work
-from trucker.sinks.factory import make_sink
-from trucker.slow_sql import kept
+from trucker.sinks.base import Receipt, Target, Work
 
 log = logging.getLogger("trucker.work")
 
-PartT = TypeVar("PartT")
 
-
-class _Sinks(threading.local):
-    """Spark keeps its Python workers, so a sink (and what it holds, connections above all) lives from batch to batch.
-
-    In the driver several threads may be at work, each with sinks of its own.
-    """
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, tuple[SinkSpec, Sink]] = {}
-
-
-_sinks = _Sinks()
-
-
-def sink_for(spec: SinkSpec) -> Sink:
-    """This thread's sink for a destination, built once."""
-    name = spec.connection.name
-    known = _sinks.by_name.get(name)
-    if known and known[0] == spec:
-        return known[1]
-    if known:
-        known[1].close()
-    sink = make_sink(spec.connection, spec.workspace, spec.component)
-    _sinks.by_name[name] = (spec, sink)
-    return sink
-
-
-def staged(spec: SinkSpec, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
-    """Have this process's sink stage one part."""
-    reach("worker.stage.before")
-    receipt = sink_for(spec).write(work, changes)
-    reach("worker.stage.after")
-    return receipt
-
-
+@noting_slow
 def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     """Decode the part's changes and hand each truck its share: the net change, or all of them where they are kept."""
-    keepers = {name for name, spec in batch.sinks.items() if sink_for(spec).capabilities.keeps_changes}
+    keepers = {name for name, spec in batch.sinks.items() if task_sinks.sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
     waiting: list[Waiting] = []
@@ -276,7 +228,7 @@ def write_share(
     target, destination = assignment.target, assignment.destination
     work = Work(batch.batches[destination], target, part, batch.room, finishes)
     try:
-        receipts[destination].append(staged(batch.sinks[destination], work, iter(changes)))
+        receipts[destination].append(task_sinks.staged(batch.sinks[destination], work, iter(changes)))
     except TruckerError as error:
         failures.append(Failure(target.truck, error.of_table(target.source.table), target.source.table))
     except Exception as error:
@@ -376,22 +328,3 @@ class _Shares:
 def _since(changes: Changes, after: Lsn) -> Changes:
     fresh = changes.commit_lsn >= np.uint64(after)
     return changes if fresh.all() else changes.take(fresh)
-
-
-def run_parts(what: bytes, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Outcome]:
-    """A Spark partition's worth of parts, one after the other; `what` is to be done with each."""
-    function = unseal(what, secrets)
-    for part in sealed:
-        yield run_part(function, unseal(part, secrets))
-
-
-def do_nothing(_: object) -> Outcome:
-    """The work of a job that is only to have its workers there."""
-    return Outcome()
-
-
-def run_part(function: Callable[[PartT], Outcome], part: PartT) -> Outcome:
-    """One part, with what was slow about it."""
-    with kept() as slow:
-        outcome = function(part)
-    return replace(outcome, slow=tuple(slow)) if slow else outcome

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trucker.change import Changes
-from trucker.engine.plan import Assignment
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import compact, has_moves
 
 SMALL: Final = 2

@@ -7,15 +7,12 @@ Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination 
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,15 +22,16 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
-from trucker.engine.plan import CopyBatch, Failure, Outcome, Recipe, StreamBatch, Truck, Waiting
 from trucker.engine.spark.cluster import cores
 from trucker.engine.transform.fold import Fold
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.rules import compile_rules
 from trucker.engine.transform.sql_rows import given_columns, relation_of
-from trucker.errors import ConfigError, EngineError, TruckerError
+from trucker.engine.truck.truck import Truck
+from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query import SourceQuery, prepare_query
-from trucker.sinks.base import Target, Work
+from trucker.sinks.base import Receipt, Target, Work
 from trucker.slow_sql import SlowQueries
 from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
@@ -41,11 +39,10 @@ from trucker.types import Unfit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from trucker.engine.destination.task_sinks import SinkSpec
     from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, Spooled
     from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
     from trucker.rows import Rows
-
-log = logging.getLogger("trucker.recipe")
 
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 4, 32
 """So many parts go through Spark SQL at once: with one for each core, within these."""
@@ -97,43 +94,16 @@ class Recipes:
         assert self._spark is not None
         return self._spark[whole_name(truck)].give(plan, rows)
 
-    def finish(self, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
-        """The outcomes, with what waited for Spark SQL done, several parts at once."""
-        failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
-        waiting = [each for outcome in outcomes for each in outcome.waiting]
-        if not waiting:
-            return outcomes
-        with ThreadPoolExecutor(self._at_once(), "spark sql") as pool:
-            own = (each for each in waiting if each.assignment.target.truck not in failed)
-            done = list(pool.map(partial(self._finished, batch), own))
-        for each in waiting:
-            each.rows.discard()
-        return [*outcomes, *done]
+    def stage(self, plan: SparkPlan, rows: Spooled, work: Work, spec: SinkSpec) -> Receipt | None:
+        """Put the rows through the files for Spark of the work's truck, and stage what these give, if anything."""
+        assert self._spark is not None
+        return self._spark[whole_name(work.target.truck)].run(plan, rows, work, spec)
 
-    def _at_once(self) -> int:
+    @property
+    def parts_at_once(self) -> int:
+        """How many parts are best put through Spark SQL at once."""
         assert self._session is not None
         return min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, cores(self._session)))
-
-    def _finished(self, batch: StreamBatch | CopyBatch, waiting: Waiting) -> Outcome:
-        assignment = waiting.assignment
-        destination, target, recipe = assignment.destination, assignment.target, assignment.recipe
-        assert self._spark is not None
-        assert recipe is not None
-        assert recipe.spark is not None
-        work = Work(batch.batches[destination], target, waiting.part, batch.room)
-        try:
-            spark = self._spark[whole_name(target.truck)]
-            receipt = spark.run(recipe.spark, waiting.rows, work, batch.sinks[destination])
-        except TruckerError as error:
-            return Outcome(failures=[Failure(target.truck, error, target.source.table)])
-        except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
-            log.exception(
-                "Spark SQL failed unexpectedly", extra={"truck": target.truck, "table": str(target.source.table)}
-            )
-            said = f"Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
-            reason = EngineError(said, remedy="read the log", code="TRK599")
-            return Outcome(failures=[Failure(target.truck, reason, target.source.table)])
-        return Outcome({destination: [receipt]} if receipt else {})
 
     def of(self, truck: Truck, plain: Target) -> tuple[Target, Recipe] | None:
         """The target as its rows will be and the recipe; None where the truck replicates the table as it is.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
-from trucker.engine.plan import Assignment, CopyBatch, Recipe
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.source_pool import source_session
 from trucker.engine.transform.sql_rows import (
     before_deletes,
@@ -41,6 +43,17 @@ from trucker.sinks.base import Target
 from trucker.sinks.output_sql import TRUNCATED
 
 PLACE = ("commit_lsn", "ordinal")
+
+
+class ReadSnapshot(Protocol):
+    """The snapshot that a copy reads: where, by which name, and as of which position."""
+
+    @property
+    def connection(self) -> PostgresConnection: ...
+    @property
+    def snapshot(self) -> str: ...
+    @property
+    def lsn(self) -> Lsn: ...
 
 
 @dataclass(slots=True)
@@ -223,7 +236,9 @@ def _truncated(target: Target) -> SinkError:
 # -- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def make_copy(batch: CopyBatch, chunk: Chunk, assignment: Assignment, pieces: Iterator[CopiedRows]) -> Iterator[Made]:
+def make_copy(
+    batch: ReadSnapshot, chunk: Chunk, assignment: Assignment, pieces: Iterator[CopiedRows]
+) -> Iterator[Made]:
     """As `make`, for a chunk of a snapshot: in pieces, each a run of its own."""
     recipe = recipe_of(assignment)
     if recipe.query is None:

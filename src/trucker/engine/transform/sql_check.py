@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.plan import Truck
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Sink

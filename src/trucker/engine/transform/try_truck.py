@@ -20,12 +20,14 @@ from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
 from trucker.config.sql_files import ON_SPARK
 from trucker.config.sql_template import Relation, SqlTemplate
-from trucker.engine.plan import Assignment, Recipe, Truck
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import fold
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.row_transform import Made, make
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkUnavailable
 from trucker.postgres.pgoutput import decode
 from trucker.rows import OPERATION, Rows

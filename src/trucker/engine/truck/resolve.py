@@ -11,7 +11,7 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT
-from trucker.engine.plan import Table, Truck
+from trucker.engine.truck.truck import Table, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
 from trucker.postgres.publication import PublishedTable

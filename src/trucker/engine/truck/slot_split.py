@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import part_name, slot_by_name, slot_of
-from trucker.engine.plan import Truck
 from trucker.engine.truck.resolve import ResolvedSource, copy_slot_name, published_tables, source_names
+from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
 from trucker.finding import Finding, Level
 from trucker.table import TableId

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from trucker.engine.plan import Truck
 from trucker.engine.truck.table_failure import Retry, RetryWaits, TableFailure
+from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress, TruckPhase

@@ -16,9 +16,11 @@ from fixtures.source_rows import schema_of
 from fixtures.type_values import all_kinds, columns_of, create, create_user_types, fill
 from fixtures.waiting import wait_until
 from trucker.change import Lsn, TableId
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, Outcome, SinkSpec
+from trucker.engine.destination import task_sinks
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
-from trucker.engine.stream import stream_task
+from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome
+from trucker.engine.transform.assignment import Assignment
 from trucker.errors import DataError, TruckFailed
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
@@ -100,9 +102,9 @@ def copying(source: Database, destination: Database, table: TableId = ROWS, name
 @pytest.fixture(autouse=True)
 def _no_sinks_left(destination: Database) -> Iterator[None]:
     yield
-    for _, sink in stream_task._sinks.by_name.values():
+    for _, sink in task_sinks._sinks.by_name.values():
         sink.close()
-    stream_task._sinks.by_name.clear()
+    task_sinks._sinks.by_name.clear()
     close_idle(destination.connection)
 
 

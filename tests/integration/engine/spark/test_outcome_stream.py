@@ -9,9 +9,9 @@ import pytest
 
 from fixtures.waiting import wait_until
 from trucker.change import TableId
-from trucker.engine.plan import Failure, Outcome
 from trucker.engine.spark.job import start_job
 from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts, board_of
+from trucker.engine.task.payload import Failure, Outcome
 from trucker.errors import EngineError, TruckFailed
 from trucker.sinks.base import Receipt
 
@@ -27,7 +27,7 @@ def outcome(part: int, *failed: str) -> Outcome:
 
 
 # Workers cannot import what tests define, so what they are to do travels as text.
-MADE = """__import__("trucker.engine.plan", fromlist=["plan"]).Outcome({{"here": [
+MADE = """__import__("trucker.engine.task.payload", fromlist=["payload"]).Outcome({{"here": [
     __import__("trucker.sinks.base", fromlist=["base"]).Receipt("truck", None, {part}, 1)]}})"""
 GATE = """__import__("subprocess").run(["sh", "-c", "while [ ! -e {go} ]; do sleep 0.01; done"]) and """
 DIES = """(__import__("pathlib").Path("{died}").exists()

@@ -15,8 +15,8 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import differences, duckdb_differences
 from fixtures.waiting import wait_until
-from trucker.engine.plan import StreamPart
 from trucker.engine.stream import batch_runner
+from trucker.engine.task.payload import StreamPart
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from fixtures.spark_trucks import TABLE, SparkTruckCase, columns, rows
 from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Lsn, TableId, TableSchema
-from trucker.engine.plan import SinkSpec
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.transform.spark_sql import spark_truck as truck_module
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import TruckerError

@@ -12,7 +12,7 @@ import pytest
 
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.destination.destination import Destination, without
-from trucker.engine.plan import SinkSpec
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 from trucker.sinks.ledger import Entry, Ledger

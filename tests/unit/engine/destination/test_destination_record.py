@@ -7,8 +7,8 @@ from pathlib import Path
 from trucker.change import Lsn, TableId
 from trucker.changelog.document import FileDocument
 from trucker.engine.destination.destination_record import DestinationRecord, Recorded
-from trucker.engine.plan import Table, Truck
 from trucker.engine.project.continuity import needed_from
+from trucker.engine.truck.truck import Table, Truck
 from trucker.sinks.base import Phase
 
 T = TableId("public", "t")

@@ -11,10 +11,10 @@ import pytest
 from trucker.change import Column, Lsn, Partitions, TableId
 from trucker.changelog.document import FileDocument
 from trucker.config.sql_files import SqlFile
-from trucker.engine.plan import Table
 from trucker.engine.schema.schema_changes import Described, Reading, Schemas
 from trucker.engine.schema.written_schema import Known, KnownTables
 from trucker.engine.stream.batch_plan import _check_merge
+from trucker.engine.truck.truck import Table
 from trucker.errors import SourceError
 from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target

@@ -10,9 +10,9 @@ import pytest
 
 from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.document import FileDocument
-from trucker.engine.plan import Table
 from trucker.engine.schema.schema_changes import Described, Reading, Schemas, copied
 from trucker.engine.schema.written_schema import Known, KnownTables
+from trucker.engine.truck.truck import Table
 from trucker.errors import TruckerError
 from trucker.postgres.catalog_look import Look, SeenColumn
 

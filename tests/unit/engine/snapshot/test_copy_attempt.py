@@ -13,10 +13,12 @@ import pytest
 from trucker.capture.slot_creation import Stopped
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Copied, CopyShare, Failure, Outcome, SinkSpec, Table, Truck
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.snapshot import copier as copy_module
 from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck import Table, Truck
 from trucker.engine.truck.truck_run import Lane, TruckRun
 from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
@@ -108,7 +110,7 @@ class World:
         return [SimpleNamespace(schema=table.schema, leaf=name, bytes=1)]
 
     def _run(
-        self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str, on_copied: Any = None
+        self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str, reporting: Any = None
     ) -> list[Outcome]:
         """Every part is a row, "<table> at <lsn>"; troubles as told."""
         trouble = self.trouble.pop(0) if self.trouble else {}
@@ -126,8 +128,9 @@ class World:
             failed = {failure.truck for failure in failures}
             rows = {found.target.truck: 1 for found in part.assignments if found.target.truck not in failed}
             outcomes.append(Outcome({"store": receipts}, failures, copied=[Copied(part.index, rows, 0.5, 0.25)]))
-            if on_copied is not None:
-                on_copied(outcomes[-1].copied)
+            if reporting is not None:
+                report, take = reporting
+                take(report(outcomes[-1]))
             self.seen_copying.append({n: r.copying.copy() for n, r in self.runs.items()})
         if self.given_up:
             self.stop.set()

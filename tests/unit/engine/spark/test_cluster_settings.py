@@ -16,10 +16,10 @@ from trucker import failpoint
 from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
 from trucker.config.load import load_project
-from trucker.engine.plan import LEAST_PART, consecutive
 from trucker.engine.snapshot.copier import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
 from trucker.engine.spark import cluster, executor_entry, interpreter, session_future
 from trucker.engine.spark.package_zip import shipped
+from trucker.engine.task.partition import LEAST_PART, consecutive
 from trucker.errors import EngineError
 from trucker.lsn import Lsn
 from trucker.testing.project_folder import write_project

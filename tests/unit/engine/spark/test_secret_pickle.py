@@ -10,9 +10,9 @@ import pytest
 from pydantic import SecretStr
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.engine.plan import SinkSpec
+from trucker.engine.destination.task_sinks import SinkSpec
+from trucker.engine.spark.parts import run_parts
 from trucker.engine.spark.secret_pickle import seal, unseal
-from trucker.engine.stream.stream_task import run_parts
 from trucker.sinks.base import Workspace
 
 PASSWORD = "s3kr1t-of-the-destination"

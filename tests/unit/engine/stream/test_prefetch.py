@@ -10,10 +10,11 @@ import pytest
 
 from fixtures.waiting import wait_until
 from trucker.change import Lsn, TableId
-from trucker.engine.plan import Assignment, Outcome, StreamBatch, StreamPart
 from trucker.engine.spark.outcome_stream import Arriving
 from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
+from trucker.engine.transform.assignment import Assignment
 from trucker.sinks.base import Batch, Target
 from trucker.testing.handmade import schema_of
 

@@ -13,11 +13,11 @@ from fixtures.small_engine import SmallEngine, small_engines
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.engine.destination.destination import Destination
-from trucker.engine.plan import Failure, Outcome, collect
 from trucker.engine.spark.outcome_stream import Arriving
 from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.stream.prefetch import Ahead
 from trucker.engine.stream.query import SourceQuery
+from trucker.engine.task.payload import Failure, Outcome, collect
 from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable, TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, Receipt

@@ -15,10 +15,14 @@ from trucker.changelog.folder.writer import LogWriter
 from trucker.changelog.format.reference import RUN_BYTES
 from trucker.changelog.identity import create_log
 from trucker.changelog.reader import LogReader
-from trucker.engine.plan import Assignment, CopyBatch, CopyPart, SinkSpec, StreamBatch, consecutive, copy_shares, joined
+from trucker.engine.destination import task_sinks
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.snapshot import snapshot_task
 from trucker.engine.stream import stream_task
+from trucker.engine.task.partition import consecutive, copy_shares, joined
+from trucker.engine.task.payload import CopyBatch, CopyPart, StreamBatch
 from trucker.engine.transform import fold_accumulator
+from trucker.engine.transform.assignment import Assignment
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
 
@@ -96,7 +100,7 @@ def stream(
 
 
 def _lend(monkeypatch: pytest.MonkeyPatch, sinks: dict[str, Notebook]) -> None:
-    monkeypatch.setattr(stream_task, "sink_for", lambda spec: sinks[spec.connection.name])
+    monkeypatch.setattr(task_sinks, "sink_for", lambda spec: sinks[spec.connection.name])
 
 
 def _values(sink: Notebook) -> list[str]:
@@ -304,12 +308,12 @@ def test_a_sink_is_built_once_per_process(monkeypatch: pytest.MonkeyPatch) -> No
         made.append(Notebook())
         return made[-1]
 
-    monkeypatch.setattr(stream_task, "make_sink", make)
-    monkeypatch.setattr(stream_task, "_sinks", stream_task._Sinks())
+    monkeypatch.setattr(task_sinks, "make_sink", make)
+    monkeypatch.setattr(task_sinks, "_sinks", task_sinks._Sinks())
     one: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=1))  # type: ignore[arg-type]
     other: Any = SinkSpec(SimpleNamespace(name="x"), SimpleNamespace(folder=2))  # type: ignore[arg-type]
-    assert stream_task.sink_for(one) is stream_task.sink_for(one)
-    assert stream_task.sink_for(other) is not made[0]
+    assert task_sinks.sink_for(one) is task_sinks.sink_for(one)
+    assert task_sinks.sink_for(other) is not made[0]
     assert len(made) == 2
 
 

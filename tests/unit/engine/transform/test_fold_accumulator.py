@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trucker.change import Changes, Lsn, TableId
-from trucker.engine.plan import Assignment
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import compact, has_moves
 from trucker.engine.transform.fold_accumulator import Net
 from trucker.sinks.base import Target

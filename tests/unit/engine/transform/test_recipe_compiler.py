@@ -11,8 +11,8 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
 from trucker.config.models import InputConfig, OutputConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
-from trucker.engine.plan import Table, Truck
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.truck import Table, Truck
 from trucker.errors import ConfigError
 from trucker.testing.handmade import schema_of
 

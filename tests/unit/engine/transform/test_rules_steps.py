@@ -10,11 +10,13 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import OPERATIONS, Lsn, TableId
 from trucker.config.models import TruckConfig
 from trucker.config.rules import RuleConfig
-from trucker.engine.plan import Assignment, Recipe, Table, Truck
+from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import Fold
+from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.row_transform import make
 from trucker.engine.transform.rules import compile_rules
+from trucker.engine.truck.truck import Table, Truck
 from trucker.sinks.base import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.types import Unfit

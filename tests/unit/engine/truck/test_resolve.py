@@ -10,8 +10,8 @@ import pytest
 
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import TruckConfig
-from trucker.engine.plan import Table, Truck
 from trucker.engine.truck.resolve import _truck, check_outputs, published_tables
+from trucker.engine.truck.truck import Table, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.postgres.publication import PublishedTable
 from trucker.types import Unfit

@@ -12,9 +12,9 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
-from trucker.engine.plan import Table, Truck
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.slot_split import split
+from trucker.engine.truck.truck import Table, Truck
 from trucker.errors import ConfigError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trucker.change import Lsn, TableId
-from trucker.engine.plan import Truck
 from trucker.engine.truck import table_failure
 from trucker.engine.truck.table_failure import REST_FACTOR, Retry, RetryWaits
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError
 from trucker.observe.status import TruckPhase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from trucker.engine.plan import Truck
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError
 

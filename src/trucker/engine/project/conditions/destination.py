@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.plan import Table, Truck
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.continuity import copied_tables
@@ -15,6 +14,7 @@ from trucker.engine.schema.schema_changes import copied
 from trucker.engine.schema.written_schema import Known, KnownTables, shapes_file
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import Table, Truck
 from trucker.errors import SinkHeld, TruckerError
 from trucker.finding import Checkable, Finding, Level
 from trucker.postgres.catalog_look import look

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from trucker.change import Changes, Column
+from trucker.engine.destination import task_sinks
+from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.transform.spark_sql.result import as_rows
 from trucker.engine.transform.spark_sql.spark_plan import spill
-from trucker.errors import JobFailed
+from trucker.errors import JobFailed, TruckerError
 from trucker.lsn import Lsn
 from trucker.sinks.base import Receipt, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trucker.engine.plan import Outcome, SinkSpec
 
 # A sink is used by one thread at a time; this process has one of each destination.
 _writing = threading.Lock()
@@ -77,11 +78,10 @@ class Handing:
 
     def changes(self) -> Iterator[Changes]:
         """The rows as the sink takes them."""
-        from trucker.engine.stream.stream_task import sink_for
         from trucker.engine.transform.row_transform import written
 
         batch = self.work.batch
-        every = sink_for(self.spec).capabilities.keeps_changes
+        every = task_sinks.sink_for(self.spec).capabilities.keeps_changes
         # A change stands before the end of its batch; a copied row at the snapshot itself.
         lsn = batch.end if batch.snapshot else Lsn(max(0, int(batch.end) - 1))
         first = self.work.part << 32
@@ -92,18 +92,12 @@ class Handing:
                     yield written(rows, self.work.target, lsn, first, every=every, copied=bool(batch.snapshot))
                     first += each.num_rows
 
-    def write(self, part: int) -> Outcome:
-        """Stage them; `part` is what a job counts its work by."""
-        from trucker.engine.plan import Failure, Outcome
-        from trucker.engine.stream.stream_task import staged
-        from trucker.errors import TruckerError
-
-        target = self.work.target
+    def write(self, part: int) -> Receipt | TruckerError:
+        """Stage them, or say why not; `part` is what a job counts its work by."""
         try:
-            receipt = staged(self.spec, self.work, self.changes())
+            return task_sinks.staged(self.spec, self.work, self.changes())
         except TruckerError as error:
-            return Outcome(failures=[Failure(target.truck, error, target.source.table)])
-        return Outcome({self.spec.connection.name: [receipt]})
+            return error
 
 
 def hand_on(spark: SparkSession, handing: Handing, folder: Path) -> Receipt | None:
@@ -122,7 +116,6 @@ def hand_on(spark: SparkSession, handing: Handing, folder: Path) -> Receipt | No
         finally:
             for result in filed:
                 result.discard()
-    for failure in outcome.failures:
-        raise failure.error
-    (receipts,) = outcome.receipts.values()
-    return receipts[0]
+    if isinstance(outcome, TruckerError):
+        raise outcome
+    return outcome

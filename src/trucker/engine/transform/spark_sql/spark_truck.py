@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from trucker.config.sql_template import RenderedSql
-    from trucker.engine.plan import SinkSpec
+    from trucker.engine.destination.task_sinks import SinkSpec
 
 FEW_ROWS: Final = 5_000
 """So many rows at most go through the driver, and of a result come back to it."""

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
-from trucker.engine.plan import PIECES, RECEIPTS, StreamPart, Table, consecutive, joined, room
+from trucker.engine.task.partition import PIECES, RECEIPTS, consecutive, joined, room
+from trucker.engine.task.payload import StreamPart
+from trucker.engine.truck.truck import Table
 
 MIB = 1 << 20
 

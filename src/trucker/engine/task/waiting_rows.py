@@ -1,0 +1,46 @@
+"""Rows that a task has left for Spark SQL: put through it by the driver when the tasks are done, and staged."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, Waiting
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.errors import EngineError, TruckerError
+from trucker.sinks.base import Work
+
+log = logging.getLogger("trucker.recipe")
+
+
+def finish(recipes: Recipes, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
+    """The outcomes, with what waited for Spark SQL done, several parts at once."""
+    failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
+    waiting = [each for outcome in outcomes for each in outcome.waiting]
+    if not waiting:
+        return outcomes
+    with ThreadPoolExecutor(recipes.parts_at_once, "spark sql") as pool:
+        going = (each for each in waiting if each.assignment.target.truck not in failed)
+        done = list(pool.map(partial(_finished, recipes, batch), going))
+    for each in waiting:
+        each.rows.discard()
+    return [*outcomes, *done]
+
+
+def _finished(recipes: Recipes, batch: StreamBatch | CopyBatch, waiting: Waiting) -> Outcome:
+    assignment = waiting.assignment
+    destination, target, recipe = assignment.destination, assignment.target, assignment.recipe
+    assert recipe is not None
+    assert recipe.spark is not None
+    work = Work(batch.batches[destination], target, waiting.part, batch.room)
+    try:
+        receipt = recipes.stage(recipe.spark, waiting.rows, work, batch.sinks[destination])
+    except TruckerError as error:
+        return Outcome(failures=[Failure(target.truck, error, target.source.table)])
+    except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
+        log.exception("Spark SQL failed unexpectedly", extra={"truck": target.truck, "table": str(target.source.table)})
+        said = f"Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
+        reason = EngineError(said, remedy="read the log", code="TRK599")
+        return Outcome(failures=[Failure(target.truck, reason, target.source.table)])
+    return Outcome({destination: [receipt]} if receipt else {})

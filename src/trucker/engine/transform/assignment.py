@@ -1,0 +1,33 @@
+"""The assignment: which changes of a table go to which target, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trucker.engine.schema.column_identity import OwnShapes, Renames
+from trucker.engine.transform.recipe import Recipe
+from trucker.lsn import Lsn
+from trucker.sinks.base import Target
+from trucker.table import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One target's share of a batch: its changes whose commit is not below `after`.
+
+    `renames` has the names to read a shape's columns by, where the target's are not the stream's. `own` are the shapes
+    as the stream tells them, and what to make of each, where every change is to stay in its own; otherwise all are
+    brought into the target's. With a `recipe` the target's rows are made by it.
+    """
+
+    destination: str
+    target: Target
+    after: Lsn
+    renames: Renames = ()
+    own: OwnShapes = field(default_factory=dict)
+    recipe: Recipe | None = None
+
+    @property
+    def reads(self) -> TableSchema:
+        """The table as its changes are read."""
+        return self.recipe.reads if self.recipe else self.target.source

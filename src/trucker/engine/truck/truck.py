@@ -1,0 +1,99 @@
+"""A truck and its tables, with names and patterns resolved against the source.
+
+Pickles: executors get it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trucker.config.models import TruckConfig
+from trucker.config.sql_files import OUTPUT
+from trucker.sinks.base import Target
+from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
+from trucker.types import Unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One input table of a truck: what is taken of it and where it goes.
+
+    `only` empty means all columns but `excepted`; the key's columns are always taken. `named` says that the truck names
+    the table; otherwise a pattern chose it. `key` has the names of when the run began,
+    `key_numbers` hold for life.
+    """
+
+    source: TableId
+    output: TableId
+    key: tuple[str, ...]
+    only: frozenset[str] = frozenset()
+    excepted: frozenset[str] = frozenset()
+    where: str | None = None
+    unfit: tuple[tuple[str, Unfit], ...] = ()
+    schema_changes: SchemaChanges = SchemaChanges.APPLY
+    partitions: Partitions = Partitions.FOLLOW
+    named: bool = True
+    key_numbers: tuple[int, ...] = ()
+
+    def takes(self, column: str) -> bool:
+        return column in self.key or self.chooses(column)
+
+    def chooses(self, column: str) -> bool:
+        """Whether the truck takes a column of this name that is not of the key."""
+        return column in self.only if self.only else column not in self.excepted
+
+    def key_by(self, names: Mapping[int, str]) -> tuple[str, ...]:
+        """The key under the names that its columns have by number; the name of old for one that is not there."""
+        return tuple(names.get(number, name) for number, name in zip(self.key_numbers, self.key, strict=True))
+
+    def target(self, truck: str, schema: TableSchema) -> Target:
+        """The target for the table as `schema` describes it now."""
+        key = frozenset(schema.key)
+        columns = tuple(c for c in schema.columns if c.name in key or self.chooses(c.name))
+        names = {column.name for column in columns}
+        unfit = tuple(each for each in self.unfit if each[0] in names)
+        source = TableSchema(schema.table, columns, schema.key)
+        return Target(truck, source, self.output, unfit, self.schema_changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Truck:
+    """A truck with its names and patterns resolved against the source.
+
+    `dead_letters` is how many failing rows it may set aside; None where the first one stops it. `config` is there where
+    the truck does more than replicate: it has rules or SQL. `by_table` says that a table which fails is to be set aside
+    while the others go on.
+    """
+
+    name: str
+    source: str
+    destination: str
+    tables: Mapping[TableId, Table]
+    dead_letters: int | None = None
+    config: TruckConfig | None = None
+    by_table: bool = False
+
+    @property
+    def fails_by_table(self) -> bool:
+        """Whether a table that fails is set aside alone: no SQL, and no order across tables, needs it."""
+        return self.by_table and len(self.tables) > 1 and not self.in_order
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a table can be copied again without more ado: what is there of it is known to be its rows."""
+        return self.config is None or not (self.config.file(OUTPUT) or self.shares)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the order of changes across its tables, or which of them one transaction made, is seen in what it
+        writes: all of them must then come in one stream."""
+        config = self.config
+        if config is None:
+            return False
+        return self.shares or bool(config.file(OUTPUT)) or config.compact == "none" or config.batch == "transaction"
+
+    @property
+    def shares(self) -> bool:
+        """Whether several of its tables go into one."""
+        return len({table.output for table in self.tables.values()}) < len(self.tables)

@@ -15,8 +15,9 @@ import psycopg
 from figure import Figure, ratio_at_least
 from harness import TABLE, Bench, fill, flushed, value
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
-from trucker.changelog.identity import SourceIdentity, create_log, delete_log
+from trucker.changelog.identity import SourceIdentity
 from trucker.changelog.location import LogPlace
+from trucker.changelog.log_creation import create_log, delete_log
 from trucker.lsn import Lsn
 
 PUBLICATION = "bench_capture"

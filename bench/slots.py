@@ -19,7 +19,8 @@ import psycopg
 from figure import Figure
 from harness import TABLE, TRANSACTION_ROWS, Bench, fill, flushed, touch, value
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
-from trucker.changelog.identity import SourceIdentity, create_log
+from trucker.changelog.identity import SourceIdentity
+from trucker.changelog.log_creation import create_log
 from trucker.lsn import Lsn
 from ways import Markers, Truck
 

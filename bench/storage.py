@@ -13,7 +13,7 @@ from typing import Any
 from capture import PUBLICATION, drain
 from figure import percentile
 from harness import TABLE, Bench, fill, flushed
-from trucker.changelog.objects.bucket import Bucket
+from trucker.changelog.bucket import Bucket
 from trucker.testing.object_storage import ObjectStorage
 
 PUTS = 10

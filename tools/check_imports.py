@@ -4,8 +4,9 @@
       → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
-`SIBLINGS` says so. Parts that are large have rooms, with arrows of the same kind between them (`ROOMS`). Only `engine` imports pyspark, only a sink's own modules import its driver, and modules that have to
-start without a JVM (`LIGHT`) do not import pyspark even there. Imports for type checking count like any other.
+`SIBLINGS` says so. Large parts have rooms, with arrows of the same kind between them (`ROOMS`). Only `engine` imports
+pyspark, only a sink's own modules import its driver, and modules that have to start without a JVM (`LIGHT`) do not
+import pyspark even there. Imports for type checking count like any other.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "changelog": (
         frozenset({"inspection"}),
-        frozenset({"reader", "open_writer", "retention"}),
+        frozenset({"reader", "open_writer", "retention", "log_creation"}),
         frozenset({"durable_end", "open_storage"}),
-        frozenset({"document", "folder", "objects"}),
-        frozenset({"identity"}),
+        frozenset({"folder", "objects"}),
+        frozenset({"document", "identity"}),
+        frozenset({"bucket", "writer_lock"}),
         frozenset({"format"}),
         frozenset({"location"}),
     ),

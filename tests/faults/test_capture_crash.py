@@ -20,7 +20,7 @@ from fixtures.load import Load
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.capture.supervisor import CaptureState
-from trucker.changelog.folder.durable import read_durable
+from trucker.changelog.format.durable import read_durable
 from trucker.failpoint import VARIABLE
 from trucker.testing.server import Server
 

@@ -17,8 +17,8 @@ from fixtures.pg import Database
 from fixtures.waiting import wait_until
 from trucker.capture import process as capture_module
 from trucker.capture.process import Capture, CaptureTask
-from trucker.changelog.folder.durable import read_durable
-from trucker.changelog.identity import create_log
+from trucker.changelog.format.durable import read_durable
+from trucker.changelog.log_creation import create_log
 from trucker.errors import SourceError
 
 

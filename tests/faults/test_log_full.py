@@ -12,7 +12,7 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.waiting import wait_until
 from trucker import failpoint
-from trucker.changelog.folder.durable import read_durable
+from trucker.changelog.format.durable import read_durable
 from trucker.lsn import Lsn
 
 pytestmark = pytest.mark.spark

@@ -14,9 +14,9 @@ from fixtures.waiting import wait_until
 from fixtures.wal import everything
 from trucker import failpoint
 from trucker.capture.supervisor import CaptureState
-from trucker.changelog.identity import create_log
+from trucker.changelog.bucket import Bucket
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.bucket import Bucket
+from trucker.changelog.log_creation import create_log
 from trucker.changelog.objects.object_chain import Chain
 from trucker.changelog.reader import LogReader
 from trucker.testing.object_storage import ObjectStorage

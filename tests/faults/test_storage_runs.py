@@ -19,9 +19,9 @@ from fixtures.project import InThread, ProjectFolder, TruckerProcess, json_lines
 from fixtures.waiting import wait_until
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.supervisor import CaptureSpec
+from trucker.changelog.bucket import Bucket
 from trucker.changelog.identity import read_source
 from trucker.changelog.location import ObjectPlace, place_of
-from trucker.changelog.objects.bucket import Bucket
 from trucker.changelog.objects.object_chain import Chain, object_id
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn

@@ -30,8 +30,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trucker.changelog.folder.durable import Durable
 from trucker.changelog.folder.writer import BLOCK_BYTES
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_against_slot
 from trucker.changelog.location import LogPlace, from_json, to_json
 from trucker.changelog.open_writer import Writer, open_writer

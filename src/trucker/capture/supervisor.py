@@ -19,7 +19,7 @@ from trucker import private
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.process import EXIT_FAILED, CaptureTask
 from trucker.changelog.durable_end import Waiting
-from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity
 from trucker.changelog.location import LogPlace, ObjectPlace
 from trucker.changelog.objects.object_writer import PUT_EVERY

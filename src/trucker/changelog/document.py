@@ -60,7 +60,7 @@ class ObjectDocument:
     name: str
 
     def read(self) -> bytes | None:
-        from trucker.changelog.objects.bucket import Bucket
+        from trucker.changelog.bucket import Bucket
 
         try:
             return Bucket(self.place).get(self.name)
@@ -68,6 +68,6 @@ class ObjectDocument:
             return None
 
     def write(self, content: bytes) -> None:
-        from trucker.changelog.objects.bucket import Bucket
+        from trucker.changelog.bucket import Bucket
 
         Bucket(self.place).put(self.name, content)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from trucker.changelog.folder.durable import Durable, DurableFile, Watch, missing, unreadable
+from trucker.changelog.format.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.location import LogPlace, ObjectPlace
 
 _TRIES: Final = 5
@@ -85,9 +85,8 @@ class AskedEnd:
         self._ask_again = -math.inf
 
     def read(self) -> Durable:
-        from trucker.changelog.identity import read_start
-        from trucker.changelog.objects.bucket import Bucket
-        from trucker.changelog.objects.object_recovery import end_of
+        from trucker.changelog.bucket import Bucket
+        from trucker.changelog.objects.object_recovery import end_of, read_start
 
         now = time.monotonic()
         if self._found is None or now >= self._ask_again:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trucker import private
-from trucker.changelog.folder.durable import Durable, DurableFile, missing
-from trucker.changelog.format.segment import Folder
+from trucker.changelog.format.durable import Durable, missing
 from trucker.changelog.location import LogPlace, ObjectPlace
-from trucker.errors import ChangeLogError, ChangeLogFull
+from trucker.errors import ChangeLogError
 from trucker.file_errors import explaining, file_error
 from trucker.lsn import Lsn
 
 if TYPE_CHECKING:
-    from trucker.changelog.objects.bucket import Bucket
-    from trucker.changelog.objects.object_recovery import Start
+    from trucker.changelog.bucket import Bucket
 
 FILE: Final = "source.json"
-PROBE: Final = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,82 +27,6 @@ class SourceIdentity:
     database: str
     slot: str
     publication: str
-
-
-def create_log(place: LogPlace, source: SourceIdentity, start: Lsn) -> None:
-    """Make an empty log that begins at `start`, the slot's confirmed position; a log of the same source stays as it is.
-
-    Called once, when the slot is made (or adopted): capture never makes a log by itself, because a log that
-    is missing while the slot has moved on is lost data.
-    """
-    if isinstance(place, ObjectPlace):
-        _create_objects(place, source, start)
-        return
-    with explaining("making the change log", place, ChangeLogError, code="TRK306", full=ChangeLogFull):
-        _create_files(place, source, start)
-
-
-def _create_files(place: Path, source: SourceIdentity, start: Lsn) -> None:
-    if (place / FILE).exists():
-        check_source(place, source)
-        return
-    if any(Folder(place).segments() if place.exists() else ()):
-        raise ChangeLogError(
-            f"{place} contains segments but no {FILE}",
-            code="TRK302",
-            remedy=f"restore {FILE}, or move the folder away if it is no longer used",
-        )
-    private.make_folder(place)
-    with DurableFile(place, write=True) as file:
-        file.write(Durable(start, start), sync=True)
-    # Last, by rename: a folder with this file is a whole log.
-    draft = place / f"{FILE}.new"
-    with open(draft, "w", encoding="utf-8", opener=private.open_file) as text:
-        json.dump(asdict(source), text, indent=2)
-        text.flush()
-        os.fsync(text.fileno())
-    draft.replace(place / FILE)
-    Folder(place).sync()
-
-
-def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> None:
-    from trucker.changelog.objects.bucket import Bucket, TakenError
-    from trucker.changelog.objects.object_recovery import end_of, leftover
-
-    bucket = Bucket(place)
-    if not log_exists(place):
-        check_conditional(place, bucket)
-        # By the clock: above every number that a log which was here before can have come to, or come to yet.
-        first = max(time.time_ns() // 1_000_000, leftover(bucket.list()))
-        content = json.dumps({**asdict(source), "start": str(start), "first": first}, indent=2).encode()
-        with suppress(TakenError):
-            bucket.put_new(FILE, content)
-    check_source(place, source)
-    if place.folder is not None:
-        # What this machine was told of a log before, by a run that is over, may be of another log, and is forgotten.
-        shutil.rmtree(place.folder, ignore_errors=True)
-        private.make_folder(place.folder)
-        with DurableFile(place.folder, write=True, wide=True) as file:
-            file.write(end_of(place, bucket, read_start(place, bucket)).durable, sync=False)
-
-
-def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
-    """Refuse a storage that lets an object be made twice: it could not keep two writers apart."""
-    from trucker.changelog.objects.bucket import TakenError
-
-    name = f"{PROBE}-{os.getpid()}-{time.time_ns():X}"
-    bucket.put_new(name, b"one")
-    try:
-        bucket.put_new(name, b"two")
-    except TakenError:
-        return
-    finally:
-        bucket.delete([name])
-    raise ChangeLogError(
-        f"the object storage of {place} overwrites an object despite If-None-Match",
-        code="TRK311",
-        remedy="use storage with conditional writes, or a shared folder",
-    )
 
 
 def check_source(place: LogPlace, source: SourceIdentity) -> None:
@@ -132,28 +48,18 @@ def check_source(place: LogPlace, source: SourceIdentity) -> None:
 
 def read_source(place: LogPlace) -> SourceIdentity:
     """Whose log it is; `ChangeLogError` where the place holds none."""
-    raw = _read(place)
+    raw = read_document(place)
     try:
         return SourceIdentity(**{field.name: raw[field.name] for field in fields(SourceIdentity)})
     except (KeyError, TypeError):
-        raise _damaged(place) from None
+        raise damaged_identity(place) from None
 
 
-def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
-    """Where a log of objects begins."""
-    from trucker.changelog.objects.object_recovery import Start
-
-    raw = _read(place, bucket)
-    try:
-        return Start(Lsn.parse(raw["start"]), int(raw["first"]))
-    except (KeyError, TypeError, ValueError):
-        raise _damaged(place) from None
-
-
-def _read(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
+def read_document(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
+    """The file or object that says whose log it is, as it stands there."""
     try:
         if isinstance(place, ObjectPlace):
-            from trucker.changelog.objects.bucket import Bucket
+            from trucker.changelog.bucket import Bucket
 
             text = (bucket or Bucket(place)).get(FILE)
         else:
@@ -163,12 +69,12 @@ def _read(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         raise missing(place) from None
     except ValueError:
-        raise _damaged(place) from None
+        raise damaged_identity(place) from None
     except OSError as error:
         raise file_error(error, "reading", Path(str(place)), ChangeLogError, code="TRK306") from error
 
 
-def _damaged(place: LogPlace) -> ChangeLogError:
+def damaged_identity(place: LogPlace) -> ChangeLogError:
     return ChangeLogError(
         f"{place}/{FILE} is damaged",
         code="TRK303",
@@ -202,7 +108,7 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
 def log_exists(place: LogPlace) -> bool:
     """Whether there is a log, sound or not."""
     if isinstance(place, ObjectPlace):
-        from trucker.changelog.objects.bucket import Bucket
+        from trucker.changelog.bucket import Bucket
 
         try:
             Bucket(place).get(FILE)
@@ -211,20 +117,3 @@ def log_exists(place: LogPlace) -> bool:
         return True
     with explaining("reading", place / FILE, ChangeLogError, code="TRK306"):
         return (place / FILE).exists()
-
-
-def delete_log(place: LogPlace) -> None:
-    """Delete a log with all that is in it.
-
-    Of objects, what says that they are a log goes first: those that a crash leaves are no part of the next one.
-    """
-    if isinstance(place, ObjectPlace):
-        from trucker.changelog.objects.bucket import Bucket
-
-        bucket = Bucket(place)
-        bucket.delete([FILE])
-        bucket.delete([entry.name for entry in bucket.list()])
-        if place.folder is not None:
-            shutil.rmtree(place.folder, ignore_errors=True)
-        return
-    shutil.rmtree(place, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.segment import Folder, Segment, Storage, check_chain, check_reaches
 from trucker.changelog.location import LogPlace, ObjectPlace
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
 from trucker.changelog.durable_end import Waiting, end_reader
-from trucker.changelog.folder.durable import Durable
 from trucker.changelog.format.block import (
     ENDS_OPEN,
     STARTS_OPEN,
@@ -31,6 +30,7 @@ from trucker.changelog.format.block import (
     check_body,
     decode_head,
 )
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.index import SegmentIndex
 from trucker.changelog.format.reference import RUN_BYTES, runs
 from trucker.changelog.format.reference import BlockRef as BlockRef

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from trucker.changelog.bucket import Bucket
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.bucket import Bucket
 from trucker.errors import TruckerError
 
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")

@@ -16,9 +16,9 @@ from fixtures.capture import Source, all_captured, capturing, inserted, prepare
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.capture.supervisor import CaptureState, CaptureSupervisor
-from trucker.changelog.folder.durable import read_durable
 from trucker.changelog.folder.writer import LogWriter
-from trucker.changelog.identity import create_log
+from trucker.changelog.format.durable import read_durable
+from trucker.changelog.log_creation import create_log
 from trucker.changelog.reader import LogReader
 from trucker.errors import ChangeLogError, LockedError, SourceError, TruckerError
 from trucker.lsn import Lsn

@@ -13,7 +13,7 @@ from fixtures.log_stores import MEMORY
 from fixtures.wal import SOURCE, Transaction, begin, commit, insert, kind, message, relation, truncate
 from trucker.changelog.folder.writer import LogWriter
 from trucker.changelog.format.block import Open, summarise
-from trucker.changelog.identity import create_log
+from trucker.changelog.log_creation import create_log
 from trucker.lsn import Lsn
 from trucker.pg.messages import Messages
 

@@ -16,18 +16,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.wal import SOURCE, begin, commit, everything, insert, message, relation, split
-from trucker.changelog.folder import durable as durable_module
-from trucker.changelog.folder.durable import Durable, read_durable
 from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.format import durable as durable_module
+from trucker.changelog.format.durable import Durable, read_durable
 from trucker.changelog.format.segment import Folder
-from trucker.changelog.identity import (
-    SourceIdentity,
-    check_against_server,
-    check_against_slot,
-    create_log,
-    log_exists,
-    read_source,
-)
+from trucker.changelog.identity import SourceIdentity, check_against_server, check_against_slot, log_exists, read_source
+from trucker.changelog.log_creation import create_log
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
 from trucker.errors import ChangeLogError, ChangeLogFull, LockedError

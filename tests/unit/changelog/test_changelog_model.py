@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fixtures.log_stores import FILES, OBJECTS, LogStore, forget_machine
 from fixtures.wal import SOURCE, Transaction, everything, follow, insert, kind, relation, truncate
-from trucker.changelog.folder.durable import read_durable
 from trucker.changelog.folder.writer import LogWriter
+from trucker.changelog.format.durable import read_durable
 from trucker.changelog.location import LogPlace, truth_of
 from trucker.changelog.open_writer import Writer
 from trucker.changelog.reader import LogReader

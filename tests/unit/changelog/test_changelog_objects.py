@@ -12,12 +12,13 @@ import pytest
 
 from fixtures.log_stores import OBJECTS
 from fixtures.wal import SOURCE, begin, commit, everything, insert, relation
-from trucker.changelog.folder.durable import read_durable
+from trucker.changelog import bucket as bucket_module
+from trucker.changelog.bucket import Bucket
+from trucker.changelog.format.durable import read_durable
 from trucker.changelog.format.segment import SegmentId
-from trucker.changelog.identity import SourceIdentity, create_log, delete_log, log_exists, read_source
+from trucker.changelog.identity import SourceIdentity, log_exists, read_source
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects import bucket as bucket_module
-from trucker.changelog.objects.bucket import Bucket
+from trucker.changelog.log_creation import create_log, delete_log
 from trucker.changelog.objects.object_chain import Chain, Objects, object_id, object_name
 from trucker.changelog.objects.object_writer import ObjectWriter
 from trucker.changelog.reader import LogReader

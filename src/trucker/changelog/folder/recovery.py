@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trucker.changelog.folder.durable import Durable, unreadable
+from trucker.changelog.format.durable import Durable, unreadable
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.format.segment import Folder, Segment, SegmentId, check_chain, check_reaches
 from trucker.errors import ChangeLogError

@@ -16,31 +16,26 @@ write is a `ChangeLogError`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from trucker import private
-from trucker.changelog.folder.durable import Durable, DurableFile
 from trucker.changelog.folder.recovery import recover
 from trucker.changelog.format.block_builder import BLOCK_BYTES as BLOCK_BYTES
 from trucker.changelog.format.block_builder import Described, Gatherer
 from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.durable import Durable, DurableFile
 from trucker.changelog.format.segment import Folder, Segment, SegmentId, start_writing_back, write_all
 from trucker.changelog.identity import SourceIdentity, check_source
-from trucker.errors import ChangeLogError, ChangeLogFull, LockedError
+from trucker.changelog.writer_lock import LOCK_FILE, cannot_write, hold_lock
 from trucker.failpoint import reach
-from trucker.file_errors import FULL, reason_and_remedy
 from trucker.lsn import Lsn
 from trucker.pg.messages import Messages
 
 SEGMENT_BYTES: Final = 64 << 20
-LOCK_FILE: Final = "writer.lock"
 
 
 @dataclass(slots=True)
@@ -92,7 +87,7 @@ class LogWriter(Gatherer):
             self._file = DurableFile(folder, write=True)
         except OSError as error:
             os.close(self._lock)
-            raise _cannot_write(folder, error) from error
+            raise cannot_write(folder, error) from error
         try:
             with self._writing():
                 durable = recover(self._storage, self._file.read())
@@ -263,38 +258,4 @@ class LogWriter(Gatherer):
         try:
             yield
         except OSError as error:
-            raise _cannot_write(self._storage.path, error) from error
-
-
-def _cannot_write(folder: Path, error: OSError) -> ChangeLogError:
-    """As `file_error`; capture itself tries again where the disk is full, and the message says so."""
-    reason, remedy = reason_and_remedy(error, folder)
-    message = f"the change log in {folder} cannot be written: {reason}"
-    if error.errno in FULL:
-        return ChangeLogFull(message, remedy=f"{remedy}; capture then continues")
-    return ChangeLogError(message, remedy=remedy, code="TRK306")
-
-
-def hold_lock(path: Path, seconds: float) -> int:
-    """Hold the writer's lock; the file says who does."""
-    try:
-        fd = private.open_file(path, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise _cannot_write(path.parent, error) from error
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                holder = os.pread(fd, 20, 0).decode(errors="replace").strip()
-                os.close(fd)
-                raise LockedError(
-                    f"the change log in {path.parent} is being written by process {holder}",
-                    remedy="stop the other trucker of this project",
-                ) from None
-            time.sleep(0.02)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+            raise cannot_write(self._storage.path, error) from error

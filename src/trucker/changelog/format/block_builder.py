@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final
 
-from trucker.changelog.folder.durable import Durable
 from trucker.changelog.format.block import (
     Open,
     RelationEntry,
@@ -22,6 +21,7 @@ from trucker.changelog.format.block import (
     summarise,
 )
 from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.segment import SegmentId
 from trucker.lsn import Lsn
 from trucker.pg.messages import RELATION, Messages

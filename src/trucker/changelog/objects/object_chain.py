@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Final
 
 from trucker import private
+from trucker.changelog.bucket import Bucket, Entry
 from trucker.changelog.format.segment import Content, Segment, SegmentFile, SegmentId
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.bucket import Bucket, Entry
 from trucker.failpoint import reach
 
 COPIES: Final = "objects"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trucker.changelog.folder.durable import Durable
+from trucker.changelog.bucket import Bucket, Entry
 from trucker.changelog.format.block import Head
+from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.format.segment import Segment
+from trucker.changelog.identity import damaged_identity, read_document
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.bucket import Bucket, Entry
 from trucker.changelog.objects.object_chain import Chain, ObjectContent, object_name, of_log, seen_until
 from trucker.lsn import Lsn
 
@@ -33,6 +34,15 @@ class End:
     durable: Durable
     number: int
     seen: tuple[str, ...]
+
+
+def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
+    """Where a log of objects begins."""
+    raw = read_document(place, bucket)
+    try:
+        return Start(Lsn.parse(raw["start"]), int(raw["first"]))
+    except (KeyError, TypeError, ValueError):
+        raise damaged_identity(place) from None
 
 
 def end_of(place: ObjectPlace, bucket: Bucket, start: Start) -> End:

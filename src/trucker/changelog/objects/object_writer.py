@@ -24,16 +24,16 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from trucker.changelog.folder.durable import Durable, DurableFile
-from trucker.changelog.folder.writer import LOCK_FILE, hold_lock
+from trucker.changelog.bucket import Bucket, TakenError
 from trucker.changelog.format.block_builder import BLOCK_BYTES, Block, Described, Gatherer
 from trucker.changelog.format.descriptions import Descriptions
+from trucker.changelog.format.durable import Durable, DurableFile
 from trucker.changelog.format.segment import SegmentId
-from trucker.changelog.identity import SourceIdentity, check_source, read_start
+from trucker.changelog.identity import SourceIdentity, check_source
 from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.bucket import Bucket, TakenError
 from trucker.changelog.objects.object_chain import Copies, object_name, seen_name
-from trucker.changelog.objects.object_recovery import end_of
+from trucker.changelog.objects.object_recovery import end_of, read_start
+from trucker.changelog.writer_lock import LOCK_FILE, hold_lock
 from trucker.errors import ChangeLogError, ChangeLogUnavailable
 from trucker.failpoint import reach
 from trucker.lsn import Lsn

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trucker import private
 from trucker.capture.slot_creation import Stopped
 from trucker.capture.supervisor import Hearing
-from trucker.changelog.folder.durable import Durable
+from trucker.changelog.format.durable import Durable
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of

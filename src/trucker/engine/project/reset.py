@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.identity import delete_log
 from trucker.changelog.location import ObjectPlace, place_of
+from trucker.changelog.log_creation import delete_log
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination.destination_record import records

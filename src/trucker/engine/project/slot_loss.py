@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.identity import delete_log
 from trucker.changelog.location import LogPlace
+from trucker.changelog.log_creation import delete_log
 from trucker.engine.destination.destination import Destination
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from trucker.capture.slot_creation import await_slot, new_slot
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
-from trucker.changelog.folder.durable import Durable
-from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, create_log, log_exists
+from trucker.changelog.format.durable import Durable
+from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, log_exists
 from trucker.changelog.location import place_of, truth_of
+from trucker.changelog.log_creation import create_log
 from trucker.changelog.open_storage import open_storage
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune

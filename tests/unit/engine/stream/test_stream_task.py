@@ -13,7 +13,7 @@ from fixtures import wal
 from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.folder.writer import LogWriter
 from trucker.changelog.format.reference import RUN_BYTES
-from trucker.changelog.identity import create_log
+from trucker.changelog.log_creation import create_log
 from trucker.changelog.reader import LogReader
 from trucker.engine.destination import task_sinks
 from trucker.engine.destination.task_sinks import SinkSpec

@@ -10,7 +10,8 @@ import pytest
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.engine.spark.job import start_job
-from trucker.engine.spark.outcome_stream import Arriving, ArrivingReceipts, board_of
+from trucker.engine.spark.outcome_stream import Arriving, board_of
+from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.task.payload import Failure, Outcome
 from trucker.errors import EngineError, TruckFailed
 from trucker.sinks.base import Receipt

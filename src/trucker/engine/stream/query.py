@@ -11,9 +11,7 @@ begin at the stored positions, never at Spark's checkpoint, which is made anew a
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import shutil
 import threading
 import time
@@ -23,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import RUN_BYTES
@@ -39,6 +37,7 @@ from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follo
 from trucker.engine.stream.batch_runner import Stager, Staging
 from trucker.engine.stream.parallel_commit import Share, commit_all
 from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.query_texts import log_damage, offset_of
 from trucker.engine.stream.stream_batch import batch_of
 from trucker.engine.task.payload import Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
@@ -46,7 +45,7 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
 from trucker.engine.truck.truck_run import Lane, TruckRun
-from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
+from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
@@ -182,10 +181,7 @@ class SourceQuery:
     def damage(self) -> ChangeLogError | None:
         """What is wrong with the change log, if that is why the query ended: to start it again would not help."""
         error = self._query.exception() if self._query is not None else None
-        found = re.search(r"\[(TRK3\d\d)\] (.+)(?:\n +next: (.+))?", str(error)) if error else None
-        if found is None or found[1] == ChangeLogUnavailable.code:
-            return None
-        return ChangeLogError(found[2], remedy=found[3] or "", code=found[1])
+        return log_damage(str(error)) if error else None
 
     def _on_batch(self, _: DataFrame, batch_id: int) -> None:
         end = self._end_of(batch_id)
@@ -209,9 +205,7 @@ class SourceQuery:
     def _end_of(self, batch_id: int) -> Lsn:
         """The batch's end, from the offset that Spark has written down for it before calling us."""
         assert self._checkpoint is not None
-        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
-        offset: dict[str, Any] = json.loads(text.splitlines()[2])
-        return Lsn(offset["lsn"])
+        return offset_of(self._checkpoint, batch_id)
 
     def _drop(self, runs: Sequence[TruckRun], failures: Failures) -> None:
         """Take trucks out of the main lane: for good, or to catch up later from where they are.

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from trucker.engine.destination.destination_record import DestinationRecord, Recorded
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.lane import Lane
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 
 log = logging.getLogger("trucker.source")

@@ -7,8 +7,9 @@ table or takes it up at its own position; or it has not, and the table fails onc
 from __future__ import annotations
 
 from trucker.engine.destination.destination import Destination
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.table_failure import BEFORE_COPY
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, TableState
@@ -57,8 +58,7 @@ def leave(run: TruckRun, table: TableId, destination: Destination) -> tuple[Lsn,
         position = max(run.stored, run.floors[table])
         trouble = _store(run, table, position, destination, held=True)
     if trouble is None:
-        run.floors.pop(table)
-        run.arriving.pop(table, None)
+        run.leave(table)
     return position, trouble
 
 

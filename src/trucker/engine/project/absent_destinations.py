@@ -48,11 +48,10 @@ class AbsentDestinations:
         """Let their trucks wait. The log is kept from where each was when that was last noted."""
         runs = [run for run in list(self._runs.values()) if run.truck.destination in self.reasons]
         for run in runs:
-            if run.phase is not TruckPhase.FAILED:
-                run.phase, run.error = TruckPhase.RETRYING, self.reasons[run.truck.destination]
+            run.retry_later(self.reasons[run.truck.destination])
             recorded = self._noted.get(run.name)
             if recorded is not None and recorded.lsn:
-                run.position = run.stored = recorded.lsn
+                run.keep_from(recorded.lsn)
         return runs
 
     def note(self, destination: str, error: TruckerError) -> None:
@@ -60,14 +59,13 @@ class AbsentDestinations:
         if destination in self.reasons:
             self.reasons[destination] = error
             for run in self.runs_to(destination):
-                if run.phase is TruckPhase.RETRYING:
-                    run.error = error
+                run.retry_later(error)
 
     def give_up(self, destination: str) -> None:
         """It will not answer, or not as it has to: its trucks have failed."""
         error = self.reasons.pop(destination, None)
         for run in self.runs_to(destination) if error is not None else ():
-            run.phase, run.error = TruckPhase.FAILED, error
+            run.fail(error)
 
     # -- tables that must be copied again ---------------------------------------------------------------------------
 
@@ -109,7 +107,7 @@ class AbsentDestinations:
                     self._store(destination, tables)
                 refuse_pruned(reader, needed_from([run.truck], states, incomplete | tables.keys()))
             except TruckerError as error:
-                run.phase, run.error = TruckPhase.FAILED, error
+                run.fail(error)
             told |= tables.keys()
             if run.phase is not TruckPhase.FAILED:
                 runs.append(run)

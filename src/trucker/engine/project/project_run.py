@@ -11,12 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trucker import private
 from trucker.capture.slot_creation import Stopped
-from trucker.capture.supervisor import Hearing
-from trucker.changelog.format.durable import Durable
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
@@ -26,21 +24,20 @@ from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.project.absent_destinations import Awaited
 from trucker.engine.project.slot_reassignment import rearrange
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
+from trucker.engine.project.truck_status import TruckStatuses
 from trucker.engine.spark.cluster import Executors, is_local, ship
 from trucker.engine.spark.session_future import StartingSession, has_spark_sql, started
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.sql_check import check_sql
+from trucker.engine.truck.life_log import log_life
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.table_failure import TableFailure
-from trucker.engine.truck.truck_run import TruckRun
+from trucker.engine.truck.truck_run import Listener
 from trucker.errors import EngineError, TruckerError
 from trucker.finding import Finding
-from trucker.lsn import Lsn
 from trucker.observe.narrator import Narrator
-from trucker.observe.status import FailedTable, ProjectStatus, TruckPhase, TruckStatus, write_status
+from trucker.observe.status import ProjectStatus, TruckPhase, write_status
 from trucker.process.backoff import Backoff
 from trucker.sinks.base import Sink, TruckState, Workspace
-from trucker.table import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +46,10 @@ log = logging.getLogger("trucker.run")
 
 STATUS_SECONDS = 1.0
 STATUS_SHARE = 20
+
+LISTENERS: Final[tuple[Listener, ...]] = (log_life,)
+"""Who hears of every change of a truck's or a table's phase and of every advance, as it happens. The status shows the
+record that these changes lead to."""
 
 Observer = Callable[[ProjectStatus], None]
 
@@ -76,13 +77,14 @@ class ProjectRun:
         self._stop = stop or threading.Event()
         self._started = time.time()
         self._narrator = Narrator()
-        self._complete: dict[str, float] = {}
+        self._statuses = TruckStatuses()
         self._executors: Executors | None = None
         used = {truck.destination for source in resolved for truck in source.trucks}
         self._destinations = {c.name: self._destination(c) for c in config.connections if c.name in used}
         self._own = {source.name: self._destinations_of(source) for source in resolved}
         self._sources = [
-            SourceRun(config, source, self._own[source.name], once=once, stop=self._stop) for source in resolved
+            SourceRun(config, source, self._own[source.name], once=once, stop=self._stop, listeners=LISTENERS)
+            for source in resolved
         ]
 
     def _destination(self, connection: Connection) -> Destination:
@@ -230,7 +232,13 @@ class ProjectRun:
         """The source begun anew, its slot being lost; or as it is, to be tried again, while something is away."""
         source.stop()
         fresh = SourceRun(
-            self._config, source.resolved, source.destinations, once=self._once, stop=self._stop, anew=True
+            self._config,
+            source.resolved,
+            source.destinations,
+            once=self._once,
+            stop=self._stop,
+            anew=True,
+            listeners=LISTENERS,
         )
         try:
             fresh.start_stream(spark, fresh.start_capture(self._stored([fresh], anew=True)))
@@ -281,6 +289,7 @@ class ProjectRun:
             for source in self._sources:
                 source.stop()
                 for run in source.runs.values():
+                    run.stop()
                     run.let_go()
 
     # -- status -------------------------------------------------------------------------------------------------
@@ -288,7 +297,7 @@ class ProjectRun:
     def _show(self, *, running: bool) -> ProjectStatus:
         trouble = self._executors.trouble if self._executors and running else None
         trucks = tuple(
-            self._status(source, run, trouble, running=running)
+            self._statuses.of(source, run, trouble, running=running)
             for source in self._sources
             for run in source.runs.values()
         )
@@ -313,48 +322,6 @@ class ProjectRun:
         if self._observer is not None:
             self._observer(status)
         return status
-
-    def _status(self, source: SourceRun, run: TruckRun, trouble: str | None, *, running: bool) -> TruckStatus:
-        durable = source.durable
-        seen = durable.seen_lsn if durable else source.source_lsn
-        behind = max(0, durable.commit_lsn - run.position) if durable and run.position else None
-        now = time.time()
-        hearing = source.hearing(now) if running else Hearing()
-        error = str(run.error) if run.error else source.trouble or trouble
-        phase = run.phase if running or run.phase is TruckPhase.FAILED else TruckPhase.STOPPED
-        return TruckStatus(
-            run.name,
-            source.name,
-            run.truck.destination,
-            phase,
-            str(run.position) if run.position else None,
-            str(Lsn(seen)) if seen else None,
-            behind,
-            self._lag(run, behind, hearing, now) if running and phase is not TruckPhase.STARTING else None,
-            run.rows,
-            run.batches,
-            tuple(run.copying.values()),
-            error,
-            source.destinations[run.truck.destination].letters(run.name),
-            tuple(f"{table}.{name}" for table, names in sorted(run.left_out.items()) for name in names),
-            tuple(_failed_table(table, failure, durable) for table, failure in sorted(dict(run.failed).items())),
-            hearing.settled,
-            hearing.blind_since,
-        )
-
-    def _lag(self, run: TruckRun, behind: int | None, hearing: Hearing, now: float) -> float | None:
-        """The age of the oldest change that may be missing at the destination; None where that is not known.
-
-        A truck that had applied all there was when the source was last heard misses nothing that is older than that,
-        however old the last change that it applied.
-        """
-        if behind is None or hearing.settled is None:
-            return None
-        if not behind:
-            self._complete[run.name] = hearing.settled
-            return 0.0 if hearing.current else max(0.0, now - hearing.settled)
-        complete = max(run.applied_time / 1e6, self._complete.get(run.name, 0.0))
-        return max(0.0, now - complete) if complete else None
 
 
 def checked_on_spark(
@@ -407,8 +374,3 @@ def _stop_spark(spark: SparkSession) -> None:
         stop_session(spark)
     except (Py4JError, OSError):  # its JVM is gone already, which `_watch` has said
         log.debug("Spark ended before it was stopped", exc_info=True)
-
-
-def _failed_table(table: TableId, failure: TableFailure, durable: Durable | None) -> FailedTable:
-    behind = max(0, durable.commit_lsn - failure.position) if durable else None
-    return FailedTable(str(table), str(failure.error), failure.since, str(failure.position), behind, failure.held)

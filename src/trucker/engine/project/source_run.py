@@ -48,9 +48,10 @@ from trucker.engine.spark.worker_warmup import bring_up_workers
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.query import SourceQuery
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import Retry, RetryWaits
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.truck_run import Listener, TruckRun
 from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
@@ -87,15 +88,18 @@ class SourceRun:
         once: bool,
         stop: threading.Event,
         anew: bool = False,
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start."""
+        """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start.
+        `listeners` hear of all that happens to its trucks."""
         self.name = resolved.name
         self.resolved = resolved
         self.log = place_of(config, self.name)
         self._storage = open_storage(self.log)
         waits = RetryWaits(config.retry.failed_first, config.retry.failed_longest)
         self.runs = {
-            truck.name: TruckRun(truck, waits=waits, retry=None if once else Retry(waits)) for truck in resolved.trucks
+            truck.name: TruckRun(truck, waits=waits, retry=None if once else Retry(waits), listeners=listeners)
+            for truck in resolved.trucks
         }
         self.source_lsn = Lsn(0)
         self._config = config
@@ -318,11 +322,12 @@ class SourceRun:
             destination = run.truck.destination
             copied = self._copied(run, states)
             if run.phase is TruckPhase.FAILED:  # its share of the log is kept all the same
-                run.position = run.stored = states[run.name].lsn
+                run.keep_from(states[run.name].lsn)
                 continue
             if copied:
-                lsn = run.position = run.stored = states[run.name].lsn
-                run.floors = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}
+                lsn = states[run.name].lsn
+                following = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}
+                run.take_up(lsn, following, copied.keys() - following.keys())
                 lane = trucks.setdefault((destination, lsn), Lane(destination, [], lsn))
                 lane.runs.append(run)
             for position in {table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP}:
@@ -346,7 +351,7 @@ class SourceRun:
         self._incomplete |= told
         needs, lanes = self._divide(states, runs)
         for run in runs:
-            run.phase, run.error = TruckPhase.CATCHING_UP, None
+            run.catch_up()
         for lane in lanes:
             self._spawn(lane)
         self._start_copy(self._spark, needs)
@@ -489,9 +494,7 @@ class SourceRun:
         for run in self.runs.values():
             if run.phase is TruckPhase.FAILED:
                 continue
-            due = {table: failure for table, failure in run.failed.items() if failure.retry.due}
-            for failure in due.values():
-                failure.retry.begin()
+            due = run.due_tables()
             for table, failure in due.items():
                 if failure.held:
                     self._spawn(Lane(run.truck.destination, [run], failure.position, frozenset({table})))
@@ -522,7 +525,7 @@ class SourceRun:
         try:
             states = self.destinations[failed.truck.destination].open()
         except TruckerError as error:
-            failed.error = error
+            failed.failed_again(error)
             return
         run = failed.started_again()
         needs, lanes = self._divide({name: state for name, state in states.items() if name == run.name}, [run])
@@ -561,8 +564,7 @@ class SourceRun:
     def fail(self, error: TruckerError) -> None:
         """Nothing more can be had from this source."""
         for run in self.runs.values():
-            if run.phase is not TruckPhase.FAILED:
-                run.phase, run.error = TruckPhase.FAILED, error
+            run.fail(error)
 
     def _prune(self) -> None:
         """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""

@@ -40,8 +40,9 @@ from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.truck import Truck
-from trucker.engine.truck.truck_run import Lane, TruckRun, letters_of
+from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
@@ -153,8 +154,7 @@ class Copier:
 
     def _give_up(self, needs: Sequence[Need]) -> None:
         for need in needs:
-            for table in need.tables:
-                need.run.copying.pop(table, None)
+            need.run.end_progress(need.tables)
 
     def _settle(self, rest: Sequence[tuple[Need, TruckerError]]) -> list[Need]:
         """What must be tried again."""
@@ -168,11 +168,9 @@ class Copier:
                 for table in sorted(need.tables):
                     need.run.set_aside(table, error, need.run.stored, held=False)
                 continue
-            need.run.error = error
             exhausted = self._tries is not None and self._backoff.tries >= self._tries
-            # Decided here and never read back: the truck's lane, which catches up meanwhile, writes the phase too.
             retried = error.transient and not exhausted
-            need.run.phase = TruckPhase.RETRYING if retried else TruckPhase.FAILED
+            self._note(need, error) if retried else need.run.fail(error)
             names = ", ".join(map(str, sorted(need.tables)))
             log.warning("copy failed", extra={"truck": need.run.name, "tables": names, **error.facts()})
             if retried:
@@ -180,6 +178,12 @@ class Copier:
                 self.destinations[need.run.truck.destination].forget_tables(need.run.name)
                 again.append(need)
         return again
+
+    def _note(self, need: Need, error: TruckerError) -> None:
+        """What is to be tried again: the truck, if it has nothing yet, or tables that its others do not wait for."""
+        if need.whole:
+            need.run.retry_later(error)
+        need.run.retry_tables(need.tables, error, alone=not need.whole)
 
 
 class _Attempt:
@@ -230,12 +234,9 @@ class _Attempt:
         for table, error in sorted(failed.items()):
             run.set_aside(table, error, lsn, held=False)
         if done:
-            if need.whole:
-                run.position = run.stored = lsn
-                run.floors = dict.fromkeys(done, lsn)
-            run.rows += sum(r.rows for kept in receipts.values() for r in kept if r.truck == run.name)
+            rows = sum(r.rows for kept in receipts.values() for r in kept if r.truck == run.name)
+            run.end_copy(done, lsn, rows, whole=need.whole)
             for table in sorted(done):
-                run.copying.pop(table, None)
                 self._tell_end(run, table)
             self._copier.spawn(Lane(run.truck.destination, [run], lsn, None if need.whole else done))
         if not left:
@@ -431,14 +432,16 @@ class _Attempt:
         self, targets: Mapping[str, Sequence[Target]], parts: Sequence[CopyPart]
     ) -> Mapping[str, Sequence[Receipt]]:
         receipts: dict[str, list[Receipt]] = defaultdict(list)
+        for need in self._alive():
+            begun = {t for t in need.tables if (need.run.name, t) not in self._left.keys() | self._failed.keys()}
+            if begun:
+                need.run.begin_copy(begun, whole=need.whole)
         if not parts:
             return receipts
         copier = self._copier
         copier.group = self._name
         shared = self._shared(targets, parts)
         for need in self._alive():
-            if need.whole:
-                need.run.phase = TruckPhase.COPYING
             self._tell_start(need)
         with CopyWatch(parts, {name: need.run for name, need in self._needs.items()}) as watch:
             self._watch = watch

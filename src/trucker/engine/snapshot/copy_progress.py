@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -39,7 +40,7 @@ class _Tally:
 
 
 class CopyWatch:
-    """Keeps `TruckRun.copying` up to date while the parts are copied. `clock` gives seconds."""
+    """Keeps the progress that trucks show up to date while the parts are copied. `clock` gives seconds."""
 
     def __init__(
         self, parts: Sequence[CopyPart], runs: Mapping[str, TruckRun], clock: Callable[[], float] = time.monotonic
@@ -105,5 +106,8 @@ class CopyWatch:
 
     def _show(self, slots: Iterable[Slot]) -> None:
         with self._lock:
+            shown: dict[str, dict[TableId, CopyProgress]] = defaultdict(dict)
             for truck, table in slots:
-                self._runs[truck].copying[table] = self.progress((truck, table))
+                shown[truck][table] = self.progress((truck, table))
+            for truck, progress in shown.items():
+                self._runs[truck].show_progress(progress)

@@ -40,9 +40,10 @@ from trucker.engine.task.slow_statements import log_slow
 from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import BEFORE_COPY
-from trucker.engine.truck.truck_run import Lane, letters_of
+from trucker.engine.truck.truck_run import letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
@@ -144,7 +145,8 @@ class Merger:
             if run.phase is TruckPhase.FAILED:
                 return False
             if error.transient and not exhausted:
-                run.phase, run.error = TruckPhase.RETRYING, error
+                run.retry_tables([self._table], error)
+                lane.unsure = True
                 log.warning("merge failed", extra={**self._facts, **error.facts()})
                 return True
             if not error.transient and self._destination.fails_by_table(run.truck):
@@ -194,7 +196,7 @@ class Merger:
             try:
                 self._write(exported, assignment, parts, watch)
             finally:
-                self._run.copying.pop(self._table, None)
+                self._run.end_progress([self._table])
         self._schemas.follow(reading)
         done = watch.progress((self._run.name, self._table))
         facts = {"partitions": ", ".join(map(str, reading.merge)), "rows": done.rows, "seconds": done.seconds}
@@ -236,7 +238,7 @@ class Merger:
                 self._destination.discard(batch)
                 raise
             self._lane.position = end
-            self._run.rows += sum(receipt.rows for receipt in receipts)
+            self._run.applied(None, sum(receipt.rows for receipt in receipts), persisted=False)
 
     def _batch(self, assignment: Assignment, end: Lsn) -> Batch:
         slot, start = (self._run.name, self._table), self._lane.position

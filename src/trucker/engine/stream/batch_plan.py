@@ -12,7 +12,8 @@ from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import Reading, Schemas, attached_under_keep, fit, stale
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.lane import Lane
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.pgoutput import parse_relation

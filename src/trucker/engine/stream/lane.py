@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trucker.engine.destination.destination import Destination
 from trucker.engine.stream.query import SourceQuery
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.lane import Lane, note_failure
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
@@ -51,8 +52,7 @@ class LaneRunner:
         self._tries = tries
         self._spawn = spawn
         self.arrived = False
-        self._unsure = any(run.phase is TruckPhase.RETRYING for run in lane.runs)
-        self._proven = not self._unsure
+        self._proven = not lane.unsure
 
     def run(self, stop: threading.Event) -> bool:
         """Whether it has joined, or is at its goal."""
@@ -64,14 +64,14 @@ class LaneRunner:
     def round(self, stop: threading.Event) -> bool:
         """One round: find out where the lane is, if that is not sure, and go on from there. True when it has joined,
         or is at its goal."""
-        if self._unsure and not self._reconcile(stop):
+        if self._lane.unsure and not self._reconcile(stop):
             return self.arrived
         try:
             if self._step():
                 return True
         except TruckerError as error:  # the log cannot be read
             self._note(self._lane.runs, error)
-            self._unsure = True
+            self._lane.unsure = True
         if self._lane.position >= self._query.main:
             stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
         return False
@@ -95,7 +95,7 @@ class LaneRunner:
         with query.turn:  # near: the main lane waits for this one round
             if lane.position < query.main:
                 self._apply(query.main)
-            return not self._unsure and query.join(lane)
+            return not lane.unsure and query.join(lane)
 
     def _approach(self, goal: Lsn) -> bool:
         """One round towards the goal; True when everything before it has been applied."""
@@ -121,7 +121,7 @@ class LaneRunner:
             self._backoff.reset()
             return
         lane.runs = [run for run in lane.runs if run.name not in failures or failures[run.name].transient]
-        self._unsure = bool(lane.runs)
+        lane.unsure = bool(lane.runs)
 
     def _reconcile(self, stop: threading.Event) -> bool:
         """After a failure: wait, connect again, and take the position from the destination.
@@ -130,7 +130,7 @@ class LaneRunner:
         """
         if self._tries is not None and self._backoff.tries >= self._tries:
             for run in self._lane.runs:
-                run.phase = TruckPhase.FAILED
+                run.fail()
             return False
         self._backoff.wait(stop)
         if stop.is_set():
@@ -142,7 +142,6 @@ class LaneRunner:
             return False
         self.arrived = self._follow(states)
         if self.arrived:
-            self._query.release(self._lane.runs)
             return False
         places: dict[Lsn, list[TruckRun]] = defaultdict(list)
         for run in self._lane.runs:
@@ -154,7 +153,7 @@ class LaneRunner:
         if not places or self._lane.over:
             return False
         self._regroup(places)
-        self._unsure = False
+        self._lane.unsure = False
         return True
 
     def _follow(self, states: Mapping[str, TruckState]) -> bool:
@@ -173,6 +172,8 @@ class LaneRunner:
             for table in lane.tables
             if states and all(_streams(state.tables.get(table)) for state in states.values())
         }
+        for run in lane.runs:
+            run.relieve(followed)
         if followed == lane.tables:
             return True
         lane.tables -= followed
@@ -197,14 +198,13 @@ class LaneRunner:
         (self._lane.position, self._lane.runs), *others = sorted(places.items())
         for position, runs in others:
             for run in runs:
-                run.phase = TruckPhase.CATCHING_UP
+                run.catch_up()
             self._spawn(Lane(self._lane.destination, runs, position))
 
     def _note(self, runs: Sequence[TruckRun], error: TruckerError) -> None:
         """A failure of these trucks; one for good ends them, which `_still_alive` sees."""
         for run in runs:
-            run.error = error
-            run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
+            note_failure(run, error, self._lane)
 
 
 def _streams(table: TableState | None) -> bool:

@@ -43,8 +43,9 @@ from trucker.engine.task.payload import Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import ChangeLogError, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
@@ -217,7 +218,7 @@ class SourceQuery:
             del self._members[run.name]
             if failures[run.name].transient:
                 found = (run.truck.destination, run.position)
-                lanes.setdefault(found, Lane(run.truck.destination, [], run.position)).runs.append(run)
+                lanes.setdefault(found, Lane(run.truck.destination, [], run.position, unsure=True)).runs.append(run)
         for lane in lanes.values():
             self._leave(lane)
 
@@ -230,22 +231,10 @@ class SourceQuery:
             return False
         for run in lane.runs:
             if lane.tables:
-                run.floors.update(dict.fromkeys(lane.tables, lane.position))
-                run.arriving.update(dict.fromkeys(lane.tables, lane.position))
-                run.recovered(lane.tables)
-            else:
+                run.follow(lane.tables, lane.position)
+            elif run.stream():
                 self._members[run.name] = run
-                if run.retry is not None:
-                    run.retry.succeeded()
-            run.phase, run.error = TruckPhase.STREAMING, None
         return True
-
-    def release(self, runs: Sequence[TruckRun]) -> None:
-        """Trucks that only a lane of their tables was in trouble with, and is no more."""
-        with self.turn:
-            for run in runs:
-                if run.name in self._members and run.phase is TruckPhase.RETRYING:
-                    run.phase, run.error = TruckPhase.STREAMING, None
 
     def expects(self, lane: Lane) -> bool:
         """Whether the lane can join now. Call with `turn` held.
@@ -305,7 +294,7 @@ class SourceQuery:
         position, trouble = leave(run, table, destination)
         if trouble is not None:
             if trouble.transient:  # whether it left is for the destination to tell
-                run.phase, run.error = TruckPhase.RETRYING, trouble
+                run.retry_later(trouble)
                 self._drop([run], {run.name: trouble})
             else:
                 self._fail(run, trouble)
@@ -357,7 +346,7 @@ class SourceQuery:
         log.info("columns of table updated at the destination", extra={"truck": run.name, "table": str(table)})
         if left:
             log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
-        run.left_out[table] = left
+        run.leave_out(table, left)
 
     # -- one range, for whoever is at its start -----------------------------------------------------------------
 
@@ -370,7 +359,7 @@ class SourceQuery:
         try:
             bounds = self._bounds(start, end, lane) if runs else []
         except TruckerError as error:
-            return self._note(runs, dict.fromkeys((run.name for run in runs), error))
+            return self._note(runs, dict.fromkeys((run.name for run in runs), error), lane)
         for bound, then in pairwise([*bounds, None]):
             left = [run for run in runs if run.name not in failures]
             if not left or (lane is not None and (failures or lane.over)):
@@ -405,7 +394,7 @@ class SourceQuery:
             if not again or (lane is not None and lane.over):
                 break
             failures |= self._apply_guarded(again, start, end, lane, then)
-        return self._note(runs, failures)
+        return self._note(runs, failures, lane)
 
     def _set_aside(
         self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None, *, told: bool = True
@@ -491,17 +480,14 @@ class SourceQuery:
             left = reading.known.left_out_names
             if share.news and left:
                 log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
-            run.left_out[table] = left
+            run.leave_out(table, left)
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
         self._schemas.settle(news)
 
     def copy_again(self, run: TruckRun, tables: Mapping[TableId, str], lane: Lane | None) -> None:
         """Have tables copied that the destination says are to be copied; a lane of them is over."""
-        for table, why in sorted(tables.items()):
-            log.warning("table is copied again", extra={"truck": run.name, "table": str(table), "reason": why})
-            run.floors.pop(table, None)
-            run.arriving.pop(table, None)
+        run.copy_again(tables)
         self._schemas.forget(run.name)
         if lane is not None and lane.tables:
             lane.runs, lane.over = [], True
@@ -523,27 +509,20 @@ class SourceQuery:
             if run.name in failures:
                 continue
             if lane is not None and not lane.tables:
-                run.phase, run.error = TruckPhase.CATCHING_UP, None
-            if lane is None or not lane.tables:
-                if persisted and run.position < end:
-                    run.stored = end
-                    run.arriving.clear()
-                run.position = max(run.position, end)
-            run.rows += rows.get(run.name, 0)
-            run.batches += 1 if persisted else 0
-            run.applied_time = committed or run.applied_time
+                run.catch_up()
+            reached = end if lane is None or not lane.tables else None
+            run.applied(reached, rows.get(run.name, 0), persisted=persisted, committed=committed)
         if lane is not None and not failures:
             lane.position = max(lane.position, end)
         return failures
 
-    def _note(self, runs: Sequence[TruckRun], failures: Failures) -> Failures:
+    def _note(self, runs: Sequence[TruckRun], failures: Failures, lane: Lane | None) -> Failures:
         """Note why trucks did not advance."""
         for run in runs:
             error = failures.get(run.name)
             if error is None or (error.transient and self.stopping.is_set()):  # given up because of the stop
                 continue
-            run.error = error
-            run.phase = TruckPhase.RETRYING if error.transient else TruckPhase.FAILED
+            note_failure(run, error, lane)
             log.debug("batch not applied", extra={"truck": run.name, **error.facts()})
         return failures
 

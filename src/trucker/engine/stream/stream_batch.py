@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trucker.engine.transform.assignment import Assignment
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.table_failure import BEFORE_COPY
-from trucker.engine.truck.truck_run import Lane, TruckRun, letters_of
+from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, TableState, Target
 from trucker.table import TableId

@@ -1,12 +1,22 @@
-"""A truck while it runs: how far it is, what it is doing, what went wrong."""
+"""A truck while it runs: how far it is, what it is doing, what went wrong. Nothing else writes phase and position."""
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from trucker.engine.truck.life import (
+    LifeEvent,
+    TableChanged,
+    TablePhase,
+    TableStep,
+    TruckAdvanced,
+    TruckChanged,
+    TruckRecord,
+    TruckStep,
+)
 from trucker.engine.truck.table_failure import Retry, RetryWaits, TableFailure
 from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
@@ -15,41 +25,79 @@ from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.sinks.base import Phase, TruckState
 from trucker.table import TableId
 
-log = logging.getLogger("trucker.truck")
+Listener = Callable[[LifeEvent], None]
 
 
-@dataclass(slots=True)
 class TruckRun:
-    """Owned by the source's query; written under its lock.
+    """Owns the record of one truck. Every method may be called from any thread.
 
-    `position` is the end of the last commit applied, `stored` the one its destination holds (the same, but for
-    quiet stretches that nobody had to write down yet). `floors` has the tables that follow it, each with the LSN it was
-    copied at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
-    `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
-    there takes it away, so that a table never counts as following a truck that has passed it by. `left_out` names
-    columns that the destination has no place for. `failed` has the tables that are set aside; they are neither in
-    `floors` nor in a lane, but while they are tried again. `retry` is there where a truck that fails is tried again.
+    The record is replaced under a lock; to read it needs none, and two reads may be of two records: whoever decides by
+    several facts takes `record` once, and nobody reads back what was just written, as other threads write too.
+    Listeners are called under the lock, in the order of the changes. They may read, and must not change, the truck.
+    `retry` is there where a truck that fails is tried again.
     """
 
-    truck: Truck
-    position: Lsn = field(default_factory=Lsn)
-    stored: Lsn = field(default_factory=Lsn)
-    floors: dict[TableId, Lsn] = field(default_factory=dict)
-    arriving: dict[TableId, Lsn] = field(default_factory=dict)
-    phase: TruckPhase = TruckPhase.STARTING
-    error: TruckerError | None = None
-    rows: int = 0
-    batches: int = 0
-    applied_time: int = 0
-    copying: dict[TableId, CopyProgress] = field(default_factory=dict)
-    left_out: dict[TableId, tuple[str, ...]] = field(default_factory=dict)
-    failed: dict[TableId, TableFailure] = field(default_factory=dict)
-    waits: RetryWaits = field(default_factory=RetryWaits)
-    retry: Retry | None = None
+    def __init__(
+        self,
+        truck: Truck,
+        *,
+        waits: RetryWaits | None = None,
+        retry: Retry | None = None,
+        listeners: Sequence[Listener] = (),
+        record: TruckRecord | None = None,
+    ) -> None:
+        self.truck = truck
+        self.retry = retry
+        self._waits = waits or RetryWaits()
+        self._listeners = tuple(listeners)
+        self._record = record or TruckRecord(tables=dict.fromkeys(truck.tables, TablePhase.WAITING))
+        self._copying: dict[TableId, CopyProgress] = {}
+        self._lock = threading.Lock()
+
+    # -- what is known ------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         return self.truck.name
+
+    @property
+    def record(self) -> TruckRecord:
+        """All that is known, of one instant."""
+        return self._record
+
+    @property
+    def phase(self) -> TruckPhase:
+        return self._record.phase
+
+    @property
+    def error(self) -> TruckerError | None:
+        return self._record.error
+
+    @property
+    def position(self) -> Lsn:
+        return self._record.position
+
+    @property
+    def stored(self) -> Lsn:
+        return self._record.stored
+
+    @property
+    def floors(self) -> Mapping[TableId, Lsn]:
+        return self._record.floors
+
+    @property
+    def arriving(self) -> Mapping[TableId, Lsn]:
+        return self._record.arriving
+
+    @property
+    def failed(self) -> Mapping[TableId, TableFailure]:
+        return self._record.failed
+
+    @property
+    def copying(self) -> Mapping[TableId, CopyProgress]:
+        """How far the copies in progress are."""
+        with self._lock:
+            return dict(self._copying)
 
     @property
     def is_over(self) -> bool:
@@ -58,101 +106,298 @@ class TruckRun:
 
     def after(self, table: TableId) -> Lsn:
         """Changes of the table committed below this are at the destination already."""
-        return max(self.position, self.floors[table])
+        record = self._record
+        return max(record.position, record.floors[table])
+
+    # -- the truck as a whole -----------------------------------------------------------------------------------
+
+    def keep_from(self, lsn: Lsn) -> None:
+        """Take over a position without going on from it: the change log is kept from there."""
+        with self._lock:
+            self._put(replace(self._record, position=lsn, stored=lsn))
+
+    def take_up(self, lsn: Lsn, following: Mapping[TableId, Lsn], behind: Collection[TableId]) -> None:
+        """Begin where the destination says the truck is: some tables follow it, others have positions of their own."""
+        with self._lock:
+            record = replace(self._record, position=lsn, stored=lsn).tables_stepped(TableStep.FOLLOW, following)
+            record = replace(record.tables_stepped(TableStep.CATCH_UP, behind), floors=dict(following))
+            events = self._table_events(TableStep.FOLLOW, following, record)
+            self._put(record, events + self._table_events(TableStep.CATCH_UP, behind, record))
+
+    def catch_up(self) -> bool:
+        """It goes on apart from the main lane; False where it has ended."""
+        return self._step(TruckStep.CATCH_UP)
+
+    def stream(self) -> bool:
+        """It is in the main lane; False where it has ended."""
+        streams = self._step(TruckStep.STREAM)
+        if streams and self.retry is not None:
+            self.retry.succeeded()
+        return streams
+
+    def retry_later(self, error: TruckerError) -> bool:
+        """What it was doing failed and is tried again; False where it has ended."""
+        return self._step(TruckStep.RETRY, error)
+
+    def fail(self, error: TruckerError | None = None) -> bool:
+        """It has failed, for the error that it was retried for if none is given; False where it had ended before."""
+        return self._step(TruckStep.FAIL, error)
 
     def give_up(self, error: TruckerError) -> None:
         """Fail until the next start, which looks for the cause again: the stream does not tell whether it is gone."""
-        self.phase, self.error = TruckPhase.FAILED, error
+        self.fail(error)
         if self.retry is not None:
             self.retry.ended = True
 
-    def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool, again: bool = True) -> None:
-        """Note that a table cannot go on, and when it is tried again: without `again`, not before the next start."""
-        self.floors.pop(table, None)
-        self.arriving.pop(table, None)
-        self.copying.pop(table, None)
-        before = self.failed.get(table)
-        retry = before.retry if before is not None else Retry(self.waits)
-        retry.failed()
-        retry.ended = not again
-        since = before.since if before is not None else time.time()
-        self.failed[table] = TableFailure(error, since, position, held, retry)
-        log.warning(
-            "table failed; the truck's other tables continue",
-            extra={"truck": self.name, "table": str(table), **error.facts()},
-        )
+    def failed_again(self, error: TruckerError) -> None:
+        """It had failed, and to start it again failed for this reason."""
+        with self._lock:
+            if self._record.own is TruckPhase.FAILED:
+                self._put(replace(self._record, own_error=error))
+
+    def stop(self) -> None:
+        """The project ends. A truck that has failed stays so."""
+        self._step(TruckStep.STOP)
 
     def started_again(self) -> TruckRun:
         """A run of the truck that begins anew. Until the destination has said where it is, the log is kept as for this
         one."""
-        return TruckRun(
-            self.truck,
-            position=self.position,
-            stored=self.stored,
-            phase=TruckPhase.CATCHING_UP,
-            rows=self.rows,
-            batches=self.batches,
-            applied_time=self.applied_time,
-            waits=self.waits,
-            retry=self.retry,
+        was = self._record
+        record = TruckRecord(
+            TruckPhase.CATCHING_UP,
+            position=was.position,
+            stored=was.stored,
+            tables=dict.fromkeys(self.truck.tables, TablePhase.WAITING),
+            rows=was.rows,
+            batches=was.batches,
+            applied_time=was.applied_time,
         )
+        listeners, self._listeners = self._listeners, ()
+        return TruckRun(self.truck, waits=self._waits, retry=self.retry, listeners=listeners, record=record)
 
-    def recovered(self, tables: Iterable[TableId]) -> None:
-        """These tables follow the truck again."""
-        for table in tables:
-            if self.failed.pop(table, None) is not None:
-                log.info("table continues after a failure", extra={"truck": self.name, "table": str(table)})
-
-    def let_go(self) -> None:
-        """Keep of the error what it says, not the places it passed: their frames hold what was used there, as a
-        connection whose library complains when the process ends before it."""
-        errors: list[BaseException | None] = [self.error, *(failure.error for failure in self.failed.values())]
-        for error in errors:
-            while error is not None:
-                before = error.__cause__ or error.__context__
-                error.__traceback__ = error.__cause__ = error.__context__ = None
-                error = before
+    def applied(self, end: Lsn | None, rows: int, *, persisted: bool = True, committed: int = 0) -> None:
+        """Rows are at the destination, which is at `end`: None where only a lane of single tables is, which has its own
+        position. Without `persisted` nothing had to be written down. `committed` is when the source committed it."""
+        with self._lock:
+            was = self._record
+            end = was.position if end is None else max(end, was.position)
+            moved = persisted and end > was.position
+            record = replace(
+                was,
+                position=end,
+                stored=end if moved else was.stored,
+                arriving={} if moved else was.arriving,
+                rows=was.rows + rows,
+                batches=was.batches + (1 if persisted else 0),
+                applied_time=committed or was.applied_time,
+            )
+            self._put(record)
 
     def reconcile(self, state: TruckState) -> None:
         """Take over what the destination says, after a commit whose outcome was not known.
 
         That may have made tables follow the truck: before a crash even, so that this run knows them as lagging.
         """
-        self.position = self.stored = state.lsn
-        for table, found in state.tables.items():
-            left = table in self.floors and found.phase is Phase.CATCHING_UP  # and whether it did was not known
-            if table in self.arriving or left:
-                self.floors[table] = self.arriving[table] = found.lsn
-            if table in self.truck.tables and found.phase is Phase.STREAMING:
-                self.floors.setdefault(table, found.lsn)
-                self.arriving.pop(table, None)
+        with self._lock:
+            was = self._record
+            floors, arriving = dict(was.floors), dict(was.arriving)
+            for table, found in state.tables.items():
+                left = table in floors and found.phase is Phase.CATCHING_UP  # and whether it did was not known
+                if table in arriving or left:
+                    floors[table] = arriving[table] = found.lsn
+                if self._may_follow(table) and found.phase is Phase.STREAMING:
+                    floors.setdefault(table, found.lsn)
+                    arriving.pop(table, None)
+            followed = sorted(floors.keys() - was.floors.keys())
+            record = was.tables_stepped(TableStep.FOLLOW, followed)
+            record = replace(record, position=state.lsn, stored=state.lsn, floors=floors, arriving=arriving)
+            self._put(record, self._table_events(TableStep.FOLLOW, followed, record))
+
+    # -- single tables ------------------------------------------------------------------------------------------
+
+    def begin_copy(self, tables: Collection[TableId], *, whole: bool) -> None:
+        """Tables are being copied; `whole` where the truck has no position before."""
+        with self._lock:
+            record = self._record.stepped(TruckStep.COPY) if whole else self._record
+            record = record.tables_stepped(TableStep.COPY, tables)
+            self._put(record, self._table_events(TableStep.COPY, tables, record))
+
+    def end_copy(self, tables: Collection[TableId], lsn: Lsn, rows: int, *, whole: bool) -> None:
+        """Tables have been copied as of `lsn`, where the truck begins if it is `whole`; else they have to catch up."""
+        step = TableStep.FOLLOW if whole else TableStep.CATCH_UP
+        with self._lock:
+            tables = self._record.able(step, tables)
+            record = self._record.tables_stepped(step, tables)
+            record = replace(record, rows=record.rows + rows)
+            if whole:
+                floors = {**record.floors, **dict.fromkeys(tables, lsn)}
+                record = replace(record, position=lsn, stored=lsn, floors=floors)
+            self._forget_progress(tables)
+            self._put(record, self._table_events(step, tables, record))
+
+    def show_progress(self, progress: Mapping[TableId, CopyProgress]) -> None:
+        """How far copies are. It is no change of phase, and listeners do not hear of it."""
+        with self._lock:
+            self._copying |= progress
+
+    def end_progress(self, tables: Iterable[TableId]) -> None:
+        """Copies are no longer in progress, whatever became of them."""
+        with self._lock:
+            self._forget_progress(tables)
+
+    def follow(self, tables: Collection[TableId], lsn: Lsn) -> None:
+        """Tables that have caught up, at `lsn`, follow the truck."""
+        with self._lock:
+            tables = self._record.able(TableStep.FOLLOW, tables)
+            record = self._record.tables_stepped(TableStep.FOLLOW, tables)
+            reached = dict.fromkeys(tables, lsn)
+            recovered = record.failed.keys() & reached.keys()
+            record = replace(
+                record,
+                floors={**record.floors, **reached},
+                arriving={**record.arriving, **reached},
+                failed={table: failure for table, failure in record.failed.items() if table not in reached},
+            )
+            self._put(record, self._table_events(TableStep.FOLLOW, tables, record, recovered=recovered))
+
+    def leave(self, table: TableId) -> None:
+        """A table that followed the truck goes on at a position of its own."""
+        with self._lock:
+            record = self._record.tables_stepped(TableStep.CATCH_UP, [table])
+            self._put(record, self._table_events(TableStep.CATCH_UP, [table], record))
+
+    def copy_again(self, tables: Mapping[TableId, str]) -> None:
+        """Tables have to be copied again, each for a reason."""
+        with self._lock:
+            record = self._record.tables_stepped(TableStep.AWAIT_COPY, tables)
+            self._put(record, self._table_events(TableStep.AWAIT_COPY, tables, record, reasons=tables))
+
+    def retry_tables(self, tables: Collection[TableId], error: TruckerError, *, alone: bool = True) -> None:
+        """Tables have failed and are tried again: `alone`, or with the truck."""
+        with self._lock:
+            tables = self._record.able(TableStep.RETRY, tables)
+            record = self._record.tables_stepped(TableStep.RETRY, tables)
+            if alone:
+                others = {table: other for table, other in record.troubles.items() if table not in tables}
+                record = replace(record, troubles={**others, **dict.fromkeys(tables, error)})
+            self._put(record, self._table_events(TableStep.RETRY, tables, record, error=error))
+
+    def relieve(self, tables: Collection[TableId]) -> None:
+        """What tables were retried for is over, before they follow the truck."""
+        with self._lock:
+            troubles = self._record.troubles
+            if not troubles.keys().isdisjoint(tables):
+                left = {table: error for table, error in troubles.items() if table not in tables}
+                self._put(replace(self._record, troubles=left))
+
+    def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool, again: bool = True) -> None:
+        """Note that a table cannot go on, and when it is tried again: without `again`, not before the next start."""
+        with self._lock:
+            before = self._record.failed.get(table)
+            retry = before.retry if before is not None else Retry(self._waits)
+            retry.failed()
+            retry.ended = not again
+            since = before.since if before is not None else time.time()
+            failure = TableFailure(error, since, position, held, retry)
+            record = self._record.tables_stepped(TableStep.SET_ASIDE, [table])
+            record = replace(record, failed={**record.failed, table: failure})
+            self._forget_progress([table])
+            self._put(record, self._table_events(TableStep.SET_ASIDE, [table], record, error=error))
+
+    def due_tables(self) -> Mapping[TableId, TableFailure]:
+        """Begin the next try of the tables that were set aside long enough; those that are `held` catch up from their
+        position, the others are copied."""
+        with self._lock:
+            due = {table: failure for table, failure in self._record.failed.items() if failure.retry.due}
+            for held in (True, False) if due else ():
+                step = TableStep.CATCH_UP if held else TableStep.AWAIT_COPY
+                tables = [table for table, failure in due.items() if failure.held is held]
+                record = self._record.tables_stepped(step, tables)
+                self._put(record, self._table_events(step, tables, record))
+            for failure in due.values():
+                failure.retry.begin()
+            return due
+
+    def leave_out(self, table: TableId, columns: tuple[str, ...]) -> None:
+        """Note the columns of a table that the destination has no place for."""
+        if self._record.left_out.get(table) != columns:
+            with self._lock:
+                self._put(replace(self._record, left_out={**self._record.left_out, table: columns}))
+
+    # -- the record ---------------------------------------------------------------------------------------------
+
+    def _may_follow(self, table: TableId) -> bool:
+        return table in self.truck.tables and self._record.tables[table] is not TablePhase.FAILED
+
+    def _step(self, step: TruckStep, error: TruckerError | None = None) -> bool:
+        with self._lock:
+            was = self._record
+            record = was.stepped(step, error)
+            self._put(record)
+            return not was.has_ended
+
+    def _put(self, record: TruckRecord, events: Sequence[LifeEvent] = ()) -> None:
+        """Replace the record and tell the listeners. Call with the lock held."""
+        was, self._record = self._record, record
+        if not self._listeners or was is record:
+            return
+        events = list(events)
+        if (was.phase, was.error) != (record.phase, record.error):
+            events.append(TruckChanged(self.name, was.phase, record.phase, record))
+        if (was.position, was.rows, was.batches) != (record.position, record.rows, record.batches):
+            events.append(TruckAdvanced(self.name, was.position, record.position, record))
+        for event in events:
+            for listener in self._listeners:
+                listener(event)
+
+    def _table_events(
+        self,
+        step: TableStep,
+        tables: Iterable[TableId],
+        record: TruckRecord,
+        *,
+        error: TruckerError | None = None,
+        reasons: Mapping[TableId, str] | None = None,
+        recovered: Collection[TableId] = (),
+    ) -> list[LifeEvent]:
+        if not self._listeners:
+            return []
+        before, after = self._record.tables, record.tables
+        return [
+            TableChanged(
+                self.name,
+                table,
+                step,
+                before.get(table, TablePhase.WAITING),
+                after[table],
+                record,
+                error,
+                (reasons or {}).get(table, ""),
+                table in recovered,
+            )
+            for table in self._record.able(step, tables)
+        ]
+
+    def _forget_progress(self, tables: Iterable[TableId]) -> None:
+        for table in tables:
+            self._copying.pop(table, None)
+
+    def let_go(self) -> None:
+        """Keep of the errors what they say, not the places they passed: their frames hold what was used there, as a
+        connection whose library complains when the process ends before it."""
+        record = self._record
+        errors: list[BaseException | None] = [
+            record.own_error,
+            *record.troubles.values(),
+            *(failure.error for failure in record.failed.values()),
+        ]
+        for error in errors:
+            while error is not None:
+                before = error.__cause__ or error.__context__
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+                error = before
 
 
 def letters_of(runs: Iterable[TruckRun]) -> dict[str, int]:
     """How many failing rows each truck that sets them aside may have, for `Batch.dead_letters`."""
     return {run.name: run.truck.dead_letters for run in runs if run.truck.dead_letters is not None}
-
-
-@dataclass(slots=True)
-class Lane:
-    """Members of one destination that move together, apart from the main lane.
-
-    A lane holds whole trucks, or, while one is added to a truck that streams, single tables of it (`tables`).
-    """
-
-    destination: str
-    runs: list[TruckRun]
-    position: Lsn
-    tables: frozenset[TableId] | None = None
-    over: bool = False
-    """Its tables are being copied again: nothing is left to do for it, nor held for it."""
-    trucks: tuple[str, ...] = ()
-    """The trucks that were in it when it was made."""
-
-    def __post_init__(self) -> None:
-        self.trucks = tuple(run.name for run in self.runs)
-
-    @property
-    def name(self) -> str:
-        trucks = ", ".join(run.name for run in self.runs)
-        return f"{trucks} ({', '.join(map(str, sorted(self.tables)))})" if self.tables else trucks

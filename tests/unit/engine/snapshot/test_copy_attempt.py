@@ -18,8 +18,9 @@ from trucker.engine.snapshot import copier as copy_module
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.truck import Table, Truck
-from trucker.engine.truck.truck_run import Lane, TruckRun
+from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog_look import Look, SeenColumn
@@ -213,7 +214,7 @@ def test_a_table_left_for_later_is_copied_though_its_truck_streams_at_once(world
     class JoinMeanwhile(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.getMessage() == "copy failed":
-                run.phase, run.error = TruckPhase.STREAMING, None
+                run.stream()
 
     handler = JoinMeanwhile()
     logging.getLogger("trucker.copy").addHandler(handler)
@@ -244,7 +245,7 @@ def test_one_truck_fails_for_good_and_the_other_is_copied(world: World) -> None:
 
 def test_a_truck_that_failed_elsewhere_is_not_brought_back(world: World) -> None:
     run = world.truck("one", A)
-    run.phase, run.error = TruckPhase.FAILED, SinkError("elsewhere")
+    run.fail(SinkError("elsewhere"))
     world.sink.script("commit", unavailable())
     world.copy(Need(run, frozenset({A}), whole=False))
     assert (run.phase, str(run.error)) == (TruckPhase.FAILED, "[TRK400] elsewhere")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures.small_engine import SmallEngine, small_engines
 from trucker.change import TableId
+from trucker.errors import SinkError
 from trucker.observe.status import TruckPhase
 
 Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
@@ -186,11 +187,11 @@ def test_a_lane_that_failed_keeps_its_share_of_the_log(make: Make) -> None:
     engine.start()
     engine.commit("b")
     (lane,) = [lane for lane, _ in engine.run.runners if lane.tables]
-    engine.run.runs["one"].phase = TruckPhase.FAILED
+    engine.run.runs["one"].fail(SinkError("elsewhere"))
     engine.run.step(next(n for n, (found, _) in enumerate(engine.run.runners) if found is lane))
     for _ in range(60):
         engine.commit("a", "b")
     engine.run.query.main = engine.run.query.reader.durable().commit_lsn
-    engine.run.runs["one"].stored = engine.run.query.main
+    engine.run.runs["one"].applied(engine.run.query.main, 0)
     engine.run._prune()
     assert engine.run.query.reader.oldest() <= lane.position

@@ -65,6 +65,8 @@ def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monke
         assert isinstance(run.error, EngineError)
         assert run.error.code == "TRK599"
         assert "4711" not in str(run.error)
+    assert len(engine.bugs) == len(engine.run.runs)
+    engine.bugs.clear()
     engine.start()
     engine.settle()
     engine.check()
@@ -135,7 +137,7 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
         engine.commit("a")
         engine.run.batch(5000)
     run = engine.run.runs["two"]
-    assert run.batches > 0, "a batch with rows for anybody is committed for all"
+    assert run.record.batches > 0, "a batch with rows for anybody is committed for all"
     before = engine.sinks["y"].open()["two"].lsn
     engine.trucks = {"two": ["b"]}
     engine.start()

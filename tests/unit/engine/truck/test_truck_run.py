@@ -30,7 +30,7 @@ def test_an_error_that_is_kept_lets_go_of_what_was_used_where_it_passed() -> Non
     try:
         _fail(seen)
     except SinkError as error:
-        run.error = error
+        run.fail(error)
     assert seen[0]() is not None
     run.let_go()
     assert seen[0]() is None

@@ -23,7 +23,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _COMMANDS = (
     ("bin/java ", "jvm"),
     ("trucker.capture.process", "capture"),
-    ("streaming_source_runner", "log reader"),
     ("trucker.engine.spark.worker_daemon", "workers"),
     ("pyspark.daemon", "workers"),
     ("-m trucker", "driver"),

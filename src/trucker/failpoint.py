@@ -40,7 +40,6 @@ BOUNDARIES: Final = (
     "capture.publish",  # capture: readers are told of the durable end
     "capture.seal",  # capture: a segment gets its final name
     "capture.acknowledge",  # capture: the slot is told of it
-    "batch.offset",  # the source's reader, then driver: Spark writes a batch's end down
     "worker.stage",  # worker, or driver for a small batch: a part of a batch or of a copy is staged
     "worker.finish",  # worker: a large table gets its key when all of its first copy is there
     "sink.position",  # driver: positions and states are written, inside the destination's transaction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,27 +47,35 @@ def test_a_batch_costs_one_job_for_ten_trucks(
         project.truck(f"{name}_lake", [f"public.{name}"], {"connection": "lake"})
     trucker = start()
     trucker.wait_streaming()
+    before, began = _batches(project), time.time() * 1000
     for round_ in range(10):
         database.execute("; ".join(f"insert into {name} values ({1000 + round_}, 'w')" for name in names))
         wait_until(lambda: same(database, destination, *names))
     assert trucker.stop() == 0
 
-    jobs = _jobs_per_batch(events)
-    assert len(jobs) >= 10
-    assert set(jobs.values()) == {1}
+    batches = {truck: count - before[truck] for truck, count in _batches(project).items()}
+    assert len(batches) == 2 * TABLES
+    (count,) = set(batches.values())
+    assert count >= 10
+    assert _jobs_since(events, began) == count
     with duckdb.connect(str(tmp_path / "lake.duckdb"), read_only=True) as lake:
         for name in names:
             assert lake.execute(f"select count(*) from public.{name}").fetchall() == [(110,)]
 
 
-def _jobs_per_batch(events: Path) -> Counter[str]:
-    """How many jobs Spark started for each micro-batch of the streaming query."""
-    jobs: Counter[str] = Counter()
-    for path in (path for path in events.rglob("*") if path.is_file()):
-        for line in path.read_text().splitlines():
-            event = json.loads(line)
-            if event["Event"] == "SparkListenerJobStart":
-                batch = event.get("Properties", {}).get("streaming.sql.batchId")
-                if batch is not None:
-                    jobs[batch] += 1
-    return jobs
+def _batches(project: ProjectFolder) -> dict[str, int]:
+    status = project.status()
+    assert status is not None
+    return {truck.name: truck.batches for truck in status.trucks}
+
+
+def _jobs_since(events: Path, began: float) -> int:
+    """How many jobs Spark started after that time, in milliseconds since 1970."""
+    found = [
+        json.loads(line)
+        for path in events.rglob("*")
+        if path.is_file()
+        for line in path.read_text().splitlines()
+        if "SparkListenerJobStart" in line
+    ]
+    return sum(job["Submission Time"] >= began for job in found if job["Event"] == "SparkListenerJobStart")

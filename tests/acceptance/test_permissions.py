@@ -92,7 +92,7 @@ def test_nothing_that_a_run_keeps_can_be_read_by_others(
     modes.close()
     assert modes.open_to_others == {}
     kinds = {Path(name).suffix or name.split("/")[0] for name in modes.seen}
-    assert {"lock", ".json", ".log", ".out", ".arrows", ".copy", ".rows", "checkpoint", "log"} <= kinds, kinds
+    assert {"lock", ".json", ".log", ".out", ".arrows", ".copy", ".rows", "log"} <= kinds, kinds
     # The user's own outputs follow the user's umask.
     assert (project.folder / "out.duckdb").stat().st_mode & 0o777 == 0o666
     assert all(file.stat().st_mode & 0o777 == 0o666 for file in lines.glob("*/*.jsonl"))

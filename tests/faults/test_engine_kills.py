@@ -14,13 +14,12 @@ from fixtures.waiting import wait_until
 
 
 def test_the_small_processes_come_back(campaign: Campaign) -> None:
-    """Capture, a Spark worker and the streaming source's process: the project goes on without being started again."""
+    """Capture, a Spark worker and all of them: the project goes on without being started again."""
     trucker = campaign.start()
     trucker.wait_streaming(120)
     for words, child in (
         ("trucker.capture.process", False),
         ("pyspark.worker", True),
-        ("python_streaming_source_runner", False),
         ("pyspark.worker", False),  # the daemon with all its workers
     ):
         campaign.caught_up(trucker)

@@ -70,7 +70,7 @@ def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]
     # Those that only the first start passes, in its order: a start that dies there is followed by another.
     first = [point for point in points if point.startswith(("setup.", "copy."))]
     # The process that passes it is started again by those that are left: several may strike in one run.
-    survived = [p for p in points if p.startswith(("capture.", "worker.")) or p == "batch.offset.before"]
+    survived = [point for point in points if point.startswith(("capture.", "worker."))]
     # The driver's own: the project must be started again.
     fatal = [point for point in points if point not in (*first, *survived)]
     dice = random.Random(campaign.seed)

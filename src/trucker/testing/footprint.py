@@ -2,7 +2,7 @@
 
     with Footprint(process.pid) as footprint:
         ...
-    footprint.peaks       {"capture": 61_000_000, "driver": …, "jvm": …, "worker": …, "source": …}
+    footprint.peaks       {"capture": 61_000_000, "driver": …, "jvm": …, "worker": …}
 
 The kernel notes the largest resident set a process ever had (`VmHWM`), so nothing is missed between two looks; it is
 looked at again and again only because a process that has ended takes its number along. Pages of files and libraries
@@ -26,7 +26,6 @@ LOOK_SECONDS: Final = 0.5
 _ROLES: Final = (
     ("jvm", "/java "),
     ("capture", "trucker.capture.process"),
-    ("source", "python_streaming_source_runner"),
     ("worker", "trucker.engine.spark.worker_daemon"),
     ("spark", "pyspark.daemon"),
 )

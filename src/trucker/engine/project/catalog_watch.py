@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 from trucker.capture.supervisor import CaptureSupervisor
 from trucker.engine.schema.written_schema import KnownTables
@@ -28,7 +27,7 @@ from trucker.table import TableId
 log = logging.getLogger("trucker.shapes")
 
 LOOK_SECONDS = 5.0
-QUERY_SECONDS = 0.1
+QUERY_SECONDS = 0.02
 
 Connect = Callable[[], Connection]
 
@@ -58,16 +57,14 @@ class ShapeWatch:
             except TruckerError as error:
                 log.debug("reading the catalogue failed", extra=error.facts())
 
-    def once(self, capture: CaptureSupervisor, checkpoint: Path, stop: threading.Event) -> bool:
+    def once(self, capture: CaptureSupervisor, stop: threading.Event) -> bool:
         """Look, let the query take what is there by now, and judge what was seen; whether nothing is left of it.
 
         A shape that the stream has told meanwhile has to be looked at once more.
         """
         query = self._query
         capture.wait_seen(self.look(), stop)
-        # A query takes seconds to start: not for nothing.
-        if query.reader.durable().commit_lsn > query.main:
-            query.start(checkpoint, once=True)
+        query.start(once=True)
         while query.active and not stop.wait(QUERY_SECONDS):
             pass
         return stop.is_set() or self.judge()

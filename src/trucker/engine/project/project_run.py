@@ -277,7 +277,7 @@ class ProjectRun:
         for source in self._sources:
             reason = source.once_failure()
             if reason:
-                raise EngineError(f"the streaming query of {source.name} failed: {reason}", code="TRK512")
+                raise EngineError(f"applying the changes of {source.name} failed: {reason}", code="TRK512")
 
     def _shut_down(self, spark: SparkSession | None) -> None:
         """Whatever one part fails with, the others are shut down too."""

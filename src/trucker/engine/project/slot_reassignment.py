@@ -169,5 +169,4 @@ def _drop(config: ProjectConfig, connection: PostgresConnection, number: int) ->
     name = part_name(connection.name, number)
     for folder in ("shapes", "publications", "destinations"):
         (config.state_folder / folder / f"{name}.json").unlink(missing_ok=True)
-    for folder in ("checkpoint", "rows"):
-        shutil.rmtree(config.state_folder / folder / name, ignore_errors=True)
+    shutil.rmtree(config.state_folder / "rows" / name, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Everything of one source while a project runs: slot, capture, the streaming query, copies and lanes.
+"""Everything of one source while a project runs: slot, capture, the loop over batches, copies and lanes.
 
 Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its
 publication fails for good), then capture, then copies; a truck streams when its destination says it has been
@@ -108,7 +108,6 @@ class SourceRun:
         self._anew = anew
         self._project_stop = stop
         self._stop = threading.Event()
-        self._checkpoint = config.state_folder
         self.fatal: Exception | None = None
         self.lost: TruckerError | None = None
         self._starting = threading.Lock()
@@ -225,7 +224,7 @@ class SourceRun:
     # -- with Spark ---------------------------------------------------------------------------------------------
 
     def start_stream(self, spark: SparkSession, states: Mapping[str, TruckState]) -> None:
-        """Start the copies that are due, the lanes of trucks that lag and the streaming query."""
+        """Start the copies that are due, the lanes of trucks that lag and the loop over batches."""
         assert self._capture is not None
         if any(run.truck.tables.keys() - self._copied(run, states).keys() for run in self.runs.values()):
             bring_up_workers(spark)  # a copy will need them
@@ -266,15 +265,14 @@ class SourceRun:
                 self._spawn(lane)
         self._start_copy(spark, needs)
         self._keeper.write(self._lanes, self._away)
-        self._checkpoint = self._config.state_folder / "checkpoint" / self.name
         if self._once:
             self._thread(f"once {self.name}", self._stream_once)
         else:
-            query.start(self._checkpoint, once=False)
-            self._watch_shapes(query)
+            self._follow(query)
 
-    def _watch_shapes(self, query: SourceQuery) -> None:
-        """In a thread that nobody waits for: it holds nothing."""
+    def _follow(self, query: SourceQuery) -> None:
+        """Start the loop over batches, and what watches the catalogues: in threads that nobody waits for."""
+        query.start(once=False)
         watch, tables = self._shape_watch(query), self._table_watch(query)
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
         threading.Thread(target=tables.run, args=[self._stop], name=f"tables {self.name}", daemon=True).start()
@@ -305,7 +303,7 @@ class SourceRun:
                 self._table_watch(self._query).look()  # at those that have caught up, too
                 watch = self._shape_watch(self._query)
                 for _ in range(ONCE_LOOKS):
-                    if watch.once(self._capture, self._checkpoint, self._stop):
+                    if watch.once(self._capture, self._stop):
                         break
                 if not self._stop.is_set():
                     self._publication_watch(self._query).look()
@@ -553,13 +551,13 @@ class SourceRun:
             self.fail(error)
 
     def _revive(self, query: SourceQuery) -> None:
-        """The query's processes may be killed, which costs nothing; a log that cannot be read stops everybody."""
+        """A log that cannot be reached is tried again; one that cannot be read stops everybody."""
         damage = query.damage()
         if damage is not None:
             self.fail(damage)
             return
-        log.warning("streaming query ended and restarts", extra={"source": self.name, "reason": query.failure()})
-        query.start(self._checkpoint, once=False)
+        log.warning("applying batches ended and restarts", extra={"source": self.name, "reason": query.failure()})
+        query.start(once=False)
 
     def fail(self, error: TruckerError) -> None:
         """Nothing more can be had from this source."""

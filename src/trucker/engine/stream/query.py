@@ -3,16 +3,15 @@
 The one place that decides when a position advances: in `_settle`, after the destination has committed it with the
 data (I3).
 
-Who calls. `SourceQuery.apply` is called by the streaming query's batches (the main lane, under `turn`) and by lanes
-that catch up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole;
-each fails those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges
-begin at the stored positions, never at Spark's checkpoint, which is made anew at every start.
+Who calls. `SourceQuery.apply` is called by the main lane's loop (`batch_loop`, under `turn`) and by lanes that catch
+up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole; each fails
+those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges begin at the
+stored positions.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections import defaultdict
@@ -20,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
@@ -33,11 +31,11 @@ from trucker.engine.schema.schema_changes import Reading, Schemas
 from trucker.engine.spark.cluster import let_go
 from trucker.engine.spark.outcome_stream import Arriving
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
+from trucker.engine.stream.batch_loop import BatchLoop
 from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
 from trucker.engine.stream.batch_runner import Stager, Staging
 from trucker.engine.stream.parallel_commit import Share, commit_all
 from trucker.engine.stream.prefetch import Ahead
-from trucker.engine.stream.query_texts import log_damage, offset_of
 from trucker.engine.stream.stream_batch import batch_of
 from trucker.engine.task.payload import Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
@@ -46,8 +44,7 @@ from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
 from trucker.engine.truck.truck_run import TruckRun
-from trucker.errors import ChangeLogError, EngineError, TruckerError
-from trucker.failpoint import reach
+from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog_look import Sighting
@@ -56,8 +53,7 @@ from trucker.sinks.base import Batch, Receipt
 from trucker.table import TableId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("trucker.query")
 
@@ -110,9 +106,7 @@ class SourceQuery:
         self._leave = leave
         self._copy_again = copy_again
         self._merge = merge
-        self._query: StreamingQuery | None = None
-        self._checkpoint: Path | None = None
-        self._starts = 0
+        self._loop: BatchLoop | None = None
         self._once = False
         self._until: Lsn | None = None
         self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
@@ -133,60 +127,47 @@ class SourceQuery:
 
     # -- the main lane ------------------------------------------------------------------------------------------
 
-    def start(self, checkpoint: Path, *, once: bool) -> None:
-        """Start the streaming query at `main`; with `once` it takes what is durable now and ends."""
-        from trucker.engine.stream.spark_source import log_source
-
-        # A folder of its own each time: a query that has just died may not have written its last file yet.
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        self._starts += 1
+    def start(self, *, once: bool) -> None:
+        """Start the loop over batches at `main`; with `once` it takes what is durable now and ends."""
         self._once = once
         self._until = self.reader.durable().commit_lsn if once else None
-        self._checkpoint = checkpoint / str(self._starts)
-        source = log_source(self._log, self.name)
-        self._spark.dataSource.register(source)
-        stream = (
-            self._spark.readStream.format(source.name())
-            .option("start", str(int(self.main)))
-            .option("max_bytes", str(self.max_bytes))
-            .load()
+        self._loop = BatchLoop(
+            self.name,
+            lambda: self.reader,
+            lambda: self.main,
+            self._on_batch,
+            max_bytes=self.max_bytes,
+            until=self._until,
+            stopping=self.stopping,
         )
-        name = f"trucker {self.name} ({self._log})"  # projects may share a session, and names are unique there
-        writer = stream.writeStream.queryName(name).foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", self._checkpoint.absolute().as_uri())
-        self._query = (writer.trigger(availableNow=True) if once else writer).start()
 
     def stop(self) -> None:
-        """Finish the batch in hand, then stop. Batches that come later do nothing.
-
-        `turn` must not be held meanwhile: Spark waits for such a batch to return before it stops.
-        """
+        """Finish the batch in hand, then stop. `turn` must not be held meanwhile: a batch may be about to take it."""
         self.stopping.set()
         self._ahead.close()
         while not self.turn.acquire(timeout=PATIENCE_SECONDS):
             let_go(self._spark)
-        query = self._query
         self.turn.release()
-        if query is not None and query.isActive:
-            query.stop()
+        if self._loop is not None:
+            self._loop.join()
 
     @property
     def active(self) -> bool:
-        return self._query is not None and self._query.isActive
+        return self._loop is not None and self._loop.active
 
     def failure(self) -> str | None:
-        """Why the query ended, if it failed."""
-        error = self._query.exception() if self._query is not None else None
-        return str(error).splitlines()[0][:300] if error else None
+        """Why the loop ended, if it failed; of an error that is not trucker's its kind, as its text may quote rows."""
+        error = self._loop.error if self._loop is not None else None
+        if error is None or isinstance(error, TruckerError):
+            return str(error).splitlines()[0] if error else None
+        return type(error).__name__
 
     def damage(self) -> ChangeLogError | None:
-        """What is wrong with the change log, if that is why the query ended: to start it again would not help."""
-        error = self._query.exception() if self._query is not None else None
-        return log_damage(str(error)) if error else None
+        """What is wrong with the change log, if that is why the loop ended: to start it again would not help."""
+        error = self._loop.error if self._loop is not None else None
+        return error if isinstance(error, ChangeLogError) and not isinstance(error, ChangeLogUnavailable) else None
 
-    def _on_batch(self, _: DataFrame, batch_id: int) -> None:
-        end = self._end_of(batch_id)
-        reach("batch.offset.after")
+    def _on_batch(self, end: Lsn) -> None:
         with self.turn:
             if self.stopping.is_set() or end <= self.main:
                 return
@@ -202,11 +183,6 @@ class SourceQuery:
         """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""
         self._members = {name: run for name, run in self._members.items() if run.phase is not TruckPhase.FAILED}
         return list(self._members.values())
-
-    def _end_of(self, batch_id: int) -> Lsn:
-        """The batch's end, from the offset that Spark has written down for it before calling us."""
-        assert self._checkpoint is not None
-        return offset_of(self._checkpoint, batch_id)
 
     def _drop(self, runs: Sequence[TruckRun], failures: Failures) -> None:
         """Take trucks out of the main lane: for good, or to catch up later from where they are.

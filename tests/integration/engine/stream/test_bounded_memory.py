@@ -20,7 +20,6 @@ MIB = 1 << 20
 # What docs/explanation/transactions.md promises, for the default settings but for DuckDB's memory.
 BOUNDS = {
     "capture": 128 * MIB,
-    "source": 128 * MIB,
     "worker": 640 * MIB,
     "jvm": 1280 * MIB,
     "driver": 384 * MIB,
@@ -103,7 +102,7 @@ def test_memory_does_not_grow_with_a_transaction(
     peaks(database, destination, run, 30_000, 120)  # so that everything is loaded that will be
     small = peaks(database, destination, run, 30_000, 120)
     large = peaks(database, destination, run, 120_000, 240)
-    assert set(small) >= {"capture", "driver", "jvm", "worker", "source"}
+    assert set(small) >= {"capture", "driver", "jvm", "worker"}
     grown = [
         f"{role}: {small[role] // MIB}, then {large[role] // MIB} MiB"
         for role in BOUNDS

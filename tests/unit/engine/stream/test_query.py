@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fixtures.small_engine import SmallEngine, small_engines
+from fixtures.small_engine import FIRST, SmallEngine, small_engines
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.engine.destination.destination import Destination
 from trucker.engine.spark.outcome_stream import Arriving
 from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.stream.prefetch import Ahead
-from trucker.engine.stream.query import SourceQuery
 from trucker.engine.task.payload import Failure, Outcome, collect
-from trucker.errors import EngineError, JobFailed, SinkError, SinkUnavailable, TruckerError
+from trucker.errors import (
+    ChangeLogError,
+    ChangeLogUnavailable,
+    EngineError,
+    JobFailed,
+    SinkError,
+    SinkUnavailable,
+    TruckerError,
+)
+from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Batch, Receipt
 
@@ -156,57 +163,74 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
     engine.check()
 
 
-def test_stopping_does_not_wait_for_a_batch_that_waits_for_its_turn() -> None:
-    """Spark's stop returns when the batch in hand does; one that is about to begin must not need the turn for that."""
-    query = SourceQuery.__new__(SourceQuery)
-    query.turn, query.stopping = threading.Lock(), threading.Event()
-    query._ahead = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
-    called, in_batch = threading.Event(), threading.Event()
+def test_stopping_waits_for_the_batch_in_hand_and_for_no_other(engine: SmallEngine) -> None:
+    """A batch that waits for its turn when the stop begins returns without having done anything."""
+    engine.commit("a")
+    query = engine.run.query
+    on_batch, begun = query._on_batch, threading.Event()
 
-    def spark_stops() -> None:
-        called.set()
-        assert in_batch.wait(20), "the batch did not come to its end"
+    def noted(end: Lsn) -> None:
+        begun.set()
+        on_batch(end)
 
-    query._query = SimpleNamespace(isActive=True, stop=spark_stops)  # type: ignore[assignment]
-    query._end_of = lambda _: 1  # type: ignore[method-assign,assignment,return-value]
-
-    def batch() -> None:
-        assert called.wait(20)
-        query._on_batch(None, 0)
-        in_batch.set()
-
-    thread = threading.Thread(target=batch)
-    thread.start()
-    query.stop()
-    thread.join(20)
-    assert in_batch.is_set()
+    query._on_batch = noted  # type: ignore[method-assign]
+    with query.turn:
+        query.start(once=False)
+        assert begun.wait(20)
+        stop = threading.Thread(target=query.stop)
+        stop.start()
+        wait_until(query.stopping.is_set)
+        assert query.active
+    stop.join(20)
+    assert not query.active
+    assert query.main == FIRST
+    assert query.failure() is None
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "message", "remedy"),
+    ("error", "failure", "damage"),
     [
-        (
-            "[STREAM_FAILED] Query terminated\nTraceback …\ntrucker.errors.ChangeLogError: [TRK303] it is damaged\n"
-            "  next: put the file back\n more",
-            "TRK303",
-            "it is damaged",
-            "put the file back",
-        ),
-        ("x: [TRK307] it has been pruned", "TRK307", "it has been pruned", ""),
+        (ChangeLogError("it is damaged", code="TRK303", remedy="put it back"), "[TRK303] it is damaged", True),
+        (ChangeLogUnavailable("it is away"), "[TRK310] it is away", False),
+        (KeyError("a row"), "KeyError", False),
     ],
 )
-def test_a_log_that_cannot_be_read_is_told_from_a_process_that_died(
-    text: str, code: str, message: str, remedy: str
+def test_a_log_that_cannot_be_read_is_told_from_one_that_cannot_be_reached(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, damage: bool
 ) -> None:
-    query = SourceQuery.__new__(SourceQuery)
-    query._query = SimpleNamespace(exception=lambda: text)  # type: ignore[assignment]
-    found = query.damage()
-    assert found is not None
-    assert (found.code, found.message, found.remedy) == (code, message, remedy)
-    query._query = SimpleNamespace(exception=lambda: "[STREAM_FAILED] the worker was killed")  # type: ignore[assignment]
-    assert query.damage() is None
-    query._query = SimpleNamespace(exception=lambda: None)  # type: ignore[assignment]
-    assert query.damage() is None
+    def fail(*_: object) -> None:
+        raise error
+
+    engine.commit("a")
+    query = engine.run.query
+    monkeypatch.setattr(query, "apply", fail)
+    query.start(once=False)
+    wait_until(lambda: not query.active)
+    assert query.failure() == failure
+    assert (query.damage() is error) is damage
+
+
+def test_what_is_durable_at_the_start_is_taken_in_batches_and_no_more_with_once(engine: SmallEngine) -> None:
+    """Each begins where the one before ended; what comes while they are applied is left."""
+    query, ends = engine.run.query, list[int]()
+    for _ in range(4):
+        engine.commit("a")
+    last = query.reader.durable().commit_lsn
+    apply = query.apply
+
+    def noted(runs: Any, start: Any, end: Any) -> Any:
+        assert start == (ends[-1] if ends else FIRST)
+        ends.append(end)
+        engine.commit("a")
+        return apply(runs, start, end)
+
+    query.apply = noted  # type: ignore[method-assign]
+    query.max_bytes = 1
+    query.start(once=True)
+    wait_until(lambda: not query.active)
+    assert query.failure() is None
+    assert len(ends) == 4
+    assert ends[-1] == query.main == last
 
 
 def test_of_several_reasons_the_lasting_one_counts() -> None:

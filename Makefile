@@ -25,7 +25,7 @@ test: $(READY) $(POOLER) ## every test but the soak
 	$(PY) -m trucker.engine.spark.cds_archive
 	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, generated documentation
+check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, names, generated documentation
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -33,6 +33,7 @@ check: $(READY) ## lint, format, types, import arrows, sizes, clocks, stores, ge
 	$(PY) tools/check_sizes.py
 	$(PY) tools/check_clocks.py
 	$(PY) tools/check_stores.py
+	$(PY) tools/check_names.py
 	$(PY) tools/gen_docs.py --check
 
 bench: $(READY) ## measure against PostgreSQL's own tools, half an hour; ARGS="--only stream" for a part

@@ -16,7 +16,7 @@ from figure import Figure, ratio_at_least
 from harness import TABLE, Bench, fill, flushed, value
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.changelog.identity import SourceIdentity
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.log_creation import create_log, delete_log
 from trucker.lsn import Lsn
 
@@ -63,7 +63,9 @@ def _trucker(bench: Bench, source: psycopg.Connection[Any], figure: Figure, numb
     drain(bench, source, figure, f"bench_trucker_{number}", bench.folder / "log", end)
 
 
-def drain(bench: Bench, source: psycopg.Connection[Any], figure: Figure, slot: str, place: LogPlace, end: Lsn) -> float:
+def drain(
+    bench: Bench, source: psycopg.Connection[Any], figure: Figure, slot: str, place: LogLocation, end: Lsn
+) -> float:
     """Capture into a log at `place`, which is deleted again, until `end`; rows per second."""
     system = str(value(source, "select system_identifier from pg_control_system()"))
     identity = SourceIdentity(system, source.info.dbname, slot, PUBLICATION)

@@ -58,7 +58,7 @@ class InjectedError(RuntimeError):
 
 
 @dataclass(slots=True)
-class Fault:
+class ArmedPoint:
     """One armed point, and how often this process has come by."""
 
     action: Action
@@ -95,7 +95,7 @@ class Fault:
         return True
 
 
-def parse(text: str) -> dict[str, Fault]:
+def parse(text: str) -> dict[str, ArmedPoint]:
     """The faults that a value of the variable arms; ValueError for one that makes no sense."""
     faults = {}
     for entry in filter(None, map(str.strip, text.split(";"))):
@@ -104,7 +104,7 @@ def parse(text: str) -> dict[str, Fault]:
         action, _, nth = rest.partition("@")
         if name not in POINTS or action not in get_args(Action) or (action == "hang" and not path):
             raise ValueError(f"{VARIABLE}: {entry!r} is not name=action@nth:path with a name and an action there is")
-        faults[name] = Fault(cast(Action, action), int(nth or 1), path)
+        faults[name] = ArmedPoint(cast(Action, action), int(nth or 1), path)
     return faults
 
 
@@ -126,5 +126,5 @@ def reach(name: str) -> None:
         fault.hit(name)
 
 
-_armed: Final[dict[str, Fault]] = {}
+_armed: Final[dict[str, ArmedPoint]] = {}
 arm(os.environ)

@@ -27,7 +27,7 @@ from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
-    from trucker.changelog.location import LogPlace
+    from trucker.changelog.location import LogLocation
     from trucker.engine.project.lock import Instance
     from trucker.engine.spark.session import SparkSession
     from trucker.engine.transform.try_truck import Shown
@@ -146,7 +146,7 @@ class Project:
     ) -> ProjectStatus:
         from trucker.engine.project.lock import ProjectLock
         from trucker.engine.project.state_folder import secure_state
-        from trucker.engine.spark.session_future import StartingSession, session_there
+        from trucker.engine.spark.session_future import SessionFuture, session_there
 
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
@@ -154,7 +154,7 @@ class Project:
         try:
             with signals.at_once():
                 lock.acquire(wait=wait, stop=stop)
-                starting = None if spark or session_there() else StartingSession(self.config)
+                starting = None if spark or session_there() else SessionFuture(self.config)
                 # These take a third of a second: not before Spark is on its way.
                 from trucker.engine.project.conditions.condition_list import walk
                 from trucker.engine.project.conditions.situation import Situation
@@ -218,7 +218,7 @@ class Project:
         }
         return peek(chosen, limit=limit, follow=follow)
 
-    def _logs(self, connection: str) -> dict[str, LogPlace]:
+    def _logs(self, connection: str) -> dict[str, LogLocation]:
         """The change logs of a source: one for each of its slots that has run; its first one's where none has."""
         from trucker.changelog.identity import log_exists
         from trucker.changelog.location import place_of, truth_of

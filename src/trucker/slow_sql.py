@@ -22,7 +22,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SlowStatement:
     """A statement that took long. Pickles: executors hand them to the driver, which has the log that people read."""
 
     truck: str
@@ -37,13 +37,13 @@ class Told:
         log.warning("slow query", extra={**facts, "milliseconds": self.milliseconds})
 
 
-_kept: ContextVar[list[Told] | None] = ContextVar("kept", default=None)
+_kept: ContextVar[list[SlowStatement] | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def kept() -> Iterator[list[Told]]:
+def kept() -> Iterator[list[SlowStatement]]:
     """What is slow inside is kept instead of logged."""
-    told: list[Told] = []
+    told: list[SlowStatement] = []
     token = _kept.set(told)
     try:
         yield told
@@ -71,7 +71,7 @@ class SlowQueries:
                 self._tell(file, timing)
 
     def _tell(self, file: str, timing: Timing) -> None:
-        told = Told(self.truck, file, timing.rows, timing.given, round(timing.milliseconds))
+        told = SlowStatement(self.truck, file, timing.rows, timing.given, round(timing.milliseconds))
         keeping = _kept.get()
         if keeping is None:
             told.log()

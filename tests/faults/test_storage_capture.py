@@ -15,9 +15,9 @@ from fixtures.wal import everything
 from trucker import failpoint
 from trucker.capture.supervisor import CaptureState
 from trucker.changelog.bucket import Bucket
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.changelog.log_creation import create_log
-from trucker.changelog.objects.object_chain import Chain
+from trucker.changelog.objects.object_chain import ObjectChain
 from trucker.changelog.reader import LogReader
 from trucker.testing.object_storage import ObjectStorage
 
@@ -28,8 +28,8 @@ def source(database: Database, tmp_path: Path, shared_storage: ObjectStorage, bu
     return prepare(database, shared_storage.place(f"{bucket}/logs/source", tmp_path / "log"), put_every=0.02)
 
 
-def place_of(source: Source) -> ObjectPlace:
-    assert isinstance(source.spec.log, ObjectPlace)
+def place_of(source: Source) -> ObjectLocation:
+    assert isinstance(source.spec.log, ObjectLocation)
     return source.spec.log
 
 
@@ -86,11 +86,11 @@ def test_killed_inside_a_transaction_larger_than_many_objects(source: Source) ->
     bucket = Bucket(place_of(source))
     with capturing(source.spec) as capture:
         source.database.execute(f"insert into t select g, repeat('x', 300) from generate_series(1, {rows}) g")
-        wait_until(lambda: len(Chain(bucket.list()).segments) > 2)
+        wait_until(lambda: len(ObjectChain(bucket.list()).segments) > 2)
         kill(capture)
-        left = len(Chain(bucket.list()).segments)
+        left = len(ObjectChain(bucket.list()).segments)
         all_captured(capture, source)
-    assert len(Chain(bucket.list()).segments) > left + 3
+    assert len(ObjectChain(bucket.list()).segments) > left + 3
     (found,) = source.captured().values()
     assert len(inserted(found)) == rows
 

@@ -21,8 +21,8 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.supervisor import CaptureSpec
 from trucker.changelog.bucket import Bucket
 from trucker.changelog.identity import read_source
-from trucker.changelog.location import ObjectPlace, place_of
-from trucker.changelog.objects.object_chain import Chain, object_id
+from trucker.changelog.location import ObjectLocation, place_of
+from trucker.changelog.objects.object_chain import ObjectChain, object_id
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
@@ -42,7 +42,7 @@ def machine(path: Path, source: Database, target: Database, location: str, stora
 
 def bucket_of(project: ProjectFolder) -> Bucket:
     place = place_of(Project.load(project.folder).config, "source")
-    assert isinstance(place, ObjectPlace)
+    assert isinstance(place, ObjectLocation)
     return Bucket(place)
 
 
@@ -132,7 +132,7 @@ def test_commands_on_a_log_of_objects(
     shown = run_cli("status", str(project.folder), "--json").stdout
     assert shared_storage.secret_key not in shown
     entries = bucket_of(project).list()
-    assert len(Chain(entries).segments) <= 2, "what everybody has applied is deleted"
+    assert len(ObjectChain(entries).segments) <= 2, "what everybody has applied is deleted"
     assert {"source.json", "shapes.json"} <= {entry.name for entry in entries}
     answer = run_cli("reset", str(project.folder), "--yes")
     assert answer.returncode == 0, answer.stderr

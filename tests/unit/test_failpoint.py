@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trucker import failpoint
-from trucker.failpoint import VARIABLE, Fault, InjectedError, arm, hits, parse, reach
+from trucker.failpoint import VARIABLE, ArmedPoint, InjectedError, arm, hits, parse, reach
 
 POINT = "sink.commit.before"
 
@@ -33,8 +33,8 @@ def test_nothing_is_armed_by_default() -> None:
 
 def test_what_the_variable_says() -> None:
     assert parse(" capture.write.after=kill@3:/tmp/a ; sink.commit.before=full;") == {
-        "capture.write.after": Fault("kill", 3, "/tmp/a"),
-        "sink.commit.before": Fault("full", 1, ""),
+        "capture.write.after": ArmedPoint("kill", 3, "/tmp/a"),
+        "sink.commit.before": ArmedPoint("full", 1, ""),
     }
 
 

@@ -33,7 +33,7 @@ from typing import Any, Final
 from trucker.changelog.folder.writer import BLOCK_BYTES
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_against_slot
-from trucker.changelog.location import LogPlace, from_json, to_json
+from trucker.changelog.location import LogLocation, from_json, to_json
 from trucker.changelog.open_writer import Writer, open_writer
 from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
@@ -42,7 +42,7 @@ from trucker.pg.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
 from trucker.postgres.protocol import heartbeat_content
 from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
-from trucker.postgres.timeline_check import History
+from trucker.postgres.timeline_check import LogTail
 from trucker.process.backoff import Backoff
 
 EXIT_FAILED: Final = 3
@@ -68,7 +68,7 @@ class CaptureTask:
     conninfo: dict[str, str | int]
     slot: str
     publication: str
-    log: LogPlace
+    log: LogLocation
     source: SourceIdentity
     heartbeat: float
     segment_bytes: int
@@ -198,7 +198,7 @@ class Capture:
         check_against_slot(writer.durable, place.confirmed_flush)
         check_against_server(writer.durable, place.flushed)
         durable = writer.durable
-        history = History(durable.commit_lsn, durable.commit_time, durable.seen_lsn, lambda: self.stopping)
+        history = LogTail(durable.commit_lsn, durable.commit_time, durable.seen_lsn, lambda: self.stopping)
         history.check(self._connect, place.confirmed_flush)
         stream.start(durable.seen_lsn)
         self._goal = place.flushed

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.process import SLOT_SECONDS
 from trucker.errors import TruckerError
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, find_slot, in_use
 from trucker.process.stopping import Stopped as Stopped
@@ -44,7 +44,7 @@ def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -
     return new_slot(config, f"{slot[:54]}_{uuid.uuid4().hex[:8]}", stop, temporary=True)
 
 
-def await_slot(config: PostgresConnection, database: Connection, name: str, stop: threading.Event) -> SlotInfo | None:
+def await_slot(config: PostgresConnection, database: PgConnection, name: str, stop: threading.Event) -> SlotInfo | None:
     """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
 
     Another one that runs, from another folder or machine, would lose its publication and its tables to this one.

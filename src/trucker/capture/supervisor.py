@@ -18,10 +18,10 @@ from typing import IO, Any, Final
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.process import EXIT_FAILED, CaptureTask
-from trucker.changelog.durable_end import Waiting
+from trucker.changelog.durable_end import EndWatch
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 from trucker.changelog.objects.object_writer import PUT_EVERY
 from trucker.changelog.reader import LogReader
 from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, SourceRefused, TruckerError
@@ -54,7 +54,7 @@ class CaptureSpec:
     connection: PostgresConnection
     slot: str
     publication: str
-    log: LogPlace
+    log: LogLocation
     source: SourceIdentity
     heartbeat: float = 10.0
     segment_bytes: int = SEGMENT_BYTES
@@ -63,7 +63,7 @@ class CaptureSpec:
     @property
     def folder(self) -> Path:
         """The log's folder; of objects, what this machine knows of them."""
-        found = self.log.folder if isinstance(self.log, ObjectPlace) else self.log
+        found = self.log.folder if isinstance(self.log, ObjectLocation) else self.log
         assert found is not None
         return found
 
@@ -202,7 +202,7 @@ class CaptureSupervisor:
             reader.close()
 
     def _wait_seen(
-        self, lsn: Lsn, stop: threading.Event | None, deadline: float | None, reader: LogReader, watch: Waiting
+        self, lsn: Lsn, stop: threading.Event | None, deadline: float | None, reader: LogReader, watch: EndWatch
     ) -> Durable:
         while True:
             durable = reader.durable()

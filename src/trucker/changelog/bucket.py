@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.errors import ChangeLogError, ChangeLogUnavailable
 
 REQUEST_SECONDS: Final = 20.0
@@ -29,7 +29,7 @@ _REFUSED = frozenset({"400", "401", "403", "405", "501"})
 _PASSING = frozenset({"RequestTimeout", "RequestTimeTooSkewed", "SlowDown"})
 
 
-class Entry(NamedTuple):
+class BucketEntry(NamedTuple):
     """An object in a listing; `modified` in seconds since 1970."""
 
     name: str
@@ -44,7 +44,7 @@ class TakenError(Exception):
 class Bucket:
     """The objects below a place. Safe to use from several threads."""
 
-    def __init__(self, place: ObjectPlace) -> None:
+    def __init__(self, place: ObjectLocation) -> None:
         self._uri = place.uri
         self._store = _open(place)
 
@@ -98,13 +98,13 @@ class Bucket:
         with self._telling(name):
             return int(obstore.head(self._store, name)["size"])
 
-    def list(self, after: str = "") -> list[Entry]:
+    def list(self, after: str = "") -> list[BucketEntry]:
         """The objects whose names come after `after`, in the order of their names."""
         import obstore
 
         with self._telling(""):
             found = [
-                Entry(entry["path"], entry["size"], entry["last_modified"].timestamp())
+                BucketEntry(entry["path"], entry["size"], entry["last_modified"].timestamp())
                 for page in obstore.list(self._store, offset=after or None)
                 for entry in page
             ]
@@ -186,7 +186,7 @@ def _without_answer(text: str) -> str:
     return "no answer"
 
 
-def _open(place: ObjectPlace) -> Any:
+def _open(place: ObjectLocation) -> Any:
     """The client's store for a place."""
     scheme = urlsplit(place.uri).scheme
     return STORES[scheme](place.uri, place.revealed())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trucker import private
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 from trucker.errors import ChangeLogError, ChangeLogFull
 from trucker.file_errors import explaining, file_error
 
@@ -22,9 +22,9 @@ class Document(Protocol):
     def write(self, content: bytes) -> None: ...
 
 
-def document_beside(place: LogPlace, name: str) -> Document:
+def document_beside(place: LogLocation, name: str) -> Document:
     """A document beside a log, which goes where the log goes."""
-    return ObjectDocument(place, name) if isinstance(place, ObjectPlace) else FileDocument(place / name)
+    return ObjectDocument(place, name) if isinstance(place, ObjectLocation) else FileDocument(place / name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class FileDocument:
 class ObjectDocument:
     """In an object."""
 
-    place: ObjectPlace
+    place: ObjectLocation
     name: str
 
     def read(self) -> bytes | None:

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from trucker.changelog.format.durable import Durable, DurableFile, Watch, missing, unreadable
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 
 _TRIES: Final = 5
 _ASK_SECONDS: Final = 1.0
 
 
-class Waiting(Protocol):
+class EndWatch(Protocol):
     """Sleeps until the end may have moved."""
 
     def wait(self, deadline: float) -> None: ...
@@ -32,14 +32,14 @@ class EndReader(Protocol):
 
     def read(self) -> Durable: ...
 
-    def watch(self) -> Waiting: ...
+    def watch(self) -> EndWatch: ...
 
     def close(self) -> None:
         """Give back descriptors; it can be used again."""
 
 
-def end_reader(place: LogPlace) -> EndReader:
-    if not isinstance(place, ObjectPlace):
+def end_reader(place: LogLocation) -> EndReader:
+    if not isinstance(place, ObjectLocation):
         return FileEnd(place, place, wide=False)
     if place.folder is not None:
         return FileEnd(place.folder, place, wide=True)
@@ -49,7 +49,7 @@ def end_reader(place: LogPlace) -> EndReader:
 class FileEnd:
     """By the file `durable`, which the writer overwrites."""
 
-    def __init__(self, folder: Path, place: LogPlace, *, wide: bool) -> None:
+    def __init__(self, folder: Path, place: LogLocation, *, wide: bool) -> None:
         self._folder = folder
         self._place = place
         self._wide = wide
@@ -79,7 +79,7 @@ class FileEnd:
 class AskedEnd:
     """By a listing, every second at the most."""
 
-    def __init__(self, place: ObjectPlace) -> None:
+    def __init__(self, place: ObjectLocation) -> None:
         self._place = place
         self._found: Durable | None = None
         self._ask_again = -math.inf

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trucker.changelog.format.durable import Durable, missing
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 from trucker.errors import ChangeLogError
 from trucker.file_errors import explaining, file_error
 from trucker.lsn import Lsn
@@ -29,7 +29,7 @@ class SourceIdentity:
     publication: str
 
 
-def check_source(place: LogPlace, source: SourceIdentity) -> None:
+def check_source(place: LogLocation, source: SourceIdentity) -> None:
     """Refuse a place that is no log, or another source's."""
     found = read_source(place)
     wrong = [
@@ -46,7 +46,7 @@ def check_source(place: LogPlace, source: SourceIdentity) -> None:
         )
 
 
-def read_source(place: LogPlace) -> SourceIdentity:
+def read_source(place: LogLocation) -> SourceIdentity:
     """Whose log it is; `ChangeLogError` where the place holds none."""
     raw = read_document(place)
     try:
@@ -55,10 +55,10 @@ def read_source(place: LogPlace) -> SourceIdentity:
         raise damaged_identity(place) from None
 
 
-def read_document(place: LogPlace, bucket: Bucket | None = None) -> dict[str, Any]:
+def read_document(place: LogLocation, bucket: Bucket | None = None) -> dict[str, Any]:
     """The file or object that says whose log it is, as it stands there."""
     try:
-        if isinstance(place, ObjectPlace):
+        if isinstance(place, ObjectLocation):
             from trucker.changelog.bucket import Bucket
 
             text = (bucket or Bucket(place)).get(FILE)
@@ -74,7 +74,7 @@ def read_document(place: LogPlace, bucket: Bucket | None = None) -> dict[str, An
         raise file_error(error, "reading", Path(str(place)), ChangeLogError, code="TRK306") from error
 
 
-def damaged_identity(place: LogPlace) -> ChangeLogError:
+def damaged_identity(place: LogLocation) -> ChangeLogError:
     return ChangeLogError(
         f"{place}/{FILE} is damaged",
         code="TRK303",
@@ -105,9 +105,9 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
         )
 
 
-def log_exists(place: LogPlace) -> bool:
+def log_exists(place: LogLocation) -> bool:
     """Whether there is a log, sound or not."""
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         from trucker.changelog.bucket import Bucket
 
         try:

@@ -10,7 +10,7 @@ from trucker.changelog.durable_end import end_reader
 from trucker.changelog.folder.recovery import survey
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.format.segment import Folder, Segment, check_chain
-from trucker.changelog.location import LogPlace, ObjectPlace, truth_of
+from trucker.changelog.location import LogLocation, ObjectLocation, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.lsn import Lsn
 
@@ -19,12 +19,12 @@ READ_BYTES: Final = 256 << 20
 days of changes, and whoever reads a block checks it anyway."""
 
 
-def refuse_damaged(place: LogPlace, start: Lsn | None, *, writing: bool) -> None:
+def refuse_damaged(place: LogLocation, start: Lsn | None, *, writing: bool) -> None:
     """Raise where the log lacks something, or has something damaged, after `start`; None where nobody needs any of it.
 
     `writing` says that capture runs: what it is about to write, and what is pruned meanwhile, is not looked at then.
     """
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         LogReader(truth_of(place)).oldest()
         return
     folder = Folder(place)

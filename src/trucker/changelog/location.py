@@ -1,6 +1,6 @@
 """Where a change log is: a folder, or objects in a bucket.
 
-A folder is its `Path` and needs no class of its own. Objects are an `ObjectPlace`; capture, the driver and every
+A folder is its `Path` and needs no class of its own. Objects are an `ObjectLocation`; capture, the driver and every
 executor get it and make what they need of it. Nothing here loads a client for object storage, or the configuration:
 capture is a small process.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectPlace:
+class ObjectLocation:
     """A log of objects below `uri`.
 
     `folder` is a local folder of the machine where capture and the driver run: there they tell each other how far the
@@ -33,7 +33,7 @@ class ObjectPlace:
     def __str__(self) -> str:
         return self.uri
 
-    def elsewhere(self) -> ObjectPlace:
+    def elsewhere(self) -> ObjectLocation:
         """The same log, looked at without what this machine knows of it."""
         return replace(self, folder=None)
 
@@ -46,10 +46,10 @@ class ObjectPlace:
         return f"{self.uri}/{name}"
 
 
-LogPlace: TypeAlias = Path | ObjectPlace
+LogLocation: TypeAlias = Path | ObjectLocation
 
 
-def place_of(config: ProjectConfig, source: str) -> LogPlace:
+def place_of(config: ProjectConfig, source: str) -> LogLocation:
     """Where the log of a source is."""
     local = config.state_folder / "log" / source
     location = config.log.location
@@ -58,23 +58,23 @@ def place_of(config: ProjectConfig, source: str) -> LogPlace:
     if isinstance(location, Path):
         return location / source
     access = config.log.s3.access() if config.log.s3 is not None else {}
-    return ObjectPlace(f"{location.rstrip('/')}/{source}", local, access)
+    return ObjectLocation(f"{location.rstrip('/')}/{source}", local, access)
 
 
-def truth_of(place: LogPlace) -> LogPlace:
+def truth_of(place: LogLocation) -> LogLocation:
     """The place, for those who want to know what is really there rather than what this machine was told."""
-    return place.elsewhere() if isinstance(place, ObjectPlace) else place
+    return place.elsewhere() if isinstance(place, ObjectLocation) else place
 
 
-def to_json(place: LogPlace) -> Sequence[Any]:
+def to_json(place: LogLocation) -> Sequence[Any]:
     """For the capture process, which gets it through a pipe."""
     if isinstance(place, Path):
         return [str(place)]
     return [place.uri, str(place.folder) if place.folder else None, place.revealed()]
 
 
-def from_json(raw: Sequence[Any]) -> LogPlace:
+def from_json(raw: Sequence[Any]) -> LogLocation:
     if len(raw) == 1:
         return Path(raw[0])
     uri, folder, access = raw
-    return ObjectPlace(uri, Path(folder) if folder else None, access)
+    return ObjectLocation(uri, Path(folder) if folder else None, access)

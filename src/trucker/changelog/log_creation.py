@@ -15,7 +15,7 @@ from trucker import private
 from trucker.changelog.format.durable import Durable, DurableFile
 from trucker.changelog.format.segment import Folder
 from trucker.changelog.identity import FILE, SourceIdentity, check_source, log_exists
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 from trucker.errors import ChangeLogError, ChangeLogFull
 from trucker.file_errors import explaining
 from trucker.lsn import Lsn
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 PROBE: Final = "probe"
 
 
-def create_log(place: LogPlace, source: SourceIdentity, start: Lsn) -> None:
+def create_log(place: LogLocation, source: SourceIdentity, start: Lsn) -> None:
     """Make an empty log that begins at `start`, the slot's confirmed position; a log of the same source stays as it is.
 
     Called once, when the slot is made (or adopted): capture never makes a log by itself, because a log that
     is missing while the slot has moved on is lost data.
     """
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         _create_objects(place, source, start)
         return
     with explaining("making the change log", place, ChangeLogError, code="TRK306", full=ChangeLogFull):
@@ -62,7 +62,7 @@ def _create_files(place: Path, source: SourceIdentity, start: Lsn) -> None:
     Folder(place).sync()
 
 
-def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> None:
+def _create_objects(place: ObjectLocation, source: SourceIdentity, start: Lsn) -> None:
     from trucker.changelog.bucket import Bucket, TakenError
     from trucker.changelog.objects.object_recovery import end_of, leftover, read_start
 
@@ -83,7 +83,7 @@ def _create_objects(place: ObjectPlace, source: SourceIdentity, start: Lsn) -> N
             file.write(end_of(place, bucket, read_start(place, bucket)).durable, sync=False)
 
 
-def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
+def check_conditional(place: ObjectLocation, bucket: Bucket) -> None:
     """Refuse a storage that lets an object be made twice: it could not keep two writers apart."""
     from trucker.changelog.bucket import TakenError
 
@@ -102,12 +102,12 @@ def check_conditional(place: ObjectPlace, bucket: Bucket) -> None:
     )
 
 
-def delete_log(place: LogPlace) -> None:
+def delete_log(place: LogLocation) -> None:
     """Delete a log with all that is in it.
 
     Of objects, what says that they are a log goes first: those that a crash leaves are no part of the next one.
     """
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         from trucker.changelog.bucket import Bucket
 
         bucket = Bucket(place)

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.segment import Folder, Segment, Storage, check_chain, check_reaches
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 
 
-def open_storage(place: LogPlace) -> Storage:
+def open_storage(place: LogLocation) -> Storage:
     """Cheap: nothing is asked for before it is needed."""
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         from trucker.changelog.objects.object_chain import Objects
 
         return Objects(place)
     return Folder(place)
 
 
-def check_whole(place: LogPlace, segments: Sequence[Segment], durable: Durable) -> None:
+def check_whole(place: LogLocation, segments: Sequence[Segment], durable: Durable) -> None:
     """Refuse a log with a segment missing in the middle, or at its end.
 
     Objects before a missing one are none of the log's (`objects`), so there the end alone is to be looked at.
     """
-    if not isinstance(place, ObjectPlace):
+    if not isinstance(place, ObjectLocation):
         check_chain(place, segments)
     check_reaches(place, segments, durable.segment if durable.offset else None)

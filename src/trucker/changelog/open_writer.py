@@ -6,14 +6,14 @@ from typing import TypeAlias
 
 from trucker.changelog.folder.writer import SEGMENT_BYTES, LogWriter
 from trucker.changelog.identity import SourceIdentity
-from trucker.changelog.location import LogPlace, ObjectPlace
+from trucker.changelog.location import LogLocation, ObjectLocation
 from trucker.changelog.objects.object_writer import PUT_EVERY, ObjectWriter
 
 Writer: TypeAlias = LogWriter | ObjectWriter
 
 
 def open_writer(
-    place: LogPlace,
+    place: LogLocation,
     source: SourceIdentity,
     *,
     segment_bytes: int = SEGMENT_BYTES,
@@ -21,6 +21,6 @@ def open_writer(
     lock_seconds: float = 0.0,
 ) -> Writer:
     """Open the log of a source for writing; `segment_bytes` is for a folder, `put_every` for objects."""
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectLocation):
         return ObjectWriter(place, source, put_every=put_every, lock_seconds=lock_seconds)
     return LogWriter(place, source, segment_bytes=segment_bytes, lock_seconds=lock_seconds)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trucker.change import Frames, OpenTransaction
-from trucker.changelog.durable_end import Waiting, end_reader
+from trucker.changelog.durable_end import EndWatch, end_reader
 from trucker.changelog.format.block import (
     ENDS_OPEN,
     STARTS_OPEN,
@@ -36,7 +36,7 @@ from trucker.changelog.format.reference import RUN_BYTES, runs
 from trucker.changelog.format.reference import BlockRef as BlockRef
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.format.segment import Content, Segment, SegmentId
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.open_storage import check_whole, open_storage
 from trucker.errors import ChangeLogError
 from trucker.lsn import Lsn
@@ -64,7 +64,7 @@ def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatena
 class LogReader:
     """See the module. Cheap to make; pickles as its place; may be shared by threads, which wait for each other."""
 
-    def __init__(self, place: LogPlace) -> None:
+    def __init__(self, place: LogLocation) -> None:
         self.place = place
         self._storage = open_storage(place)
         self._end = end_reader(place)
@@ -76,7 +76,7 @@ class LogReader:
         self._stamp: int | None = None
         self._lock = threading.RLock()
 
-    def __reduce__(self) -> tuple[type[LogReader], tuple[LogPlace]]:
+    def __reduce__(self) -> tuple[type[LogReader], tuple[LogLocation]]:
         return LogReader, (self.place,)
 
     # -- how far --------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class LogReader:
                     return found
                 watch.wait(deadline)
 
-    def watch(self) -> Waiting:
+    def watch(self) -> EndWatch:
         """What to wait with for the end to move."""
         return self._end.watch()
 

@@ -28,7 +28,7 @@ class PatternError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PatternPart:
     """One name or wildcard: `regex` matches it, `exact` is the name where there is no wildcard."""
 
     regex: re.Pattern[str]
@@ -41,8 +41,8 @@ class Pattern:
 
     text: str
     excludes: bool
-    schema: _Part
-    name: _Part
+    schema: _PatternPart
+    name: _PatternPart
 
     @property
     def exact(self) -> TableId | None:
@@ -59,7 +59,7 @@ def parse_pattern(text: str) -> Pattern:
     body = text.strip()
     excludes = body.startswith("!")
     parts = _parts(body.removeprefix("!").strip())
-    schema = parts[0] if len(parts) == 2 else _Part(re.compile(DEFAULT_SCHEMA), DEFAULT_SCHEMA)
+    schema = parts[0] if len(parts) == 2 else _PatternPart(re.compile(DEFAULT_SCHEMA), DEFAULT_SCHEMA)
     return Pattern(text, excludes, schema, parts[-1])
 
 
@@ -96,8 +96,8 @@ def missing_tables(patterns: Sequence[str], available: Sequence[TableId]) -> lis
     return [table for table in dict.fromkeys(exact) if table is not None and table not in present]
 
 
-def _parts(text: str) -> list[_Part]:
-    parts: list[_Part] = []
+def _parts(text: str) -> list[_PatternPart]:
+    parts: list[_PatternPart] = []
     at = 0
     while True:
         match = _PART.match(text, at)
@@ -115,11 +115,11 @@ def _parts(text: str) -> list[_Part]:
     return parts
 
 
-def _quoted(text: str) -> _Part:
+def _quoted(text: str) -> _PatternPart:
     name = text.replace('""', '"')
-    return _Part(re.compile(re.escape(name)), name)
+    return _PatternPart(re.compile(re.escape(name)), name)
 
 
-def _bare(text: str) -> _Part:
+def _bare(text: str) -> _PatternPart:
     regex = "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in text)
-    return _Part(re.compile(regex, re.DOTALL), None if set(text) & {"*", "?"} else text)
+    return _PatternPart(re.compile(regex, re.DOTALL), None if set(text) & {"*", "?"} else text)

@@ -33,7 +33,7 @@ from trucker.config.values import Texts, one_or_many, refuse
 from trucker.errors import Place
 from trucker.table import TableId
 
-Operation = Literal["insert", "update", "delete"]
+RuleOperation = Literal["insert", "update", "delete"]
 
 ANY_OPERATION: Final = frozenset({"insert", "update", "delete"})
 _WHOLE_TABLE: Final = {
@@ -52,7 +52,7 @@ def _some(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Operations = Annotated[
-    tuple[Operation, ...],
+    tuple[RuleOperation, ...],
     AfterValidator(_some),
     BeforeValidator(one_or_many),
     WithJsonSchema(

@@ -37,7 +37,7 @@ _HARMLESS: Final = "letters, digits, _, spaces and single - "
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class TemplateRelation:
     """What `{{ rows }}` or `{{ transformed }}` becomes: its text, alias included, and the names of its columns."""
 
     sql: str
@@ -115,11 +115,11 @@ class SqlTemplate:
 
     def render(
         self,
-        rows: Relation,
+        rows: TemplateRelation,
         *,
         operation: str = "",
         input_table: str = "",
-        transformed: Relation | None = None,
+        transformed: TemplateRelation | None = None,
         lookups: Mapping[str, str] | None = None,
     ) -> RenderedSql:
         """The SQL for these rows. Raises a ConfigError, as for a column that `rows` has not."""

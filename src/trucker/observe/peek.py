@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from trucker.change import Changes, Frames, Lsn, TableId
 from trucker.changelog.identity import log_exists
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.config.patterns import select_tables
 from trucker.errors import ChangeLogError
@@ -22,7 +22,7 @@ BATCH_BYTES = 4 << 20
 
 
 def peek(
-    logs: Mapping[str, tuple[LogPlace, Sequence[str]]], *, limit: int | None = None, follow: bool = False
+    logs: Mapping[str, tuple[LogLocation, Sequence[str]]], *, limit: int | None = None, follow: bool = False
 ) -> Iterator[str]:
     """The lines of the sources' changes that the patterns choose: the last `limit` (all without), then with `follow`
     those to come. Reads beside a running project, and needs neither Spark nor the source."""

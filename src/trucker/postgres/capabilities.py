@@ -22,13 +22,13 @@ _SINCE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class ServerFeatures:
     """A server's abilities. `version` is `server_version_num`, as in 180004."""
 
     version: int
 
     @classmethod
-    def of(cls, connection: psycopg.Connection[Any]) -> Capabilities:
+    def of(cls, connection: psycopg.Connection[Any]) -> ServerFeatures:
         """Those of the server at the other end; `SourceError` for one that is too old."""
         found = cls(connection.info.server_version)
         if found.major < OLDEST:

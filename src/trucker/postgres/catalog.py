@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg.rows import dict_row
 
 from trucker.errors import SourceError
+from trucker.pg.connection import PgConnection
 from trucker.pg.type_definition import FIRST_USER_OID, definitions_query
 from trucker.postgres.connect import translated
 from trucker.table import Column, TableId, TableSchema, quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 _LIST = """
     select n.nspname, c.relname
@@ -195,13 +193,13 @@ class SourceTable:
 
 
 @translated("reading the catalogue")
-def list_tables(connection: Connection) -> list[TableId]:
+def list_tables(connection: PgConnection) -> list[TableId]:
     """Every table that could be published: ordinary and partitioned ones; no partition, no unlogged or system table."""
     return [TableId(schema, name) for schema, name in connection.execute(_LIST)]
 
 
 @translated("reading the catalogue")
-def load_table(connection: Connection, table: TableId, *, publication: str | None = None) -> SourceTable:
+def load_table(connection: PgConnection, table: TableId, *, publication: str | None = None) -> SourceTable:
     """One table. `SourceError` where there is none, or it is of a kind that logical replication leaves out.
 
     Its columns are all but the generated ones, and of those the ones that `publication` sends (PostgreSQL 18).
@@ -343,7 +341,7 @@ class SourceType:
 
 
 @translated("reading the catalogue")
-def source_types(connection: Connection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SourceType]:
+def source_types(connection: PgConnection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SourceType]:
     """What there is to know of each (oid, typmod). A type that is gone is absent."""
     wanted = list(dict.fromkeys(types))
     arguments = {"oids": [oid for oid, _ in wanted], "typmods": [typmod for _, typmod in wanted]}
@@ -353,7 +351,7 @@ def source_types(connection: Connection, types: Iterable[tuple[int, int]]) -> di
     return {(oid, typmod): SourceType(name, made.get(resolved, "")) for oid, typmod, name, resolved in rows}
 
 
-def _find(connection: Connection, table: TableId) -> dict[str, Any]:
+def _find(connection: PgConnection, table: TableId) -> dict[str, Any]:
     rows = _rows(connection, _TABLE, [table.schema, table.name])
     if not rows:
         raise SourceError(
@@ -382,7 +380,7 @@ def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -
 
 
 def _load_columns(
-    connection: Connection, oid: int, sent: frozenset[str]
+    connection: PgConnection, oid: int, sent: frozenset[str]
 ) -> tuple[tuple[Column, ...], tuple[str, ...], dict[str, int]]:
     """The replicated columns, generated ones only where they are `sent`; the generated ones that are not; and the
     numbers of all."""
@@ -399,12 +397,12 @@ def _load_columns(
     return columns, hidden, {row[0]: row[-1] for row in rows}
 
 
-def _toastable(connection: Connection, oids: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+def _toastable(connection: PgConnection, oids: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
     found = {name for (name,) in connection.execute(_TOASTABLE, [list(oids)])}
     return tuple(name for name in names if name in found)
 
 
-def _sent(connection: Connection, publication: str | None, table: TableId) -> frozenset[str]:
+def _sent(connection: PgConnection, publication: str | None, table: TableId) -> frozenset[str]:
     """The columns that a publication sends, as far as it matters: before 18 it has no generated ones."""
     if publication is None or connection.info.server_version < _SINCE_HIDDEN:
         return frozenset()
@@ -448,11 +446,11 @@ def _identity_remedy(leaf: Leaf, key: tuple[str, ...]) -> str:
     return f"add a primary key, or run: {full}"
 
 
-def _rows(connection: Connection, query: str, arguments: Any) -> list[dict[str, Any]]:
+def _rows(connection: PgConnection, query: str, arguments: Any) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query.encode(), arguments).fetchall()
 
 
-def _scalar(connection: Connection, query: str, arguments: Any) -> int:
+def _scalar(connection: PgConnection, query: str, arguments: Any) -> int:
     row = connection.execute(query.encode(), arguments).fetchone()
     return int(row[0]) if row else 0

@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import psycopg
 from psycopg import errors
 
 from trucker.lsn import Lsn
+from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import SourceType, source_types
 from trucker.postgres.connect import translated
 from trucker.table import Column, TableId
-
-Connection = psycopg.Connection[Any]
 
 # Inserted, not flushed: a commit need not be flushed to be seen.
 _NOW = """
@@ -207,7 +205,7 @@ def _column(raw: Mapping[str, Any]) -> Column:
 
 
 @translated("reading the catalogue")
-def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look | None:
+def look(connection: PgConnection, table: TableId, lsn: Lsn | None = None) -> Look | None:
     """The table as it is now, or in the connection's snapshot, whose `lsn` is given then; None where there is none."""
     row = connection.execute(_TABLE, [table.schema, table.name]).fetchone()
     if row is None:
@@ -241,7 +239,7 @@ def look(connection: Connection, table: TableId, lsn: Lsn | None = None) -> Look
 
 
 @translated("looking at a partition")
-def has_rows(connection: Connection, leaf: TableId) -> bool:
+def has_rows(connection: PgConnection, leaf: TableId) -> bool:
     """Whether a leaf has a row; not, where it is gone."""
     try:
         row = connection.execute(f"select exists (select from only {leaf.quoted})".encode()).fetchone()
@@ -251,7 +249,7 @@ def has_rows(connection: Connection, leaf: TableId) -> bool:
 
 
 @translated("looking at a partition")
-def altered_by(connection: Connection, leaf: TableId) -> int:
+def altered_by(connection: PgConnection, leaf: TableId) -> int:
     """The transaction that last altered a leaf's entry in pg_class; 0 where it is gone."""
     row = connection.execute(
         "select c.xmin::text::bigint from pg_class c join pg_namespace n on n.oid = c.relnamespace"
@@ -262,7 +260,7 @@ def altered_by(connection: Connection, leaf: TableId) -> int:
 
 
 @translated("looking at a partition")
-def has_older_rows(connection: Connection, leaf: TableId, horizon: int) -> bool:
+def has_older_rows(connection: PgConnection, leaf: TableId, horizon: int) -> bool:
     """Whether a leaf surely has rows that were there when transactions below `horizon` had ended."""
     try:
         near = connection.execute(_AGE, [horizon]).fetchone()
@@ -288,7 +286,7 @@ class Sighting:
 
 
 @translated("reading the catalogue")
-def sightings(connection: Connection, publication: str, tables: Iterable[TableId]) -> list[Sighting]:
+def sightings(connection: PgConnection, publication: str, tables: Iterable[TableId]) -> list[Sighting]:
     """These tables as they are now, each at one moment. `connection` must be in autocommit mode."""
     wanted = sorted(tables)
     connection.execute("begin isolation level repeatable read read only")
@@ -302,34 +300,34 @@ def sightings(connection: Connection, publication: str, tables: Iterable[TableId
 
 
 @translated("reading the catalogue")
-def sighting_at(connection: Connection, publication: str, table: TableId, lsn: Lsn) -> Sighting:
+def sighting_at(connection: PgConnection, publication: str, table: TableId, lsn: Lsn) -> Sighting:
     """A table as the connection's snapshot shows it, whose consistent point is `lsn`."""
     sent = _sent(connection, publication, [table])
     return Sighting(table, look(connection, table, lsn), sent.get(table, frozenset()), lsn)
 
 
-def _sent(connection: Connection, publication: str, tables: Sequence[TableId]) -> dict[TableId, frozenset[str]]:
+def _sent(connection: PgConnection, publication: str, tables: Sequence[TableId]) -> dict[TableId, frozenset[str]]:
     names = [[table.schema for table in tables], [table.name for table in tables]]
     rows = connection.execute(_SENT, [publication, *names])
     return {TableId(schema, name): frozenset(columns) for schema, name, columns in rows}
 
 
 @translated("reading the catalogue")
-def position(connection: Connection) -> Lsn:
+def position(connection: PgConnection) -> Lsn:
     """Where the log ends: what has been seen so far was committed before."""
     row = connection.execute(_NOW).fetchone()
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
 
 
 @translated("reading the catalogue")
-def ended(connection: Connection) -> int:
+def ended(connection: PgConnection) -> int:
     """All transactions below this have ended."""
     row = connection.execute(_HORIZON).fetchone()
     return int(row[0]) if row else 0
 
 
 @translated("reading the catalogue")
-def digests(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, tuple[int, str]]:
+def digests(connection: PgConnection, tables: Iterable[TableId]) -> dict[TableId, tuple[int, str]]:
     """For each table that exists its oid, and a text that is another one after any DDL of the table."""
     wanted = sorted(tables)
     arguments = [[table.schema for table in wanted], [table.name for table in wanted]]

@@ -19,16 +19,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import psycopg
-
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
 from trucker.table import TableId
 
-Connection = psycopg.Connection[Any]
 UNFIT: Final = "unfit"
 """Instead of a digest of identities: by them changes came that could not be followed."""
 
-Row = tuple[int, int]
+CatalogRow = tuple[int, int]
 """`oid` and `xmin` of a row of the catalogue."""
 
 # pg_publication_namespace came with 15.
@@ -66,9 +64,9 @@ class Membership:
     """
 
     relation: int
-    publication: Row | None
+    publication: CatalogRow | None
     all_tables: bool = False
-    member: Row | None = None
+    member: CatalogRow | None = None
     schema: tuple[int, int, int] | None = None
     identities: str = ""
 
@@ -117,7 +115,7 @@ class Membership:
 
 
 @translated("reading the publication")
-def memberships(connection: Connection, publication: str, tables: Iterable[TableId]) -> dict[TableId, Membership]:
+def memberships(connection: PgConnection, publication: str, tables: Iterable[TableId]) -> dict[TableId, Membership]:
     """How the publication holds each of the tables that exist, by one look."""
     wanted = sorted(tables)
     since = connection.info.server_version >= _SCHEMAS_SINCE

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -17,7 +16,8 @@ from psycopg import errors
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.capabilities import Capabilities
+from trucker.pg.connection import PgConnection
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.catalog import SourceTable, identity_problem, load_table
 from trucker.postgres.connect import connect, translated
 from trucker.postgres.publication import (
@@ -29,8 +29,6 @@ from trucker.postgres.publication import (
 from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, in_use
 from trucker.postgres.standby_check import check_slots, check_standby, prevention, standby_name
 from trucker.table import TableId, quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 _SETTINGS = """
     select name, case unit when 'min' then (setting::int * 60)::text else setting end
@@ -86,8 +84,8 @@ class _Look:
     """
 
     config: PostgresConnection
-    connection: Connection
-    version: Capabilities
+    connection: PgConnection
+    version: ServerFeatures
     slots: Sequence[str]
     tables: Sequence[PublishedTable]
     publication: str
@@ -164,7 +162,7 @@ def check_source(config: PostgresConnection, needed: Sequence[Needed], *, instan
 
 def _look(stack: ExitStack, config: PostgresConnection, needed: Sequence[Needed]) -> _Look:
     connection = stack.enter_context(connect(config, application="trucker check"))
-    version, first = Capabilities.of(connection), needed[0]
+    version, first = ServerFeatures.of(connection), needed[0]
     slots = [each.slot for each in needed]
     return _Look(config, connection, version, slots, first.tables, first.publication, first.slot, _settings(connection))
 
@@ -181,7 +179,7 @@ def _run(look: _Look, check: Callable[[_Look], Iterator[Finding]]) -> list[Findi
 
 
 @translated("reading the server's settings")
-def _settings(connection: Connection) -> dict[str, str]:
+def _settings(connection: PgConnection) -> dict[str, str]:
     return dict(connection.execute(_SETTINGS).fetchall())
 
 
@@ -429,7 +427,7 @@ def _condition_problem(look: _Look, wanted: PublishedTable, source: SourceTable)
     return outside_identity(source, used)
 
 
-def _plans(connection: Connection, wanted: PublishedTable, source: SourceTable, without: str) -> bool:
+def _plans(connection: PgConnection, wanted: PublishedTable, source: SourceTable, without: str) -> bool:
     """Whether the condition makes sense for a table that lacks this column."""
     try:
         _explain(connection, wanted, [name for name in source.schema.names if name != without])
@@ -438,7 +436,7 @@ def _plans(connection: Connection, wanted: PublishedTable, source: SourceTable, 
     return True
 
 
-def _explain(connection: Connection, wanted: PublishedTable, columns: Sequence[str]) -> None:
+def _explain(connection: PgConnection, wanted: PublishedTable, columns: Sequence[str]) -> None:
     names = ", ".join(quote_identifier(name) for name in columns)
     rows = f"(select {names} from only {wanted.table.quoted}) as {quote_identifier(wanted.table.name)}"
     connection.execute(f"explain select from {rows} where ({wanted.where}\n)".encode())

@@ -18,12 +18,11 @@ from psycopg import errors
 from psycopg.rows import dict_row
 
 from trucker.errors import SourceError
-from trucker.postgres.capabilities import Capabilities
+from trucker.pg.connection import PgConnection
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.catalog import SourceTable, identity_problem, load_table
 from trucker.postgres.connect import translated
 from trucker.table import TableId, quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
@@ -70,7 +69,7 @@ class PublishedTable:
 
 @translated("making the publication")
 def ensure_publication(
-    connection: Connection, name: str, tables: Sequence[PublishedTable], *, managed: bool = True, dry: bool = False
+    connection: PgConnection, name: str, tables: Sequence[PublishedTable], *, managed: bool = True, dry: bool = False
 ) -> frozenset[TableId]:
     """Make the publication hold exactly these tables; or, where it is not `managed`, make sure that it serves them.
 
@@ -79,7 +78,7 @@ def ensure_publication(
     leaves everything as it was when a table cannot be published without harm, or a privilege is missing.
     `connection` must be in autocommit mode.
     """
-    version = Capabilities.of(connection)
+    version = ServerFeatures.of(connection)
     _require_filters(version, tables)
     made = None if managed else name
     sources = {wanted.table: load_table(connection, wanted.table, publication=made) for wanted in tables}
@@ -97,7 +96,7 @@ def ensure_publication(
 
 
 @translated("publishing a table")
-def publish_again(connection: Connection, name: str, wanted: PublishedTable, *, managed: bool = True) -> None:
+def publish_again(connection: PgConnection, name: str, wanted: PublishedTable, *, managed: bool = True) -> None:
     """Have the publication send a table that was made again under its name; nothing is done where it does already.
 
     One that is not `managed` must send it by itself. Raises `SourceError` and changes nothing as `ensure_publication`.
@@ -105,7 +104,7 @@ def publish_again(connection: Connection, name: str, wanted: PublishedTable, *, 
     if not managed:
         ensure_publication(connection, name, [wanted], managed=False)
         return
-    version, source = Capabilities.of(connection), load_table(connection, wanted.table)
+    version, source = ServerFeatures.of(connection), load_table(connection, wanted.table)
     problem = identity_problem(source)
     row = _find(connection, name)
     problems = [*([problem] if problem else []), *_obstacles(connection, name, row, [source])]
@@ -128,7 +127,7 @@ def _is_of(member: Mapping[str, Any], table: TableId) -> bool:
 
 
 @translated("dropping the publication")
-def drop_publication(connection: Connection, name: str) -> bool:
+def drop_publication(connection: PgConnection, name: str) -> bool:
     """Drop the publication; False where there is none."""
     row = _find(connection, name)
     if row is None:
@@ -141,7 +140,7 @@ def drop_publication(connection: Connection, name: str) -> bool:
 # -- a publication of trucker's own ---------------------------------------------------------------------------------
 
 
-def _fitted(version: Capabilities, wanted: PublishedTable, source: SourceTable) -> PublishedTable:
+def _fitted(version: ServerFeatures, wanted: PublishedTable, source: SourceTable) -> PublishedTable:
     """The columns that can be listed: with the identity's added, and none at all under FULL or before 15."""
     if wanted.columns is None:
         return wanted
@@ -164,7 +163,7 @@ def _fitted(version: Capabilities, wanted: PublishedTable, source: SourceTable) 
 
 
 def _publish(
-    connection: Connection,
+    connection: PgConnection,
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
@@ -194,7 +193,7 @@ def _publish(
     return frozenset(table for table, held in after.items() if before.get(table) != held)
 
 
-def _held(connection: Connection, row: Mapping[str, Any] | None) -> dict[TableId, tuple[frozenset[str] | None, str]]:
+def _held(connection: PgConnection, row: Mapping[str, Any] | None) -> dict[TableId, tuple[frozenset[str] | None, str]]:
     """The publication's tables, each with its columns and condition as PostgreSQL keeps them, to be compared."""
     members = _rows(connection, _MEMBERS, [row["oid"]]) if row is not None else []
     return {
@@ -207,13 +206,13 @@ def _held(connection: Connection, row: Mapping[str, Any] | None) -> dict[TableId
 
 
 def unmanageable(
-    connection: Connection,
+    connection: PgConnection,
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
 ) -> list[SourceError]:
     """Everything that keeps the role from making the publication as wanted; nothing where it is so already."""
-    version = Capabilities.of(connection)
+    version = ServerFeatures.of(connection)
     row = _find(connection, name)
     fitted = [_fitted(version, wanted, sources[wanted.table]) for wanted in tables]
     if row is not None and _is_as_wanted(connection, row, fitted):
@@ -245,7 +244,7 @@ def _table_clause(wanted: PublishedTable) -> str:
     return f"only {wanted.table.quoted}{columns}{where}"
 
 
-def _is_as_wanted(connection: Connection, row: Mapping[str, Any], tables: Sequence[PublishedTable]) -> bool:
+def _is_as_wanted(connection: PgConnection, row: Mapping[str, Any], tables: Sequence[PublishedTable]) -> bool:
     """Whether nothing has to change. With a row filter PostgreSQL has to be asked: it alone can compare conditions."""
     if any(wanted.where for wanted in tables) or row["puballtables"] or not row["pubviaroot"] or _unpublished(row):
         return False
@@ -259,7 +258,7 @@ def _is_as_wanted(connection: Connection, row: Mapping[str, Any], tables: Sequen
 
 
 def _verify_filters(
-    connection: Connection,
+    connection: PgConnection,
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
@@ -276,7 +275,7 @@ def _verify_filters(
             raise problem
 
 
-def filter_problem(connection: Connection, source: SourceTable, expression: str | None) -> SourceError | None:
+def filter_problem(connection: PgConnection, source: SourceTable, expression: str | None) -> SourceError | None:
     """Why a row filter, as PostgreSQL stores it, would break the application's UPDATE or DELETE of the table."""
     if not expression or source.whole_rows:
         return None
@@ -306,7 +305,7 @@ def _make_full(source: SourceTable) -> list[str]:
 
 
 def unserved(
-    connection: Connection,
+    connection: PgConnection,
     name: str,
     tables: Sequence[PublishedTable],
     sources: Mapping[TableId, SourceTable],
@@ -392,14 +391,14 @@ def _closes_at_end(text: str) -> bool:
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-def _require_filters(version: Capabilities, tables: Sequence[PublishedTable]) -> None:
+def _require_filters(version: ServerFeatures, tables: Sequence[PublishedTable]) -> None:
     for wanted in tables:
         if wanted.where:
             version.require("row_filters", f"table {wanted.table}", "remove `where`, or upgrade the server")
 
 
 def _obstacles(
-    connection: Connection, name: str, row: Mapping[str, Any] | None, sources: Sequence[SourceTable]
+    connection: PgConnection, name: str, row: Mapping[str, Any] | None, sources: Sequence[SourceTable]
 ) -> list[SourceError]:
     """What is in the way of creating or changing the publication, each with the statement that clears it."""
     if row is not None and row["puballtables"]:
@@ -437,7 +436,7 @@ def _obstacles(
     return problems
 
 
-def _require_publication_owner(connection: Connection, name: str, row: Mapping[str, Any]) -> None:
+def _require_publication_owner(connection: PgConnection, name: str, row: Mapping[str, Any]) -> None:
     if not row["owned"]:
         raise _not_publication_owner(name, row, quote_identifier(_current_user(connection)))
 
@@ -450,7 +449,7 @@ def _not_publication_owner(name: str, row: Mapping[str, Any], user: str) -> Sour
     )
 
 
-def _find(connection: Connection, name: str) -> dict[str, Any] | None:
+def _find(connection: PgConnection, name: str) -> dict[str, Any] | None:
     return next(iter(_rows(connection, _PUBLICATION, [name])), None)
 
 
@@ -458,16 +457,16 @@ def _unpublished(row: Mapping[str, Any]) -> list[str]:
     return [operation for operation in _OPERATIONS if not row[f"pub{operation}"]]
 
 
-def _current_user(connection: Connection) -> str:
+def _current_user(connection: PgConnection) -> str:
     row = connection.execute("select current_user").fetchone()
     return str(row[0]) if row else connection.info.user
 
 
-def _may_create(connection: Connection) -> bool:
+def _may_create(connection: PgConnection) -> bool:
     row = connection.execute("select has_database_privilege(current_database(), 'CREATE')").fetchone()
     return bool(row and row[0])
 
 
-def _rows(connection: Connection, query: str, arguments: Any) -> list[dict[str, Any]]:
+def _rows(connection: PgConnection, query: str, arguments: Any) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query.encode(), arguments).fetchall()

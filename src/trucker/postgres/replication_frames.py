@@ -40,8 +40,8 @@ _BUFFER_BYTES: Final = 256 << 10
 _FEW: Final = 4096
 _LENGTH = struct.Struct(">I")
 
-Places = npt.NDArray[np.int64]
-_NOWHERE: Final[Places] = np.empty(0, np.int64)
+FrameOffsets = npt.NDArray[np.int64]
+_NOWHERE: Final[FrameOffsets] = np.empty(0, np.int64)
 
 Await = Callable[[int], None]
 """Waits for events of the socket's, as `poll` has them; raises when it has been too long."""
@@ -271,7 +271,7 @@ class InTheClear:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FrameBatch:
     """The whole frames at the beginning of some bytes.
 
     `others` are those that hold no message: kind, and where in the bytes the content starts and ends. `rest` is where
@@ -283,7 +283,7 @@ class Frames:
     rest: int
 
 
-def cut(data: bytes) -> Frames:
+def cut(data: bytes) -> FrameBatch:
     """Find the frames in `data`, which begins with one."""
     starts, ends = _found(data) if len(data) > _FEW else (_NOWHERE, _NOWHERE)
     more, others, rest = _step(data, int(ends[-1]) if len(ends) else 0)
@@ -291,10 +291,10 @@ def cut(data: bytes) -> Frames:
         starts, ends = np.concatenate([(starts, ends), np.array(more, np.int64).T], axis=1)
     starts = starts + _SKIP
     pieces = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return Frames(Messages.of(pieces, ends - starts), others, rest)
+    return FrameBatch(Messages.of(pieces, ends - starts), others, rest)
 
 
-def _found(data: bytes) -> tuple[Places, Places]:
+def _found(data: bytes) -> tuple[FrameOffsets, FrameOffsets]:
     """Starts and ends of the frames at the beginning of `data` that hold messages, up to the first that does not.
 
     Looked for are places that could begin one: CopyData, the length's first byte zero, XLogData. That each ends where

@@ -23,11 +23,10 @@ from psycopg.rows import dict_row
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.capabilities import Capabilities
+from trucker.pg.connection import PgConnection
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect, query_error, translated
 from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
-
-Connection = psycopg.Connection[Any]
 
 log = logging.getLogger("trucker.slot")
 
@@ -126,7 +125,7 @@ class SystemIdentity:
 
 
 @translated("looking for the replication slot")
-def find_slot(connection: Connection, name: str) -> SlotInfo | None:
+def find_slot(connection: PgConnection, name: str) -> SlotInfo | None:
     """The slot of that name, or None."""
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(_FIND, [name]).fetchone()
@@ -149,7 +148,7 @@ def find_slot(connection: Connection, name: str) -> SlotInfo | None:
 
 
 @translated("looking for replication slots")
-def find_slots(connection: Connection, names: Sequence[str]) -> frozenset[str]:
+def find_slots(connection: PgConnection, names: Sequence[str]) -> frozenset[str]:
     """Which of these slots there are."""
     rows = connection.execute("select slot_name from pg_replication_slots where slot_name = any (%s)", [list(names)])
     return frozenset(name for (name,) in rows)
@@ -176,7 +175,7 @@ class ExportedSnapshot:
     snapshot can still be imported afterwards.
     """
 
-    def __init__(self, connection: Connection, slot: str, lsn: Lsn, snapshot: str, *, standby: bool = False) -> None:
+    def __init__(self, connection: PgConnection, slot: str, lsn: Lsn, snapshot: str, *, standby: bool = False) -> None:
         self.slot = slot
         self.lsn = lsn
         self.snapshot = snapshot
@@ -227,7 +226,7 @@ def _create(config: PostgresConnection, name: str, temporary: bool, failover: bo
     reads = config.replica or config
     connection = connect(reads, application=f"trucker slot {name}", replication=True)
     try:
-        version = Capabilities.of(connection)
+        version = ServerFeatures.of(connection)
         if not _in_recovery(connection):
             command = _creation(version, name, temporary, failover and not temporary and version.failover_slots)
             return _exported(connection, command)
@@ -246,7 +245,7 @@ def _create(config: PostgresConnection, name: str, temporary: bool, failover: bo
         raise
 
 
-def _exported(connection: Connection, command: str, *, standby: bool = False) -> ExportedSnapshot:
+def _exported(connection: PgConnection, command: str, *, standby: bool = False) -> ExportedSnapshot:
     row = connection.execute(command.encode()).fetchone()
     assert row is not None
     return ExportedSnapshot(connection, row[0], Lsn.parse(row[1]), row[2], standby=standby)
@@ -275,7 +274,7 @@ def _patience(config: PostgresConnection, name: str) -> Iterator[None]:
 
 
 @translated("looking for open transactions")
-def open_transactions(connection: Connection) -> list[str]:
+def open_transactions(connection: PgConnection) -> list[str]:
     """Who has written in a transaction that is still open, oldest first; a new slot has to wait for all of them.
 
     One that has committed counts until it is visible: it may wait for a synchronous standby.
@@ -292,7 +291,7 @@ def open_transactions(connection: Connection) -> list[str]:
     return [*sessions, *prepared]
 
 
-def _creation(version: Capabilities, name: str, temporary: bool, failover: bool) -> str:
+def _creation(version: ServerFeatures, name: str, temporary: bool, failover: bool) -> str:
     kind = " TEMPORARY" if temporary else ""
     start = f"CREATE_REPLICATION_SLOT {_quoted(name)}{kind} LOGICAL {PLUGIN}"
     if version.major < 15:
@@ -305,7 +304,7 @@ def _quoted(name: str) -> str:
     return sql.Identifier(name).as_string()
 
 
-def _in_recovery(connection: Connection) -> bool:
+def _in_recovery(connection: PgConnection) -> bool:
     row = connection.execute("select pg_is_in_recovery()").fetchone()
     return bool(row and row[0])
 
@@ -328,7 +327,7 @@ def _creation_error(config: PostgresConnection, name: str, error: psycopg.Error)
 
 
 @translated("dropping the replication slot")
-def drop_slot(connection: Connection, name: str) -> bool:
+def drop_slot(connection: PgConnection, name: str) -> bool:
     """Drop the slot; False where there is none. `SourceError` says who holds it where it is in use."""
     try:
         connection.execute("select pg_drop_replication_slot(%s)", [name])
@@ -351,7 +350,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
 
 
 @translated("reading who uses the replication slot")
-def who_holds(connection: Connection, slot: str) -> str:
+def who_holds(connection: PgConnection, slot: str) -> str:
     """Who reads from the slot, for messages; "nobody" where nobody does."""
     row = connection.execute(_HOLDER, [slot]).fetchone()
     if row is None or row[0] is None:
@@ -368,7 +367,7 @@ def who_holds(connection: Connection, slot: str) -> str:
     return ", ".join(parts)
 
 
-def in_use(connection: Connection, slot: str, source: str) -> SourceError:
+def in_use(connection: PgConnection, slot: str, source: str) -> SourceError:
     """The refusal of a slot that something else reads from; it names who that is."""
     return SourceError(
         f"replication slot {slot} of {source} is in use by {who_holds(connection, slot)}",
@@ -378,7 +377,7 @@ def in_use(connection: Connection, slot: str, source: str) -> SourceError:
 
 
 @translated("identifying the server")
-def identify(connection: Connection) -> SystemIdentity:
+def identify(connection: PgConnection) -> SystemIdentity:
     """Which server and database a connection leads to, be it an ordinary or a replication one."""
     row = connection.execute(_IDENTIFY.encode()).fetchone()
     assert row is not None
@@ -386,14 +385,14 @@ def identify(connection: Connection) -> SystemIdentity:
 
 
 @translated("reading the server's position")
-def current_lsn(connection: Connection) -> Lsn:
+def current_lsn(connection: PgConnection) -> Lsn:
     """The end of what the server has flushed, or on a standby has replayed."""
     row = connection.execute(_CURRENT_LSN.encode()).fetchone()
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
 
 
 @translated("writing a heartbeat")
-def emit_heartbeat(connection: Connection, content: str = "") -> bool:
+def emit_heartbeat(connection: PgConnection, content: str = "") -> bool:
     """Write a message into the log, so that an idle slot moves on; False where that is not permitted."""
     try:
         connection.execute("select pg_logical_emit_message(false, 'trucker', %s::text)", [content])

@@ -17,7 +17,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import psycopg
 from psycopg import errors, pq
@@ -25,11 +24,10 @@ from psycopg import errors, pq
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import CopiedRows, Lsn, RawCopy, TableId, TableSchema, quote_identifier
 from trucker.errors import SourceError, SourceUnavailable
+from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import SourceTable
 from trucker.postgres.connect import connect, query_error, translated
 from trucker.postgres.raw_copy_out import CopyOut
-
-Connection = psycopg.Connection[Any]
 
 PIECE_BYTES = 4 * 1024 * 1024
 RAW_BYTES = 256 * 1024
@@ -60,7 +58,7 @@ _REWRITTEN = b"""
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SnapshotChunk:
     """A range of pages of one leaf; `schema` is the root table with the columns to copy. `last` None is open."""
 
     schema: TableSchema
@@ -73,7 +71,7 @@ class Chunk:
 
 
 @translated("importing the snapshot")
-def enter_snapshot(connection: Connection, snapshot: str) -> None:
+def enter_snapshot(connection: PgConnection, snapshot: str) -> None:
     """Begin a read-only transaction on an autocommit connection that sees exactly what the snapshot shows."""
     connection.execute("begin isolation level repeatable read read only")
     try:
@@ -88,13 +86,13 @@ def enter_snapshot(connection: Connection, snapshot: str) -> None:
 
 @translated("planning the copy")
 def plan_chunks(
-    connection: Connection,
+    connection: PgConnection,
     table: SourceTable,
     chunk_bytes: int,
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
-) -> list[Chunk]:
+) -> list[SnapshotChunk]:
     """Cut a table into chunks of about `chunk_bytes`, TOAST included; `connection` must be inside the snapshot.
 
     An empty table is one chunk, an empty partition none. `columns` and `where` limit what is read.
@@ -103,7 +101,7 @@ def plan_chunks(
     rows = connection.execute(_SIZES.encode(), [[leaf.oid for leaf in table.leaves]]).fetchall()
     if len(rows) != len(table.leaves):
         raise _changed(table.table)
-    chunks: list[Chunk] = []
+    chunks: list[SnapshotChunk] = []
     for oid, namespace, name, untouched, main, total, block, heap in rows:
         leaf = TableId(namespace, name)
         if not untouched:
@@ -112,7 +110,7 @@ def plan_chunks(
             continue
         bounds = _bounds(main // block, total, chunk_bytes) if heap else [0, None]
         share = total // (len(bounds) - 1)
-        chunks += [Chunk(schema, leaf, oid, first or 0, last, where, share) for first, last in pairwise(bounds)]
+        chunks += [SnapshotChunk(schema, leaf, oid, first or 0, last, where, share) for first, last in pairwise(bounds)]
     return chunks
 
 
@@ -131,9 +129,9 @@ class SnapshotSession:
     def __init__(self, config: PostgresConnection, snapshot: str) -> None:
         self._config = config
         self._snapshot = snapshot
-        self._connection: Connection | None = None
+        self._connection: PgConnection | None = None
 
-    def enter(self) -> Connection:
+    def enter(self) -> PgConnection:
         """A connection that has just entered the snapshot. What was read before must have been taken to its end."""
         if self._connection is not None and not self._connection.closed:
             try:
@@ -152,7 +150,7 @@ class SnapshotSession:
             self._connection.close()
 
 
-def read_chunk(connection: Connection, chunk: Chunk, lsn: Lsn) -> Iterator[CopiedRows]:
+def read_chunk(connection: PgConnection, chunk: SnapshotChunk, lsn: Lsn) -> Iterator[CopiedRows]:
     """A chunk's rows in pieces of a few MiB; `connection` must be inside the snapshot (`enter_snapshot`).
 
     The iteration must be taken to its end: one that is left early closes the connection.
@@ -171,7 +169,13 @@ class RawChunk(RawCopy):
     """
 
     def __init__(
-        self, connection: Connection, chunk: Chunk, names: Sequence[str], *, binary: bool, framed: bool = False
+        self,
+        connection: PgConnection,
+        chunk: SnapshotChunk,
+        names: Sequence[str],
+        *,
+        binary: bool,
+        framed: bool = False,
     ) -> None:
         options = "format binary" if binary else "format text, encoding 'UTF8'"
         self._copying = _Copying(connection, chunk, names, options)
@@ -193,7 +197,7 @@ class RawChunk(RawCopy):
             self._copying.abandon()
 
 
-def lock_chunk(connection: Connection, chunk: Chunk) -> None:
+def lock_chunk(connection: PgConnection, chunk: SnapshotChunk) -> None:
     """Keep the table from being rewritten while it is read, and make sure that it was not before."""
     # Behind an ALTER TABLE that itself waits for another reader of this snapshot, `lock_timeout` ends the wait.
     connection.execute(f"lock table only {chunk.leaf.quoted} in access share mode".encode())
@@ -202,14 +206,14 @@ def lock_chunk(connection: Connection, chunk: Chunk) -> None:
         raise _changed(chunk.leaf)
 
 
-def refuse_rewritten(connection: Connection) -> None:
+def refuse_rewritten(connection: PgConnection) -> None:
     """Ask for a new snapshot where a table that this transaction has read was rewritten before it was locked."""
     row = connection.execute(_REWRITTEN).fetchone()
     if row is not None:
         raise _changed(TableId(*row))
 
 
-def chunk_condition(chunk: Chunk) -> str:
+def chunk_condition(chunk: SnapshotChunk) -> str:
     """The chunk's pages and its `where`, as a clause on the leaf."""
     conditions = []
     if chunk.first > 0:
@@ -224,7 +228,7 @@ def chunk_condition(chunk: Chunk) -> str:
 class _Copying:
     """One COPY of a chunk. `copied` is how many rows the server says there were, at the end."""
 
-    def __init__(self, connection: Connection, chunk: Chunk, names: Sequence[str], options: str) -> None:
+    def __init__(self, connection: PgConnection, chunk: SnapshotChunk, names: Sequence[str], options: str) -> None:
         self.copied: int | None = None
         self._sent = False
         self._out: CopyOut | None = None
@@ -341,7 +345,7 @@ def _changed(leaf: TableId) -> SourceUnavailable:
     )
 
 
-def _read_error(chunk: Chunk, error: psycopg.Error) -> SourceError:
+def _read_error(chunk: SnapshotChunk, error: psycopg.Error) -> SourceError:
     place = f"copying table {chunk.leaf}"
     reason = error.diag.message_primary or ""
     match error:

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import psycopg
 from psycopg import errors, sql
@@ -29,10 +28,9 @@ from psycopg import errors, sql
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect, translated
 from trucker.postgres.stream import promoted
-
-Connection = psycopg.Connection[Any]
 
 log = logging.getLogger("trucker.standby")
 
@@ -75,7 +73,7 @@ def await_replay(
 
 
 @translated("reading the primary's position")
-def committed_lsn(primary: Connection) -> Lsn:
+def committed_lsn(primary: PgConnection) -> Lsn:
     """A position behind everything committed by now, on disk or not (`synchronous_commit = off`).
 
     The end of what has been written may lie past a page's header, where nothing is to be replayed, so that it
@@ -94,7 +92,7 @@ def committed_lsn(primary: Connection) -> Lsn:
 
 
 @translated("reading the standby's position")
-def _replayed(connection: Connection) -> Lsn:
+def _replayed(connection: PgConnection) -> Lsn:
     row = connection.execute(_REPLAY).fetchone()
     assert row is not None
     if not row[1]:
@@ -143,7 +141,7 @@ class _Guards:
     def __init__(self, config: PostgresConnection) -> None:
         self._config = config
         self._turn = threading.Lock()
-        self._sessions: list[tuple[Lsn, Connection]] = []
+        self._sessions: list[tuple[Lsn, PgConnection]] = []
         self._seconds = GUARD_SECONDS
 
     @translated("guarding a snapshot on the standby")
@@ -185,7 +183,7 @@ class _Guards:
         )
 
     @translated("guarding a snapshot on the standby")
-    def _session(self) -> tuple[Lsn, Connection]:
+    def _session(self) -> tuple[Lsn, PgConnection]:
         """A transaction with a snapshot, and how far the standby was right after that was taken."""
         connection = connect(self._config, application="trucker guard")
         try:
@@ -196,7 +194,7 @@ class _Guards:
             raise
 
 
-def _moves_on(guard: Connection, seconds: float) -> bool:
+def _moves_on(guard: PgConnection, seconds: float) -> bool:
     """Whether recovery goes on, or has nothing to do, while this guard lives; False also where it ended the guard."""
     deadline = time.monotonic() + seconds
     first: Lsn | None = None

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import psycopg
-
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.capabilities import Capabilities
+from trucker.pg.connection import PgConnection
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect, translated
 from trucker.postgres.slot import PLUGIN, SystemIdentity, current_lsn, find_slot, identify
 from trucker.postgres.standby import REPLAY_SECONDS, grant
 from trucker.postgres.stream import promoted
-
-Connection = psycopg.Connection[Any]
 
 _SETTINGS = """
     select name, setting from pg_settings
@@ -28,11 +25,11 @@ _CONFLICTS = ("rows_removed", "conflict")
 
 
 def check_standby(
-    primary: PostgresConnection, writer: Connection, standby: PostgresConnection, reader: Connection
+    primary: PostgresConnection, writer: PgConnection, standby: PostgresConnection, reader: PgConnection
 ) -> Iterator[Finding]:
     """Findings about the standby, where `reader` leads, of the primary, where `writer` leads."""
     where = standby_name(standby)
-    version = Capabilities.of(reader)
+    version = ServerFeatures.of(reader)
     try:
         version.require(
             "standby_decoding", "the standby cannot be read from", "remove replica_host, or upgrade both servers"
@@ -52,7 +49,9 @@ def standby_name(standby: PostgresConnection) -> str:
     return f"{standby.name} (standby {standby.host}:{standby.port})"
 
 
-def check_slots(primary: PostgresConnection, writer: Connection, reader: Connection, slot: str) -> Iterator[Finding]:
+def check_slots(
+    primary: PostgresConnection, writer: PgConnection, reader: PgConnection, slot: str
+) -> Iterator[Finding]:
     """Whether the project's slot is where it should be, on the standby, and nowhere else."""
     here, there = find_slot(writer, slot), find_slot(reader, slot)
     if here is None or here.plugin != PLUGIN:
@@ -75,7 +74,7 @@ def check_slots(primary: PostgresConnection, writer: Connection, reader: Connect
         )
 
 
-def _require_relation(standby: PostgresConnection, primary: SystemIdentity, reader: Connection) -> None:
+def _require_relation(standby: PostgresConnection, primary: SystemIdentity, reader: PgConnection) -> None:
     """`SourceError` unless this is a standby, of this primary, in this database, and on its timeline (I11)."""
     if not _scalar(reader, "select pg_is_in_recovery()"):
         raise promoted()
@@ -113,7 +112,7 @@ def _timeline(standby: PostgresConnection) -> int | None:
         return None  # that there is no replication connection is another check's to report
 
 
-def _settings(where: str, reader: Connection) -> Iterator[Finding]:
+def _settings(where: str, reader: PgConnection) -> Iterator[Finding]:
     settings = dict(reader.execute(_SETTINGS).fetchall())
     if settings["wal_level"] != "logical":
         yield Finding(
@@ -153,7 +152,7 @@ def _settings(where: str, reader: Connection) -> Iterator[Finding]:
         )
 
 
-def _lag(where: str, writer: Connection, reader: Connection) -> Iterator[Finding]:
+def _lag(where: str, writer: PgConnection, reader: PgConnection) -> Iterator[Finding]:
     if _scalar(reader, "select pg_is_wal_replay_paused()"):
         yield Finding(
             Level.ERROR,
@@ -176,7 +175,7 @@ def _lag(where: str, writer: Connection, reader: Connection) -> Iterator[Finding
         yield Finding(Level.OK, where, f"the standby is {behind} bytes behind the primary")
 
 
-def _prodding(primary: PostgresConnection, writer: Connection) -> Iterator[Finding]:
+def _prodding(primary: PostgresConnection, writer: PgConnection) -> Iterator[Finding]:
     if not _scalar(writer, _MAY_PROD):
         yield Finding(
             Level.WARNING,
@@ -189,7 +188,7 @@ def _prodding(primary: PostgresConnection, writer: Connection) -> Iterator[Findi
 
 
 @translated("checking the standby")
-def _scalar(connection: Connection, query: str) -> Any:
+def _scalar(connection: PgConnection, query: str) -> Any:
     row = connection.execute(query.encode()).fetchone()
     return row[0] if row else None
 

@@ -67,7 +67,7 @@ PROMOTED: Final = (
     "set replica_host to a standby of `host`, run `trucker reset`, then `trucker run`, which copies the tables again"
 )
 
-Row = tuple[str | None, ...]
+ResultRow = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class ReplicationStream:
         self.wal_end = max(self.wal_end, found.wal_end)
         self.reply_wanted |= found.reply
 
-    def _query(self, command: str) -> list[Row]:
+    def _query(self, command: str) -> list[ResultRow]:
         return rows_of(self._execute(command.encode()), self._failure)
 
     def _execute(self, command: bytes) -> pq.abc.PGresult:
@@ -438,7 +438,7 @@ def silence(seconds: float) -> SourceUnavailable:
     )
 
 
-def rows_of(result: pq.abc.PGresult, failure: Callable[[pq.abc.PGresult], SourceError]) -> list[Row]:
+def rows_of(result: pq.abc.PGresult, failure: Callable[[pq.abc.PGresult], SourceError]) -> list[ResultRow]:
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise failure(result)
     return [

@@ -30,7 +30,7 @@ _WAIT_SECONDS: Final = 1.0
 _COMMIT: Final = struct.Struct(">cBQQq")
 
 
-class History:
+class LogTail:
     """What the log ends with: `commit` and its time (µs since 1970, 0 where not known), and `seen`, never below it."""
 
     def __init__(self, commit: Lsn, commit_time: int, seen: Lsn, stopping: Callable[[], bool]) -> None:

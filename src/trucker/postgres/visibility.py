@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trucker.errors import SourceUnavailable
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
 
 VISIBLE_SECONDS: Final = 60.0
@@ -20,7 +20,7 @@ _XIDS: Final = 1 << 32
 
 
 @translated("reading which transactions are visible")
-def await_visible(connection: Connection, xids: Iterable[int], timeout: float = VISIBLE_SECONDS) -> None:
+def await_visible(connection: PgConnection, xids: Iterable[int], timeout: float = VISIBLE_SECONDS) -> None:
     """Wait until a new snapshot of this session sees these transactions; `SourceUnavailable` after `timeout`."""
     wanted = frozenset(xid for xid in xids if xid)
     deadline = time.monotonic() + timeout
@@ -35,7 +35,7 @@ def await_visible(connection: Connection, xids: Iterable[int], timeout: float = 
         time.sleep(_STEP_SECONDS)
 
 
-def _hidden(connection: Connection, wanted: frozenset[int]) -> frozenset[int]:
+def _hidden(connection: PgConnection, wanted: frozenset[int]) -> frozenset[int]:
     row = connection.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
     assert row is not None
     _, end, running = str(row[0]).split(":")

@@ -22,7 +22,7 @@ from trucker.change import DELETE, INSERT, OPERATIONS, TRUNCATE, UPDATE, Changes
 from trucker.config.problems import nearest
 from trucker.config.sql_files import SqlFile
 from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
+from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place, SinkError
 from trucker.rows import OPERATION
 from trucker.sinks.base import Target
@@ -121,13 +121,13 @@ def refuse_partial(target: Target, changes: Changes) -> None:
         raise SinkError(f"{_label(target)}: a row arrived without all of its values", code=FAILED)
 
 
-def relation(target: Target, staged: str, where: str = "") -> Relation:
+def relation(target: Target, staged: str, where: str = "") -> TemplateRelation:
     """`{{ rows }}` over what is staged: the target's columns under their names, and the operation."""
     names = target.source.names
     cells = [f"c{number} as {quote_identifier(name)}" for number, name in enumerate(names)]
     columns = ", ".join([*cells, f"case k {_CASES} end as {OPERATION}"])
     chosen = f" where {where}" if where else ""
-    return Relation(f"(select {columns} from {staged}{chosen}) as r", (*names, OPERATION))
+    return TemplateRelation(f"(select {columns} from {staged}{chosen}) as r", (*names, OPERATION))
 
 
 def renderings(target: Target, staged: str) -> Iterator[RenderedSql]:
@@ -207,12 +207,12 @@ def _template(target: Target) -> SqlTemplate:
     return template_of(target.statement)
 
 
-def _render(template: SqlTemplate, rows: Relation, code: int | None, table: str) -> RenderedSql:
+def _render(template: SqlTemplate, rows: TemplateRelation, code: int | None, table: str) -> RenderedSql:
     return template.render(rows, operation="" if code is None else OPERATIONS[code], input_table=table)
 
 
 @lru_cache(maxsize=256)
-def _kept(template: SqlTemplate, rows: Relation, code: int | None, table: str) -> Sequence[Piece]:
+def _kept(template: SqlTemplate, rows: TemplateRelation, code: int | None, table: str) -> Sequence[Piece]:
     """Small batches are staged under the same names again and again: their text is made once. It takes some
     milliseconds, more than most statements on a few rows."""
     return pieces(_render(template, rows, code, table))

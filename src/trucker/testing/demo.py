@@ -175,21 +175,21 @@ class _Demo:
     # -- the verdict --------------------------------------------------------------------------------------------
 
     def _compare(self, source: Server, warehouse: Server) -> bool:
-        results: list[Result] = []
+        results: list[TableComparison] = []
         with source.connect() as ours, warehouse.connect() as theirs:
             in_duckdb = duckdb_sums(ours, self._duckdb, "public", TABLES)
             for table in TABLES:
                 names = columns(ours, "public", table)
                 expected = postgres_sum(ours, "public", table, names)
                 copied = postgres_sum(theirs, "public", table, names)
-                results.append(Result(table, expected, copied, in_duckdb[table]))
+                results.append(TableComparison(table, expected, copied, in_duckdb[table]))
         equal = all(result.equal for result in results)
         self._view.verdict(results, equal=equal)
         return equal
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TableComparison:
     """One table at the source and at both destinations."""
 
     table: str
@@ -229,7 +229,7 @@ class View:
             self._show_again = time.monotonic() + _LINE_SECONDS
             self.say(f"{transactions} transactions; {self._line(status)}")
 
-    def verdict(self, results: Sequence[Result], *, equal: bool) -> None:
+    def verdict(self, results: Sequence[TableComparison], *, equal: bool) -> None:
         self.close()
         table = Table("table", "source", "postgres", "duckdb", "verdict", title="rows and checksums")
         for result in results:

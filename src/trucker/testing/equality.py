@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import psycopg
 from psycopg import sql
 
+from trucker.pg.connection import PgConnection
 from trucker.table import TableId, quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Sum:
         return f"{self.rows:,} {self.checksum % 0xFFFFFFFB:08x}"
 
 
-def columns(connection: Connection, schema: str, table: str) -> list[str]:
+def columns(connection: PgConnection, schema: str, table: str) -> list[str]:
     """The table's columns in their order; none where there is no such table."""
     found = connection.execute(
         "select attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n"
@@ -42,7 +39,7 @@ def columns(connection: Connection, schema: str, table: str) -> list[str]:
     return [name for (name,) in found]
 
 
-def postgres_sum(connection: Connection, schema: str, table: str, names: Sequence[str]) -> Sum | None:
+def postgres_sum(connection: PgConnection, schema: str, table: str, names: Sequence[str]) -> Sum | None:
     """The sum of a table over the named columns; None where it has not all of them.
 
     The rows are the table's own and its partitions', not those of tables that inherit from it.
@@ -52,7 +49,7 @@ def postgres_sum(connection: Connection, schema: str, table: str, names: Sequenc
     return _sum(connection, _own_rows(connection, schema, table), names)
 
 
-def _own_rows(connection: Connection, schema: str, table: str) -> sql.Composable:
+def _own_rows(connection: PgConnection, schema: str, table: str) -> sql.Composable:
     name = sql.Identifier(schema, table)
     partitioned = connection.execute(
         "select relkind = 'p' from pg_class c join pg_namespace n on n.oid = c.relnamespace"
@@ -62,7 +59,7 @@ def _own_rows(connection: Connection, schema: str, table: str) -> sql.Composable
     return name if partitioned == (True,) else sql.SQL("only {}").format(name)
 
 
-def duckdb_sums(source: Connection, file: Path, schema: str, tables: Iterable[str]) -> dict[str, Sum | None]:
+def duckdb_sums(source: PgConnection, file: Path, schema: str, tables: Iterable[str]) -> dict[str, Sum | None]:
     """The sums of tables in a DuckDB file, which nobody else may hold open for writing."""
     import duckdb
 
@@ -96,7 +93,7 @@ def _duckdb_text(name: str, kind: str) -> str:
 
 
 def sum_of_texts(
-    source: Connection, schema: str, table: str, names: Sequence[str], rows: Iterable[tuple[str | None, ...]]
+    source: PgConnection, schema: str, table: str, names: Sequence[str], rows: Iterable[tuple[str | None, ...]]
 ) -> Sum:
     """The sum that rows, given as PostgreSQL's text, have as rows of this table. Call it in a transaction."""
     copy = sql.Identifier("equality_copy")
@@ -111,7 +108,7 @@ def sum_of_texts(
     return _sum(source, copy, names)
 
 
-def _sum(connection: Connection, table: sql.Composable, names: Sequence[str]) -> Sum:
+def _sum(connection: PgConnection, table: sql.Composable, names: Sequence[str]) -> Sum:
     row = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
     found = connection.execute(
         sql.SQL(

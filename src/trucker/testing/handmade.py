@@ -25,7 +25,7 @@ from trucker.change import (
     TableSchema,
 )
 
-Row = Mapping[str, str | None]
+TextRow = Mapping[str, str | None]
 
 ANY_LSN: Final = Lsn(1)
 
@@ -37,21 +37,21 @@ class Change:
     """One change. Columns that `new` and `unchanged` leave out are NULL."""
 
     op: int
-    new: Row | None = None
-    old: Row | None = None
+    new: TextRow | None = None
+    old: TextRow | None = None
     unchanged: Sequence[str] = ()
 
 
-def insert(new: Row) -> Change:
+def insert(new: TextRow) -> Change:
     return Change(INSERT, new)
 
 
-def update(new: Row, old: Row | None = None, unchanged: Sequence[str] = ()) -> Change:
+def update(new: TextRow, old: TextRow | None = None, unchanged: Sequence[str] = ()) -> Change:
     """`old` is the key before, where it moved, or the whole row (FULL); `unchanged` names what was not sent."""
     return Change(UPDATE, new, old, unchanged)
 
 
-def delete(old: Row) -> Change:
+def delete(old: TextRow) -> Change:
     return Change(DELETE, None, old)
 
 
@@ -94,26 +94,26 @@ def changes_of(
     )
 
 
-def output_rows_of(schema: TableSchema, rows: Sequence[tuple[int, Row, int]], *, lsn: Lsn = ANY_LSN) -> Changes:
+def output_rows_of(schema: TableSchema, rows: Sequence[tuple[int, TextRow, int]], *, lsn: Lsn = ANY_LSN) -> Changes:
     """Rows for output.sql, each with its operation and the number of its run: deletes have theirs in `new`, too."""
     made = changes_of(schema, [Change(op, row) for op, row, _ in rows], lsn=lsn)
     return replace(made, ordinal=np.array([run for _, _, run in rows], np.int64))
 
 
-def copied_rows_of(schema: TableSchema, rows: Sequence[Row], *, lsn: Lsn = ANY_LSN) -> CopiedRows:
+def copied_rows_of(schema: TableSchema, rows: Sequence[TextRow], *, lsn: Lsn = ANY_LSN) -> CopiedRows:
     """These rows as `COPY … (FORMAT csv, FORCE_QUOTE *)` gives them."""
     lines = [",".join(_csv(row.get(name)) for name in schema.names) for row in rows]
     return CopiedRows(schema, "".join(f"{line}\n" for line in lines).encode(), len(rows), lsn)
 
 
-def rows_of(schema: TableSchema, rows: Sequence[Row | None]) -> pa.RecordBatch:
+def rows_of(schema: TableSchema, rows: Sequence[TextRow | None]) -> pa.RecordBatch:
     """One string column per column; a missing row or cell is NULL."""
     names = list(schema.names)
     cells = [pa.array([None if row is None else row.get(name) for row in rows], pa.string()) for name in names]
     return pa.RecordBatch.from_arrays(cells, names=names)
 
 
-def _old_kind(schema: TableSchema, old: Row | None) -> int:
+def _old_kind(schema: TableSchema, old: TextRow | None) -> int:
     if old is None:
         return NO_OLD
     return OLD_FULL if not schema.key or set(old) > set(schema.key) else OLD_KEY

@@ -35,7 +35,7 @@ from trucker.sinks.output_sql import refuse_truncate
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
 
-Row = dict[str, str | None]
+StoredRow = dict[str, str | None]
 Key = tuple[str | None, ...]
 
 _numbers: Final = count()
@@ -48,7 +48,7 @@ class MemoryTable:
 
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[StoredRow] = field(default_factory=list)
     missing: dict[str, str | None] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: uuid4().hex)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -132,14 +132,14 @@ class MemoryTable:
     def _moves(self, change: _Change) -> bool:
         return change.new is not None and change.old is not None and self._key(change.old) != self._key(change.new)
 
-    def _remove(self, row: Mapping[str, str | None] | None) -> Row | None:
+    def _remove(self, row: Mapping[str, str | None] | None) -> StoredRow | None:
         wanted = self._key(row)
         for index, candidate in enumerate(self.rows):
             if self._key(candidate) == wanted:
                 return self.rows.pop(index)
         return None
 
-    def _row(self, change: _Change, before: Mapping[str, str | None] | None) -> Row:
+    def _row(self, change: _Change, before: Mapping[str, str | None] | None) -> StoredRow:
         if change.unchanged and before is None:
             raise SinkError("a row with unchanged cells is not there")
         row = dict(before or self.missing)
@@ -150,8 +150,8 @@ class MemoryTable:
 @dataclass(frozen=True, slots=True)
 class _Change:
     op: int
-    new: Row | None
-    old: Row | None
+    new: StoredRow | None
+    old: StoredRow | None
     unchanged: frozenset[str]
 
     @classmethod

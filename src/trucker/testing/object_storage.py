@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trucker.changelog.bucket import Bucket
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.errors import TruckerError
 
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
@@ -55,8 +55,8 @@ class ObjectStorage:
             "secret_access_key": self.secret_key,
         }
 
-    def place(self, uri: str, folder: Path | None = None) -> ObjectPlace:
-        return ObjectPlace(uri, folder, self.s3)
+    def place(self, uri: str, folder: Path | None = None) -> ObjectLocation:
+        return ObjectLocation(uri, folder, self.s3)
 
     # -- life -----------------------------------------------------------------------------------------------------
 

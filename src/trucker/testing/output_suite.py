@@ -13,7 +13,7 @@ from trucker.change import DELETE, INSERT, UPDATE, Changes, CopiedRows, Lsn, Tab
 from trucker.config.sql_files import OUTPUT, SqlFile
 from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.base import CARRIED, Batch, Phase, Sink, TableState, Target, Work
-from trucker.testing.handmade import Row, copied_rows_of, output_rows_of, schema_of, truncate
+from trucker.testing.handmade import TextRow, copied_rows_of, output_rows_of, schema_of, truncate
 from trucker.testing.sink_suite import ODD_NAMES, ODD_VALUES, START, SinkMeans
 
 ORDERS = schema_of(TableId("public", "orders"), {"id": "integer", "qty": "integer", "note": "text"}, ["id"])
@@ -23,7 +23,7 @@ SUMS = "update totals set n = totals.n + r.qty from {{ rows }} where totals.id =
 HISTORY = "insert into history select r.note, r.operation, (select count(*) from history) from {{ rows }}"
 """Each row has how many there were before its statement."""
 
-Given = tuple[int, Row, int]
+InputRow = tuple[int, TextRow, int]
 
 
 def output_target(sql: str, schema: TableSchema = ORDERS, truck: str = "main") -> Target:
@@ -60,10 +60,10 @@ class OutputSqlSuite(SinkMeans):
         )
         return self.started(*targets)
 
-    def rows_for(self, schema: TableSchema, *rows: Given, step: int = 1) -> Changes:
+    def rows_for(self, schema: TableSchema, *rows: InputRow, step: int = 1) -> Changes:
         return output_rows_of(schema, rows, lsn=Lsn(START + 0x100 * step - 8))
 
-    def send(self, sink: Sink, target: Target, *rows: Given, step: int = 1) -> Batch:
+    def send(self, sink: Sink, target: Target, *rows: InputRow, step: int = 1) -> Batch:
         """One batch of one part with these rows."""
         return self.apply(sink, {target: [[self.rows_for(target.source, *rows, step=step)]]}, step)
 
@@ -337,7 +337,7 @@ class OutputSqlSuite(SinkMeans):
         self.execute(f"create table odd (operation varchar, {columns})", "create table history (note varchar)")
         target = output_target(sql, schema)
         sink = self.started(target)
-        rows: list[Given] = [
+        rows: list[InputRow] = [
             (INSERT, {"id": str(n), **dict.fromkeys(names, value)}, 0) for n, value in enumerate(ODD_VALUES)
         ]
         batch = self.batch([target])

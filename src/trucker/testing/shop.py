@@ -16,8 +16,8 @@ from psycopg.types.json import Jsonb
 
 from trucker.errors import TruckerError
 
-Connect = Callable[[], psycopg.Connection[Any]]
-Action = Callable[[psycopg.Connection[Any], random.Random], None]
+ShopConnect = Callable[[], psycopg.Connection[Any]]
+ShopAction = Callable[[psycopg.Connection[Any], random.Random], None]
 
 TABLES = ("customers", "products", "orders", "order_items", "payments", "reviews")
 
@@ -183,7 +183,7 @@ def _withdraw_review(connection: psycopg.Connection[Any], dice: random.Random) -
     connection.execute("delete from reviews where id = (select max(id) from reviews)")
 
 
-_ACTIONS: Sequence[tuple[int, Action]] = (
+_ACTIONS: Sequence[tuple[int, ShopAction]] = (
     (40, _place_order),
     (15, _ship_order),
     (8, _cancel_order),
@@ -200,7 +200,7 @@ _ACTIONS: Sequence[tuple[int, Action]] = (
 class Customers:
     """Threads that use the shop until told to stop, together about `rate` transactions a second."""
 
-    def __init__(self, connect: Connect, *, rate: float = 150.0, threads: int = 3, seed: int = 1) -> None:
+    def __init__(self, connect: ShopConnect, *, rate: float = 150.0, threads: int = 3, seed: int = 1) -> None:
         self.transactions = 0
         self._failure: Exception | None = None
         self._connect = connect

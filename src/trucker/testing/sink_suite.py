@@ -40,7 +40,7 @@ from trucker.testing.handmade import (
 )
 
 Values = Sequence[Changes | CopiedRows]
-Load = Mapping[Target, Sequence[Values]]
+TargetLoad = Mapping[Target, Sequence[Values]]
 """By target the parts, each a run of values."""
 
 START = Lsn(0x1000)
@@ -104,7 +104,7 @@ class SinkMeans:
         """A new sink, not opened, on this test's destination; every call is as if from another process."""
         raise NotImplementedError
 
-    def write(self, batch: Batch, load: Load) -> list[Receipt]:
+    def write(self, batch: Batch, load: TargetLoad) -> list[Receipt]:
         """Every part by a worker of its own."""
         return [
             self.write_part(Work(batch, target, part), values)
@@ -121,7 +121,7 @@ class SinkMeans:
         assert (receipt.truck, receipt.table, receipt.part) == (work.target.truck, work.target.source.table, work.part)
         return receipt
 
-    def copy(self, sink: Sink, load: Load, *, at: Lsn = START, name: str = "first") -> None:
+    def copy(self, sink: Sink, load: TargetLoad, *, at: Lsn = START, name: str = "first") -> None:
         """Snapshot the targets into their tables and let their trucks stream from `at`."""
         self.begin_copy(sink, tuple(load), at=at, name=name)
         done = self.copied(tuple(load), at=at, name=name)
@@ -156,7 +156,7 @@ class SinkMeans:
         start, end = Lsn(START + 0x100 * (step - 1)), Lsn(START + 0x100 * step)
         return Batch(start, end, {target.truck: end for target in targets}, targets=tuple(targets))
 
-    def apply(self, sink: Sink, load: Load, step: int = 1) -> Batch:
+    def apply(self, sink: Sink, load: TargetLoad, step: int = 1) -> Batch:
         """Write and commit the `step`th batch."""
         batch = self.batch(tuple(load), step)
         sink.commit(batch, self.write(batch, load))
@@ -219,7 +219,7 @@ class SinkSuite(SinkMeans):
         items, bag = target_of(ITEMS), target_of(BAG)
         sink = self.started(items, bag)
         batch = self.batch([items, bag])
-        load: Load = {
+        load: TargetLoad = {
             items: [[self.values(ITEMS, insert({"id": "1", "qty": "1"}))]],
             bag: [[self.values(BAG, insert({"a": "1"}), insert({"a": "1"}))]],
         }
@@ -283,7 +283,7 @@ class SinkSuite(SinkMeans):
         for step, phase in ((1, Phase.CATCHING_UP), (2, Phase.STREAMING)):
             plain = self.batch([bag], step)
             batch = replace(plain, positions={}, tables={slot: TableState(phase, plain.end)})
-            load: Load = {bag: [[self.values(BAG, insert({"a": str(step)}), step=step)]]}
+            load: TargetLoad = {bag: [[self.values(BAG, insert({"a": str(step)}), step=step)]]}
             sink.commit(batch, self.write(batch, load))
             before = self.content(bag)
             sink.commit(batch, self.write(batch, load))
@@ -330,7 +330,7 @@ class SinkSuite(SinkMeans):
         staged = []
         for sink, target, row in ((one, items, {"id": "1", "name": _LARGE}), (other, bag, {"a": "1", "b": _LARGE})):
             batch = replace(self.batch([target]), stream=target.truck)
-            load: Load = {target: [[self.values(target.source, insert(row))]]}
+            load: TargetLoad = {target: [[self.values(target.source, insert(row))]]}
             staged.append((sink, batch, self.write(batch, load)))
         for sink, batch, receipts in staged:
             sink.commit(batch, receipts)

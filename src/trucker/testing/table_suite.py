@@ -15,8 +15,8 @@ from trucker.errors import SinkError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.base import Batch, Phase, Sink, TableState, Target, Work
 from trucker.table import Column, TableId
-from trucker.testing.handmade import Row, copied_rows_of, delete, insert, schema_of, truncate, update
-from trucker.testing.sink_suite import BAG, ITEMS, ODD_NAMES, ODD_VALUES, START, Load, SinkSuite, target_of
+from trucker.testing.handmade import TextRow, copied_rows_of, delete, insert, schema_of, truncate, update
+from trucker.testing.sink_suite import BAG, ITEMS, ODD_NAMES, ODD_VALUES, START, SinkSuite, TargetLoad, target_of
 
 PAIRS = schema_of(
     TableId("public", "pairs"),
@@ -29,7 +29,7 @@ def item(number: int, name: str | None = "n", qty: int | None = 0, note: str | N
     return {"id": str(number), "name": name, "qty": None if qty is None else str(qty), "note": note}
 
 
-def ordered(rows: Iterable[Row]) -> list[Row]:
+def ordered(rows: Iterable[TextRow]) -> list[TextRow]:
     return sorted(rows, key=lambda row: [(cell is None, cell or "") for cell in row.values()])
 
 
@@ -47,10 +47,10 @@ class TableSinkSuite(SinkSuite):
     def content(self, target: Target) -> Sized:
         return ordered(self.rows(target.table))
 
-    def holds(self, target: Target, *rows: Row) -> None:
+    def holds(self, target: Target, *rows: TextRow) -> None:
         assert ordered(self.rows(target.table)) == ordered(rows)
 
-    def filled(self, target: Target, *rows: Row) -> Sink:
+    def filled(self, target: Target, *rows: TextRow) -> Sink:
         """An open sink whose target was copied with these rows."""
         sink = self.make_sink()
         sink.open()
@@ -148,7 +148,7 @@ class TableSinkSuite(SinkSuite):
     def test_old_rows_stay_readable_until_a_new_copy_counts(self) -> None:
         """Not even a copy that breaks off shows; then the rows are those of the new copy, and no others."""
         items, bag = target_of(ITEMS), target_of(BAG, "other")
-        before: list[Row] = [{"a": "1", "b": None}, {"a": "1", "b": None}, {"a": "2", "b": "x"}]
+        before: list[TextRow] = [{"a": "1", "b": None}, {"a": "1", "b": None}, {"a": "2", "b": "x"}]
         sink = self.make_sink()
         sink.open()
         rows = [item(1), item(2), item(3, note="old")]
@@ -156,7 +156,7 @@ class TableSinkSuite(SinkSuite):
         sink.commit(Batch(Lsn(0), Lsn(0), forget=("main", "other")), [])
         for name in ("breaks off", "again"):
             self.begin_copy(sink, [items, bag], name=name)
-            load: Load = {
+            load: TargetLoad = {
                 items: [[copied_rows_of(ITEMS, [item(2), item(3, note="new")])], [copied_rows_of(ITEMS, [item(4)])]],
                 bag: [[copied_rows_of(BAG, before[1:])]],
             }
@@ -529,7 +529,7 @@ class TableSinkSuite(SinkSuite):
     def test_bad_data_of_one_truck_leaves_nothing_and_names_it(self) -> None:
         good, bad = target_of(ITEMS, "good"), target_of(PAIRS, "bad")
         sink = self.started(good, bad)
-        load: Load = {
+        load: TargetLoad = {
             good: [[self.values(ITEMS, insert(item(1)))]],
             bad: [[self.values(PAIRS, insert({"a": "1", "b": "x", "n": "secret"}))]],
         }
@@ -718,7 +718,7 @@ class TableSinkSuite(SinkSuite):
         east, west = self.shared()
         sink = self.make_sink()
         sink.open()
-        first: Load = {
+        first: TargetLoad = {
             east: [[copied_rows_of(east.source, [item(1), item(2)])]],
             west: [[copied_rows_of(west.source, [item(3)])]],
         }
@@ -732,7 +732,7 @@ class TableSinkSuite(SinkSuite):
         self.holds(east, item(1), item(2), item(3))
         sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
         self.begin_copy(sink, [east, west], name="anew")
-        again: Load = {
+        again: TargetLoad = {
             east: [[copied_rows_of(east.source, [item(2, "two")])]],
             west: [[copied_rows_of(west.source, [item(4)])]],
         }

@@ -9,7 +9,7 @@ import pytest
 from fixtures.pg import Database
 from trucker.adapters.postgres import Timeouts
 from trucker.errors import SourceError, SourceUnavailable
-from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.catalog import list_tables
 from trucker.postgres.connect import SESSION_SETTINGS, connect
 
@@ -24,7 +24,7 @@ def test_defaults_of_database_and_role_do_not_show(any_database: Database, repli
             assert row is not None
             assert row[0].startswith(value), name
         assert connection.execute("show application_name").fetchone() == ("test settings",)
-        assert Capabilities.of(connection).major == any_database.server.version
+        assert ServerFeatures.of(connection).major == any_database.server.version
 
 
 def test_a_server_that_never_answers_is_given_up(database: Database) -> None:
@@ -55,7 +55,7 @@ def test_a_server_too_old_is_refused(database: Database) -> None:
             server_version = 130011
 
     with pytest.raises(SourceError, match=r"PostgreSQL 13\.11; 14 or newer is needed"):
-        Capabilities.of(Old())  # type: ignore[arg-type]
+        ServerFeatures.of(Old())  # type: ignore[arg-type]
 
 
 def test_a_connection_lost_under_way_may_pass(database: Database) -> None:

@@ -12,7 +12,7 @@ from fixtures.pg import Database
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
 from trucker.errors import SourceError
-from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import PublishedTable, drop_publication, ensure_publication
 
@@ -189,7 +189,7 @@ def test_before_15_conditions_are_refused_and_columns_left_to_the_projection(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute("create table a (id int primary key, v int)")
-    monkeypatch.setattr(Capabilities, "of", classmethod(lambda cls, _: cls(140012)))
+    monkeypatch.setattr(ServerFeatures, "of", classmethod(lambda cls, _: cls(140012)))
     with pytest.raises(SourceError, match=r"PostgreSQL 14\.12 lacks row filters .* came with 15"):
         ensure(database, table("a", None, "id > 1"))
     ensure(database, table("a", ("id",)))

@@ -20,7 +20,7 @@ from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect, parameters
 from trucker.postgres.pgoutput import decode
 from trucker.postgres.slot import create_slot
-from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks, read_chunk
+from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks, read_chunk
 from trucker.postgres.stream import ReplicationStream
 
 
@@ -40,7 +40,7 @@ def public(name: str) -> TableId:
     return TableId("public", name)
 
 
-def copy_all(connection: psycopg.Connection[Any], chunks: Sequence[Chunk]) -> list[CopiedRows]:
+def copy_all(connection: psycopg.Connection[Any], chunks: Sequence[SnapshotChunk]) -> list[CopiedRows]:
     return [piece for chunk in chunks for piece in read_chunk(connection, chunk, Lsn(7))]
 
 

@@ -17,7 +17,7 @@ from trucker.errors import SourceUnavailable, TruckerError
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import create_slot
-from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.postgres.source_query import query_chunk, run_query
 from trucker.rows import OLD
 
@@ -34,7 +34,7 @@ def inside(config: PostgresConnection, name: str) -> Iterator[tuple[Connection, 
 
 def chunks_of(
     config: PostgresConnection, snapshot: str, table: str, size: int, where: str | None = None
-) -> list[Chunk]:
+) -> list[SnapshotChunk]:
     with connect(config, application="test") as connection:
         enter_snapshot(connection, snapshot)
         return plan_chunks(connection, load_table(connection, TableId("public", table)), size, where=where)
@@ -160,6 +160,6 @@ def test_on_a_standby(any_pair: Pair) -> None:
         found = run_query(connection, query, rows_of(schema, [["7", "99"], ["{x}", "{y}"]]), rows_max=MOST)
         assert listed(found) == [("7", "{x}", "{a,7}")]
         connection.execute("begin isolation level repeatable read read only")
-        chunk = Chunk(schema, schema.table, load_table(connection, schema.table).oid, 0, None)
+        chunk = SnapshotChunk(schema, schema.table, load_table(connection, schema.table).oid, 0, None)
         (piece,) = query_chunk(connection, query, chunk, rows_max=MOST)
         assert len(piece) == 50

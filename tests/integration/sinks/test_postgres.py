@@ -10,7 +10,7 @@ import pytest
 from fixtures.pg import Database, new_database
 from fixtures.postgres_sink import read_rows
 from trucker.change import TableId
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.task.payload import Outcome
 from trucker.errors import SinkUnavailable
@@ -114,7 +114,7 @@ class TestPostgresSink(ChangedTablesSuite):
             own = self.write_part(Work(batch, items, part, room), [self.values(ITEMS, *changes)])
             more = self.values(BAG, insert({"a": "1", "b": f"{part}"}))
             outcomes.append(Outcome({"here": [own, self.write_part(Work(batch, bag, part, room), [more])]}))
-        sink.commit(batch, ArrivingReceipts("here", {"main"}, Arriving.done(outcomes)))
+        sink.commit(batch, ArrivingReceipts("here", {"main"}, OutcomeStream.done(outcomes)))
         changed = [item(n, f"part {min(n, 5)}") for n in range(600)]
         self.holds(items, *changed, item(1005))
         assert sorted(str(row["b"]) for row in self.rows(bag.table)) == ["0", "1", "2", "3", "4", "5", "x"]

@@ -20,7 +20,7 @@ from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink, session
 from trucker.testing.handmade import Change, copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import BAG, ITEMS, START, Load, Work, target_of
+from trucker.testing.sink_suite import BAG, ITEMS, START, TargetLoad, Work, target_of
 from trucker.testing.table_suite import item
 
 PARENTS = schema_of(TableId("public", "parents"), {"id": "integer not null", "name": "text"}, ["id"])
@@ -39,7 +39,7 @@ def test_a_deferred_constraint_is_the_fault_of_one_truck(place: PostgresDestinat
     good, bad, other = target_of(PARENTS, "a"), target_of(CHILDREN, "b"), target_of(ITEMS, "c")
     sink = place.started(good, bad, other)
     place.database.execute(FAMILY)
-    load: Load = {
+    load: TargetLoad = {
         other: [[place.values(ITEMS, insert(item(1)))]],
         bad: [[place.values(CHILDREN, insert({"id": "1", "parent": "404"}))]],
         good: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
@@ -78,12 +78,12 @@ def test_tables_that_refer_to_each_other_are_truncated_together(place: PostgresD
     parents, children = target_of(PARENTS), target_of(CHILDREN)
     sink = place.started(parents, children)
     place.database.execute(FAMILY)
-    rows: Load = {
+    rows: TargetLoad = {
         parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
         children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
     }
     place.apply(sink, rows)
-    emptied: Load = {t: [[place.values(t.source, truncate(), step=2)]] for t in (parents, children)}
+    emptied: TargetLoad = {t: [[place.values(t.source, truncate(), step=2)]] for t in (parents, children)}
     place.apply(sink, emptied, step=2)
     place.holds(parents)
     place.holds(children)
@@ -104,7 +104,7 @@ def test_a_copy_is_not_begun_under_a_foreign_key(place: PostgresDestination) -> 
     place.database.execute(drop)
     sink = place.started(parents, children)
     place.database.execute(add)
-    rows: Load = {
+    rows: TargetLoad = {
         children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
         parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
     }
@@ -117,19 +117,19 @@ def test_a_foreign_key_that_is_not_deferred_is_kept_by_order(place: PostgresDest
     parents, children = target_of(PARENTS), target_of(CHILDREN)
     sink = place.started(parents, children)
     place.database.execute("alter table children add foreign key (parent) references parents")
-    rows: Load = {
+    rows: TargetLoad = {
         children: [[place.values(CHILDREN, insert({"id": "1", "parent": "1"}))]],
         parents: [[place.values(PARENTS, insert({"id": "1", "name": "x"}))]],
     }
     place.apply(sink, rows)
     place.holds(children, {"id": "1", "parent": "1"})
-    gone: Load = {
+    gone: TargetLoad = {
         children: [[place.values(CHILDREN, delete({"id": "1"}), step=2)]],
         parents: [[place.values(PARENTS, delete({"id": "1"}), step=2)]],
     }
     place.apply(sink, gone, step=2)
     place.holds(parents)
-    orphan: Load = {children: [[place.values(CHILDREN, insert({"id": "2", "parent": "404"}), step=3)]]}
+    orphan: TargetLoad = {children: [[place.values(CHILDREN, insert({"id": "2", "parent": "404"}), step=3)]]}
     with pytest.raises(TruckFailed, match=r"row \(id = 2\) of table public.children.*23503") as refused:
         place.apply(sink, orphan, step=3)
     (statement,) = re.findall(r"ALTER TABLE .*?(?=  )", refused.value.remedy)
@@ -232,7 +232,7 @@ def test_staged_rows_lost_in_a_crash_are_staged_again(own_server: Server) -> Non
     items = target_of(ITEMS)
     sink = place.started(items)
     batch = place.batch([items])
-    load: Load = {items: [[place.values(ITEMS, *large())]]}
+    load: TargetLoad = {items: [[place.values(ITEMS, *large())]]}
     receipts = place.write(batch, load)
     assert place.stages() == 1
     own_server.kill()
@@ -266,7 +266,7 @@ def test_a_repeated_large_part_leaves_nothing_behind(place: PostgresDestination)
     items = target_of(ITEMS)
     sink = place.started(items)
     batch = place.batch([items])
-    load: Load = {items: [[place.values(ITEMS, *large())]]}
+    load: TargetLoad = {items: [[place.values(ITEMS, *large())]]}
     place.write(batch, load)
     sink.commit(batch, place.write(batch, load))
     sink.commit(batch, place.write(batch, load))

@@ -23,7 +23,7 @@ from trucker.sinks.postgres.isolate import Isolation
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import START, Load, target_of
+from trucker.testing.sink_suite import START, TargetLoad, target_of
 
 TIGHT = (
     "drop schema if exists trucker cascade",
@@ -106,7 +106,9 @@ def order(number: int, **cells: str | None) -> dict[str, str | None]:
 
 
 def apply(strict: StrictPostgres, sink: Sink, changes: Mapping[Target, Sequence[Change]], step: int, most: int) -> None:
-    load: Load = {t: [[changes_of(t.source, made, lsn=Lsn(START + 0x100 * step - 8))]] for t, made in changes.items()}
+    load: TargetLoad = {
+        t: [[changes_of(t.source, made, lsn=Lsn(START + 0x100 * step - 8))]] for t, made in changes.items()
+    }
     batch = strict.with_letters(strict.batch(tuple(load), step), most)
     sink.commit(batch, strict.write(batch, load))
 
@@ -154,7 +156,7 @@ def test_more_than_it_may_have_stops_the_truck(strict: StrictPostgres) -> None:
 def test_a_crash_at_the_commit(strict: StrictPostgres, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
     """Letters come with the position, or not at all; repeating the batch changes nothing (I3, I4)."""
     sink = strict.begin()
-    load: Load = {
+    load: TargetLoad = {
         ORDERS_TO: [[changes_of(ORDERS_TO.source, [insert(order(1)), insert(order(2, qty="-1"))], lsn=Lsn(START + 9))]]
     }
     batch = strict.with_letters(strict.batch([ORDERS_TO]))

@@ -15,7 +15,7 @@ from fixtures.postgres_sink import PostgresDestination
 from trucker.change import TableId
 from trucker.engine.transform.compact import compact
 from trucker.sinks.base import Target
-from trucker.testing.handmade import Change, Row, changes_of, delete, insert, schema_of, truncate, update
+from trucker.testing.handmade import Change, TextRow, changes_of, delete, insert, schema_of, truncate, update
 from trucker.testing.memory import MemoryTable
 from trucker.testing.server import Server
 from trucker.testing.sink_suite import START, Lsn
@@ -40,7 +40,7 @@ def place(server: Server) -> Iterator[PostgresDestination]:
         found.close()
 
 
-def changes_from(actions: list[Action], rows: dict[str, Row]) -> list[Change]:
+def changes_from(actions: list[Action], rows: dict[str, TextRow]) -> list[Change]:
     """Changes a source with these rows could have made, `rows` being kept up to date; `b` is at times not sent."""
     made = []
     for kind, key, other, a, b, unsent in actions:
@@ -62,7 +62,7 @@ def changes_from(actions: list[Action], rows: dict[str, Row]) -> list[Change]:
     return made
 
 
-def full(changes: list[Change], rows: dict[str, Row]) -> list[Change]:
+def full(changes: list[Change], rows: dict[str, TextRow]) -> list[Change]:
     """The same changes as a table with FULL identity sends them: with the whole row as it was."""
     now = dict(rows)
     made = []
@@ -85,7 +85,7 @@ def test_the_sink_follows(place: PostgresDestination, batches: list[list[Action]
     schema = dataclasses.replace(KEYED if keyed else BAG, table=TableId("public", f"t{number}"))
     target = Target(f"truck {number}", schema, schema.table)
     sink = place.started(target)
-    model, rows = MemoryTable.like(schema), dict[str, Row]()
+    model, rows = MemoryTable.like(schema), dict[str, TextRow]()
     for step, actions in enumerate(batches, 1):
         before = dict(rows)
         made = changes_from(actions, rows)

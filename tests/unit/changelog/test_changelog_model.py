@@ -15,7 +15,7 @@ from fixtures.log_stores import FILES, OBJECTS, LogStore, forget_machine
 from fixtures.wal import SOURCE, Transaction, everything, follow, insert, kind, relation, truncate
 from trucker.changelog.folder.writer import LogWriter
 from trucker.changelog.format.durable import read_durable
-from trucker.changelog.location import LogPlace, truth_of
+from trucker.changelog.location import LogLocation, truth_of
 from trucker.changelog.open_writer import Writer
 from trucker.changelog.reader import LogReader
 from trucker.errors import ChangeLogError
@@ -88,7 +88,7 @@ class Source:
 
 
 def check(
-    folder: LogPlace, expected: list[Transaction], shapes: dict[int, list[bytes]], max_bytes: int = 1 << 30
+    folder: LogLocation, expected: list[Transaction], shapes: dict[int, list[bytes]], max_bytes: int = 1 << 30
 ) -> None:
     found = everything(folder, START, max_bytes)
     assert list(found) == [t.commit_lsn for t in expected]
@@ -114,7 +114,7 @@ def named_or_nothing(folder: Path) -> Iterator[None]:
             raise
 
 
-def any_writer(store: LogStore, place: LogPlace, data: st.DataObject) -> Writer:
+def any_writer(store: LogStore, place: LogLocation, data: st.DataObject) -> Writer:
     return store.writer(
         place, data.draw(st.sampled_from([300, 1000, 100_000])), data.draw(st.sampled_from([60, 200, 100_000]))
     )

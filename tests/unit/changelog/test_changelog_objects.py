@@ -17,9 +17,9 @@ from trucker.changelog.bucket import Bucket
 from trucker.changelog.format.durable import read_durable
 from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.identity import SourceIdentity, log_exists, read_source
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.changelog.log_creation import create_log, delete_log
-from trucker.changelog.objects.object_chain import Chain, Objects, object_id, object_name
+from trucker.changelog.objects.object_chain import ObjectChain, Objects, object_id, object_name
 from trucker.changelog.objects.object_writer import ObjectWriter
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
@@ -30,20 +30,20 @@ START = Lsn(1000)
 
 
 @pytest.fixture
-def place() -> Iterator[ObjectPlace]:
+def place() -> Iterator[ObjectLocation]:
     with OBJECTS.new_log(START) as made:
-        assert isinstance(made, ObjectPlace)
+        assert isinstance(made, ObjectLocation)
         yield made
 
 
-def on_another_machine(place: ObjectPlace, tmp_path: Path) -> ObjectPlace:
+def on_another_machine(place: ObjectLocation, tmp_path: Path) -> ObjectLocation:
     """The same log, seen from a machine that has just started."""
     other = replace(place, folder=tmp_path / "other")
     create_log(other, SOURCE, START)
     return other
 
 
-def opened(place: ObjectPlace, **settings: Any) -> ObjectWriter:
+def opened(place: ObjectLocation, **settings: Any) -> ObjectWriter:
     return ObjectWriter(place, SOURCE, **{"put_every": 0, **settings})
 
 
@@ -55,18 +55,18 @@ def write(writer: ObjectWriter, *lsns: int, rows: int = 1) -> None:
         writer.settle()
 
 
-def names(place: ObjectPlace) -> list[str]:
+def names(place: ObjectLocation) -> list[str]:
     return [entry.name for entry in Bucket(place).list() if object_id(entry.name)]
 
 
-def transactions(place: ObjectPlace) -> list[int]:
+def transactions(place: ObjectLocation) -> list[int]:
     return list(everything(place.elsewhere(), START))
 
 
 # -- whose log it is ----------------------------------------------------------------------------------------------
 
 
-def test_a_log_is_made_once_and_belongs_to_its_source(place: ObjectPlace) -> None:
+def test_a_log_is_made_once_and_belongs_to_its_source(place: ObjectLocation) -> None:
     with opened(place) as writer:
         write(writer, 2000)
     create_log(place, SOURCE, Lsn(5000))
@@ -79,7 +79,7 @@ def test_a_log_is_made_once_and_belongs_to_its_source(place: ObjectPlace) -> Non
         ObjectWriter(place, other)
 
 
-def test_a_missing_log_is_not_made_by_opening_it(place: ObjectPlace) -> None:
+def test_a_missing_log_is_not_made_by_opening_it(place: ObjectLocation) -> None:
     delete_log(place)
     assert not log_exists(place)
     for look in (lambda: opened(place), lambda: LogReader(place.elsewhere()).durable()):
@@ -88,12 +88,12 @@ def test_a_missing_log_is_not_made_by_opening_it(place: ObjectPlace) -> None:
         assert caught.value.code == "TRK301"
 
 
-def test_secrets_are_not_shown(place: ObjectPlace) -> None:
+def test_secrets_are_not_shown(place: ObjectLocation) -> None:
     secret = replace(place, access={"secret_access_key": "s3kr1t"})
     assert "s3kr1t" not in f"{secret!r} {secret}"
 
 
-def test_a_storage_that_replaces_objects_is_refused(place: ObjectPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_replaces_objects_is_refused(place: ObjectLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not keep two writers apart."""
     monkeypatch.setattr(Bucket, "put_new", Bucket.put)
     with pytest.raises(ChangeLogError, match="If-None-Match") as caught:
@@ -104,12 +104,12 @@ def test_a_storage_that_replaces_objects_is_refused(place: ObjectPlace, monkeypa
 # -- two writers --------------------------------------------------------------------------------------------------
 
 
-def test_two_writers_on_one_machine(place: ObjectPlace) -> None:
+def test_two_writers_on_one_machine(place: ObjectLocation) -> None:
     with opened(place), pytest.raises(LockedError):
         opened(place)
 
 
-def test_a_writer_thought_dead_is_met_and_its_object_counts(place: ObjectPlace, tmp_path: Path) -> None:
+def test_a_writer_thought_dead_is_met_and_its_object_counts(place: ObjectLocation, tmp_path: Path) -> None:
     """The successor began before the last object came: it goes back to the end that there is, and doubles nothing."""
     with opened(place) as old:
         write(old, 2000)
@@ -128,7 +128,7 @@ def test_a_writer_thought_dead_is_met_and_its_object_counts(place: ObjectPlace, 
     assert transactions(place) == [2000, 3000, 4000]
 
 
-def test_a_latecomer_to_a_place_that_was_pruned(place: ObjectPlace, tmp_path: Path) -> None:
+def test_a_latecomer_to_a_place_that_was_pruned(place: ObjectLocation, tmp_path: Path) -> None:
     """Its object is no part of the log, and is deleted with the next ones."""
     with opened(place) as old:
         write(old, 2000)
@@ -145,7 +145,7 @@ def test_a_latecomer_to_a_place_that_was_pruned(place: ObjectPlace, tmp_path: Pa
     assert len(names(place)) == 1
 
 
-def test_a_latecomer_to_a_log_that_was_reset(place: ObjectPlace, tmp_path: Path) -> None:
+def test_a_latecomer_to_a_log_that_was_reset(place: ObjectLocation, tmp_path: Path) -> None:
     with opened(place) as old:
         write(old, 2000)
         delete_log(replace(place, folder=None))
@@ -158,7 +158,7 @@ def test_a_latecomer_to_a_log_that_was_reset(place: ObjectPlace, tmp_path: Path)
     assert transactions(other) == [7000]
 
 
-def test_a_transaction_that_never_finished_is_passed_over(place: ObjectPlace, tmp_path: Path) -> None:
+def test_a_transaction_that_never_finished_is_passed_over(place: ObjectLocation, tmp_path: Path) -> None:
     """And a writer thought dead may finish it: then it counts."""
     old = opened(place, object_bytes=100, block_bytes=60)
     write(old, 2000)
@@ -217,7 +217,7 @@ def unsure(monkeypatch: pytest.MonkeyPatch) -> Unsure:
     return Unsure(monkeypatch)
 
 
-def test_a_put_whose_answer_is_lost(place: ObjectPlace, unsure: Unsure) -> None:
+def test_a_put_whose_answer_is_lost(place: ObjectLocation, unsure: Unsure) -> None:
     with opened(place) as writer:
         unsure.faults = ["made", "away", "made"]
         write(writer, 2000, 3000, 4000)
@@ -225,7 +225,7 @@ def test_a_put_whose_answer_is_lost(place: ObjectPlace, unsure: Unsure) -> None:
     assert transactions(place) == [2000, 3000, 4000]
 
 
-def test_a_storage_that_is_away_too_long(place: ObjectPlace, unsure: Unsure) -> None:
+def test_a_storage_that_is_away_too_long(place: ObjectLocation, unsure: Unsure) -> None:
     """Nothing is promised, nothing is forgotten of what was; after `refresh` it goes on."""
     with opened(place) as writer:
         write(writer, 2000)
@@ -246,7 +246,7 @@ def test_a_storage_that_is_away_too_long(place: ObjectPlace, unsure: Unsure) -> 
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def test_a_machines_copies_are_enough_and_not_needed(place: ObjectPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machines_copies_are_enough_and_not_needed(place: ObjectLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(place) as writer:
         reader = LogReader(place)
         write(writer, 2000)
@@ -266,7 +266,7 @@ def _not_asked(*_: Any) -> Any:
     raise AssertionError("the storage is asked")
 
 
-def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectPlace) -> None:
+def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectLocation) -> None:
     with opened(place) as writer:
         write(writer, 2000)
         writer.see(Lsn(2500))
@@ -286,7 +286,7 @@ def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectP
 
 
 @pytest.mark.usefixtures("young_clock")
-def test_objects_are_as_few_as_put_every_says(place: ObjectPlace) -> None:
+def test_objects_are_as_few_as_put_every_says(place: ObjectLocation) -> None:
     """Also on a machine that has just booted: the first object is stored at once, the second one an hour later."""
     with opened(place, put_every=3600) as writer:
         for lsn in range(2000, 3000, 10):
@@ -304,13 +304,13 @@ def test_objects_are_as_few_as_put_every_says(place: ObjectPlace) -> None:
 
 
 @pytest.fixture
-def five(place: ObjectPlace) -> ObjectPlace:
+def five(place: ObjectLocation) -> ObjectLocation:
     with opened(place) as writer:
         write(writer, 2000, 3000, 4000, 5000, 6000)
     return place
 
 
-def test_an_object_deleted_by_somebody(five: ObjectPlace) -> None:
+def test_an_object_deleted_by_somebody(five: ObjectLocation) -> None:
     """What comes after it can be had by whoever has applied what came before; nobody skips over it (I8)."""
     Bucket(five).delete([names(five)[2]])
     reader = LogReader(five.elsewhere())
@@ -320,7 +320,7 @@ def test_an_object_deleted_by_somebody(five: ObjectPlace) -> None:
         reader.blocks(Lsn(2008), Lsn(6008))
 
 
-def test_an_object_deleted_under_a_reader(five: ObjectPlace) -> None:
+def test_an_object_deleted_under_a_reader(five: ObjectLocation) -> None:
     reader = LogReader(five.elsewhere())
     refs = reader.blocks(START, Lsn(6008))
     gone = names(five)[2]
@@ -331,7 +331,7 @@ def test_an_object_deleted_under_a_reader(five: ObjectPlace) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data[:50] + b"?" + data[51:]])
-def test_a_damaged_object(five: ObjectPlace, change: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_object(five: ObjectLocation, change: Callable[[bytes], bytes]) -> None:
     bucket, name = Bucket(five), names(five)[-1]
     bucket.put(name, change(bucket.get(name)))
     for look in (lambda: everything(five.elsewhere(), START), lambda: opened(five)):
@@ -344,4 +344,4 @@ def test_names_and_chains() -> None:
     key = SegmentId(0x1234, 77)
     assert object_id(object_name(key)) == key
     assert object_id("source.json") is None
-    assert Chain().newest == -1
+    assert ObjectChain().newest == -1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trucker.changelog.location import ObjectPlace, from_json, place_of, to_json, truth_of
+from trucker.changelog.location import ObjectLocation, from_json, place_of, to_json, truth_of
 from trucker.config.log import LogConfig
 from trucker.config.models import ProjectConfig
 
@@ -40,13 +40,13 @@ def test_a_folder(tmp_path: Path, location: str | None, place: str) -> None:
 @pytest.mark.parametrize("location", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix/"])
 def test_a_bucket(tmp_path: Path, location: str) -> None:
     found = place_of(project(tmp_path, location=location, s3={"endpoint": "http://here:1", **KEY}), "source")
-    assert isinstance(found, ObjectPlace)
+    assert isinstance(found, ObjectLocation)
     assert str(found) == f"{location.rstrip('/')}/source"
     assert found.folder == tmp_path / ".trucker/log/source"
     assert truth_of(found) == found.elsewhere()
     assert found.revealed() == {"endpoint": "http://here:1", "region": "us-east-1", **KEY}
     assert "s3kr1t" not in repr(found)
-    assert from_json(to_json(found)) == ObjectPlace(found.uri, found.folder, found.revealed())
+    assert from_json(to_json(found)) == ObjectLocation(found.uri, found.folder, found.revealed())
 
 
 @pytest.mark.parametrize(

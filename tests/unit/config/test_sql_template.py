@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from trucker.config.sql_files import SqlFile
 from trucker.config.sql_lexer import split_statements, tokens
-from trucker.config.sql_template import ANY_COLUMN, Relation, RenderedSql, SqlTemplate
+from trucker.config.sql_template import ANY_COLUMN, RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
 
-ROWS = Relation("(select 1) as r", ("id", 'Odd"Name', "xid", "operation", "old__id", 'old__Odd"Name'))
-SPARK = Relation("`rows` as r", ("id", "b`t", "old__id"), "`")
+ROWS = TemplateRelation("(select 1) as r", ("id", 'Odd"Name', "xid", "operation", "old__id", 'old__Odd"Name'))
+SPARK = TemplateRelation("`rows` as r", ("id", "b`t", "old__id"), "`")
 
 
 def template(text: str, name: str = "input.sql") -> SqlTemplate:
@@ -54,7 +54,7 @@ def test_lookups_and_transformed() -> None:
     made = template("select * from {{ transformed }} join {{ lookups.rate }} as x using (id)", "insert.sql")
     assert made.lookups == {"rate"}
     assert made.uses("transformed")
-    sql = made.render(SPARK, transformed=Relation("`made` as t", ("id",)), lookups={"rate": "`l_rate`"})
+    sql = made.render(SPARK, transformed=TemplateRelation("`made` as t", ("id",)), lookups={"rate": "`l_rate`"})
     assert sql.text == "select * from `made` as t join `l_rate` as x using (id)"
 
 
@@ -260,7 +260,7 @@ def test_a_place_of_a_statement() -> None:
 
 def test_a_text_in_the_place_of_another_moves_no_place() -> None:
     text = "select a from {{ rows }} where b\n  and c in (select x from {{ rows }}) and d"
-    plain = template(text).render(Relation("<rows>", ()))
+    plain = template(text).render(TemplateRelation("<rows>", ()))
     for new in ("", "r", "(select a long one) as r"):
         sql = plain.replaced("<rows>", new)
         assert sql.text == plain.text.replace("<rows>", new)

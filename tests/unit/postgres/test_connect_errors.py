@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from trucker.adapters.postgres import PostgresConnection, Ssl
 from trucker.errors import SourceError, SourceRefused, SourceUnavailable
-from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import SESSION_SETTINGS, explain, parameters, query_error, translated
 
 CONFIG = PostgresConnection(
@@ -107,7 +107,7 @@ def test_failed_statements_keep_no_detail() -> None:
 
 
 def test_capabilities_by_version() -> None:
-    old, new = Capabilities(140012), Capabilities(180004)
+    old, new = ServerFeatures(140012), ServerFeatures(180004)
     assert (str(old), str(new)) == ("14.12", "18.4")
     assert old.messages
     assert not any((old.row_filters, old.column_lists, old.failover_slots, old.standby_decoding))
@@ -116,7 +116,7 @@ def test_capabilities_by_version() -> None:
     assert new.failover_slots
     assert new.generated_columns
     assert new.idle_slot_timeout
-    assert Capabilities(160000).standby_decoding
+    assert ServerFeatures(160000).standby_decoding
     assert "PostgreSQL 14.12 lacks row filters" in old.explain("row_filters")
     assert "has" in new.explain("row_filters")
     with pytest.raises(SourceError, match="came with 17"):

@@ -18,7 +18,7 @@ from trucker.errors import TruckFailed
 from trucker.failpoint import POINTS, VARIABLE, InjectedError, arm
 from trucker.sinks.base import Target, Workspace
 from trucker.sinks.duckdb import DuckDBSink
-from trucker.testing.handmade import Row, copied_rows_of, schema_of
+from trucker.testing.handmade import TextRow, copied_rows_of, schema_of
 from trucker.testing.output_suite import ORDERS, SUMS, OutputSqlSuite, output_target, row
 from trucker.testing.sink_suite import START
 from trucker.types import Unfit
@@ -125,7 +125,7 @@ def test_a_value_without_a_place_names_its_column(own: Place) -> None:
     plain = output_target("insert into got select r.v from {{ rows }}", schema)
     own.execute("create table got (v integer)")
     sink = own.started(plain)
-    given: list[tuple[int, Row, int]] = [(INSERT, {"id": "1", "v": "no number"}, 0)]
+    given: list[tuple[int, TextRow, int]] = [(INSERT, {"id": "1", "v": "no number"}, 0)]
     batch = own.batch([plain])
     with pytest.raises(TruckFailed) as caught:
         sink.commit(batch, own.write(batch, {plain: [[own.rows_for(schema, *given)]]}))

@@ -199,3 +199,45 @@ def test_a_store_is_named_by_its_own_modules_only(
 def test_a_store_may_be_named_by_its_own_modules_and_by_exceptions(package: Path, name: str, text: str) -> None:
     put(package, name, text)
     assert tool("check_stores").main(package) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("class Chunk:\n    pass\n", "class Chunk:\n    pass\n"),
+        ("class _Reader:\n    pass\n", "import os\n\nclass _Reader:\n    pass\n"),
+        ("class Row:\n    pass\n", "Row = tuple[int, ...]\n"),
+        ("Fault = Pass | Fail\n", "Fault = Mapping[str, int]\n"),
+    ],
+)
+def test_a_name_that_two_modules_define_is_named_with_both(
+    package: Path, capsys: pytest.CaptureFixture[str], one: str, other: str
+) -> None:
+    put(package, "one.py", one)
+    put(package, "engine/other.py", other)
+    names = tool("check_names")
+    names.ALLOWED = {}
+    assert names.main(package) == 1
+    said = capsys.readouterr().out
+    assert "src/trucker/one.py:1: " in said
+    assert "src/trucker/engine/other.py:" in said
+
+
+def test_a_name_of_one_module_passes_wherever_it_is_used(package: Path) -> None:
+    put(package, "one.py", "class Chunk:\n    pass\n\nTABLE = {}\nfirst = TABLE['x']\nLIMIT = A_BIT | ANOTHER\n")
+    put(package, "two.py", "from trucker.one import Chunk\n\nfirst = TABLE['y']\nLIMIT = A_BIT | THIRD\n")
+    names = tool("check_names")
+    names.ALLOWED = {}
+    assert names.main(package) == 0
+
+
+def test_an_exception_that_is_not_needed_any_more_is_told(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(package, "one.py", "class Chunk:\n    pass\n")
+    names = tool("check_names")
+    names.ALLOWED = {"Chunk": "both are chunks"}
+    assert names.main(package) == 1
+    assert "Chunk is allowed to repeat, and does not" in capsys.readouterr().out
+
+
+def test_every_name_of_the_package_means_one_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool("check_names").main(ROOT / "src") == 0, capsys.readouterr().out

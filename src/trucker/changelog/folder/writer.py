@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from trucker.changelog.folder.recovery import recover
 from trucker.changelog.format.block_builder import BLOCK_BYTES as BLOCK_BYTES
-from trucker.changelog.format.block_builder import Described, Gatherer
+from trucker.changelog.format.block_builder import BlockBuilder, DescribedSegment
 from trucker.changelog.format.descriptions import Descriptions
 from trucker.changelog.format.durable import Durable, DurableFile
 from trucker.changelog.format.segment import Folder, Segment, SegmentId, start_writing_back, write_all
@@ -39,7 +39,7 @@ SEGMENT_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
-class _OpenSegment(Described):
+class _OpenSegment(DescribedSegment):
     """A segment being written, and its file."""
 
     fd: int = -1
@@ -61,7 +61,7 @@ class _OpenSegment(Described):
             self.fd = -1
 
 
-class LogWriter(Gatherer):
+class LogWriter(BlockBuilder):
     """See the module. Not for use by several threads at once."""
 
     def __init__(

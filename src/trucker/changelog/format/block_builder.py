@@ -30,7 +30,7 @@ BLOCK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
-class Described:
+class DescribedSegment:
     """A segment being written, as far as its blocks are concerned: its size, and the descriptions it has got."""
 
     id: SegmentId
@@ -47,7 +47,7 @@ class Block:
     described: dict[bytes, RelationEntry]
 
 
-class Gatherer(ABC):
+class BlockBuilder(ABC):
     """What a writer does before anything is written. `durable` is the end that may be relied on."""
 
     def __init__(self, durable: Durable, block_bytes: int) -> None:
@@ -146,13 +146,13 @@ class Gatherer(ABC):
     def _summary(self, messages: Messages) -> Summary:
         return summarise(messages, self._open, self._written.commit_lsn, self._written.commit_time)
 
-    def _block(self, messages: Messages, summary: Summary, segment: Described) -> Block:
+    def _block(self, messages: Messages, summary: Summary, segment: DescribedSegment) -> Block:
         """The block of these messages, as the segment needs it at its end."""
         messages, described, relations = self._with_descriptions(messages, segment)
         new_shape = not segment.described.keys().isdisjoint(described)
         return Block(encode(messages, summary, self._open, relations, new_shape=new_shape), summary, described)
 
-    def _wrote(self, block: Block, segment: Described) -> None:
+    def _wrote(self, block: Block, segment: DescribedSegment) -> None:
         """The block is at the segment's end."""
         segment.size += sum(map(len, block.buffers))
         segment.described.update(block.described)
@@ -164,7 +164,7 @@ class Gatherer(ABC):
             )
 
     def _with_descriptions(
-        self, messages: Messages, segment: Described
+        self, messages: Messages, segment: DescribedSegment
     ) -> tuple[Messages, dict[bytes, RelationEntry], list[RelationEntry]]:
         """The messages, with the descriptions before them that the segment lacks; and the block's relations."""
         used = sorted(messages.relations())

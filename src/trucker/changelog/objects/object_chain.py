@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Final
 
 from trucker import private
-from trucker.changelog.bucket import Bucket, Entry
+from trucker.changelog.bucket import Bucket, BucketEntry
 from trucker.changelog.format.segment import Content, Segment, SegmentFile, SegmentId
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.failpoint import reach
 
 COPIES: Final = "objects"
@@ -68,14 +68,14 @@ def first_of(source: bytes) -> int:
     return int(json.loads(source)["first"])
 
 
-class Chain:
+class ObjectChain:
     """The objects of a listing that follow each other without a gap up to the newest, as segments.
 
     A segment's `last` is the base of the next object with another one: there everything in it has been applied. The
     newest have none, and `begin` and retention leave them alone.
     """
 
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, entries: Sequence[BucketEntry] = ()) -> None:
         self.segments: list[Segment] = []
         self.modified: dict[SegmentId, float] = {}
         self.cut_off: list[str] = []
@@ -83,7 +83,7 @@ class Chain:
         for entry in entries:
             self.add(entry)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: BucketEntry) -> None:
         """The next object of a listing; what came before a gap is cut off."""
         key = object_id(entry.name)
         if key is None:
@@ -111,13 +111,13 @@ class Chain:
         return self.segments[-1].id.part if self.segments else -1
 
 
-def seen_until(entries: Sequence[Entry], first: int) -> int:
+def seen_until(entries: Sequence[BucketEntry], first: int) -> int:
     """The greatest LSN below which nothing is missing, as far as it was noted for the log that begins with `first`."""
     marks = [_SEEN.fullmatch(entry.name) for entry in entries]
     return max((int(mark[2], 16) for mark in marks if mark and int(mark[1], 16) == first), default=0)
 
 
-def of_log(entries: Sequence[Entry], first: int) -> list[Entry]:
+def of_log(entries: Sequence[BucketEntry], first: int) -> list[BucketEntry]:
     """The objects of the log that begins with number `first`, and not of one that was there before it."""
     return [entry for entry in entries if (key := object_id(entry.name)) is not None and key.part >= first]
 
@@ -125,11 +125,11 @@ def of_log(entries: Sequence[Entry], first: int) -> list[Entry]:
 class Objects:
     """Segments as objects, for reading and retention. What this machine has copies of is not asked for."""
 
-    def __init__(self, place: ObjectPlace, bucket: Bucket | None = None) -> None:
+    def __init__(self, place: ObjectLocation, bucket: Bucket | None = None) -> None:
         self.place = place
         self._opened = bucket
         self._copies = place.folder / COPIES if place.folder else None
-        self._chain: Chain | None = None
+        self._chain: ObjectChain | None = None
         self._added = 0
         self._begins: int | None = None
 
@@ -145,7 +145,7 @@ class Objects:
         """As far as they are known on this machine, or listed anew."""
         chain = self._chain
         if chain is None or not self._copies or self._added >= max(_LIST_AGAIN, len(chain.segments)):
-            chain = self._chain = Chain(of_log(self.bucket.list(), self._first()))
+            chain = self._chain = ObjectChain(of_log(self.bucket.list(), self._first()))
             self._added = 0
         elif not self._extend_from_copies(chain) or (until is not None and chain.newest < until.part):
             after = object_name(chain.segments[-1].id) if chain.segments else ""
@@ -204,7 +204,7 @@ class Objects:
             self._begins = first_of(self.bucket.get(SOURCE))
         return self._begins
 
-    def _extend_from_copies(self, chain: Chain) -> bool:
+    def _extend_from_copies(self, chain: ObjectChain) -> bool:
         """Whether what follows the chain is all among the copies; it has been added then."""
         assert self._copies is not None
         try:
@@ -219,7 +219,7 @@ class Objects:
         for number in fresh:
             key, entry = known[number]
             status = entry.stat()
-            chain.add(Entry(object_name(key), status.st_size, status.st_mtime))
+            chain.add(BucketEntry(object_name(key), status.st_size, status.st_mtime))
         self._added += len(fresh)
         return True
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trucker.changelog.bucket import Bucket, Entry
+from trucker.changelog.bucket import Bucket, BucketEntry
 from trucker.changelog.format.block import Head
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
 from trucker.changelog.format.segment import Segment
 from trucker.changelog.identity import damaged_identity, read_document
-from trucker.changelog.location import ObjectPlace
-from trucker.changelog.objects.object_chain import Chain, ObjectContent, object_name, of_log, seen_until
+from trucker.changelog.location import ObjectLocation
+from trucker.changelog.objects.object_chain import ObjectChain, ObjectContent, object_name, of_log, seen_until
 from trucker.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LogStart:
     """Where a log begins, as its source.json says."""
 
     lsn: Lsn
@@ -28,7 +28,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LogEnd:
     """How far a log goes, and the number of the next object. `seen` are the marks there are, by name."""
 
     durable: Durable
@@ -36,34 +36,34 @@ class End:
     seen: tuple[str, ...]
 
 
-def read_start(place: ObjectPlace, bucket: Bucket) -> Start:
+def read_start(place: ObjectLocation, bucket: Bucket) -> LogStart:
     """Where a log of objects begins."""
     raw = read_document(place, bucket)
     try:
-        return Start(Lsn.parse(raw["start"]), int(raw["first"]))
+        return LogStart(Lsn.parse(raw["start"]), int(raw["first"]))
     except (KeyError, TypeError, ValueError):
         raise damaged_identity(place) from None
 
 
-def end_of(place: ObjectPlace, bucket: Bucket, start: Start) -> End:
+def end_of(place: ObjectLocation, bucket: Bucket, start: LogStart) -> LogEnd:
     """List the log and look at its newest object, every checksum checked."""
     entries = bucket.list()
-    segments = Chain(of_log(entries, start.first)).segments
+    segments = ObjectChain(of_log(entries, start.first)).segments
     seen = Lsn(max(start.lsn, seen_until(entries, start.first)))
     marks = tuple(entry.name for entry in entries if entry.name.endswith(".seen"))
     if not segments:
-        return End(Durable(start.lsn, seen), start.first, marks)
+        return LogEnd(Durable(start.lsn, seen), start.first, marks)
     number = segments[-1].id.part + 1
     complete, head = _last_complete(place, bucket, segments)
     if complete is None:
         base = Lsn(segments[-1].id.base)
-        return End(Durable(base, max(base, seen)), number, marks)
+        return LogEnd(Durable(base, max(base, seen)), number, marks)
     end = Lsn(head.end)
-    return End(Durable(end, max(end, seen), head.commit_time, complete.id, complete.bytes), number, marks)
+    return LogEnd(Durable(end, max(end, seen), head.commit_time, complete.id, complete.bytes), number, marks)
 
 
 def _last_complete(
-    place: ObjectPlace, bucket: Bucket, segments: list[Segment]
+    place: ObjectLocation, bucket: Bucket, segments: list[Segment]
 ) -> tuple[Segment, Head] | tuple[None, Head]:
     """The newest object at whose end no transaction is open, and the last head in it.
 
@@ -80,7 +80,7 @@ def _last_complete(
     return before[-1], _last_head(place, bucket, before[-1])
 
 
-def _last_head(place: ObjectPlace, bucket: Bucket, segment: Segment) -> Head:
+def _last_head(place: ObjectLocation, bucket: Bucket, segment: Segment) -> Head:
     name = object_name(segment.id)
     content = ObjectContent(bucket, name)
     found = None
@@ -94,6 +94,6 @@ def _last_head(place: ObjectPlace, bucket: Bucket, segment: Segment) -> Head:
     return found
 
 
-def leftover(entries: list[Entry]) -> int:
+def leftover(entries: list[BucketEntry]) -> int:
     """A number above all there is, whatever log it is of: where nothing is in the way of a new one."""
     return max((int(entry.name[:16], 16) for entry in of_log(entries, 0)), default=-1) + 1

@@ -25,12 +25,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from trucker.changelog.bucket import Bucket, TakenError
-from trucker.changelog.format.block_builder import BLOCK_BYTES, Block, Described, Gatherer
+from trucker.changelog.format.block_builder import BLOCK_BYTES, Block, BlockBuilder, DescribedSegment
 from trucker.changelog.format.descriptions import Descriptions
 from trucker.changelog.format.durable import Durable, DurableFile
 from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.identity import SourceIdentity, check_source
-from trucker.changelog.location import ObjectPlace
+from trucker.changelog.location import ObjectLocation
 from trucker.changelog.objects.object_chain import Copies, object_name, seen_name
 from trucker.changelog.objects.object_recovery import end_of, read_start
 from trucker.changelog.writer_lock import LOCK_FILE, hold_lock
@@ -45,7 +45,7 @@ COPY_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
-class _Object(Described):
+class _Object(DescribedSegment):
     """An object that gathers: its blocks, and the durable end once it is stored; None while it ends inside a
     transaction."""
 
@@ -56,12 +56,12 @@ class _Object(Described):
         self.blocks += block.buffers
 
 
-class ObjectWriter(Gatherer):
+class ObjectWriter(BlockBuilder):
     """See the module. Not for use by several threads at once; it has one of its own, which stores."""
 
     def __init__(
         self,
-        place: ObjectPlace,
+        place: ObjectLocation,
         source: SourceIdentity,
         *,
         object_bytes: int = BLOCK_BYTES,

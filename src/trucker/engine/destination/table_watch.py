@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
@@ -26,7 +26,7 @@ log = logging.getLogger("trucker.tables")
 
 LOOK_SECONDS = 10.0
 
-Fail = Callable[[TruckRun, TruckerError], None]
+FailTruck = Callable[[TruckRun, TruckerError], None]
 
 
 class TableWatch:
@@ -36,9 +36,9 @@ class TableWatch:
         self,
         destinations: Mapping[str, Destination],
         runs: Mapping[str, TruckRun],
-        known: KnownTables,
+        known: SchemaStore,
         reads: PostgresConnection,
-        fail: Fail,
+        fail: FailTruck,
     ) -> None:
         self._destinations = destinations
         self._runs = runs

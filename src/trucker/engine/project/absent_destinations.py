@@ -15,8 +15,8 @@ from trucker.changelog.reader import LogReader
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.destination_record import DestinationRecord
 from trucker.engine.project.continuity import needed_from, refuse_pruned
-from trucker.engine.project.publication_record import Slot
 from trucker.engine.truck.table_failure import BEFORE_COPY
+from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
@@ -69,7 +69,7 @@ class AbsentDestinations:
 
     # -- tables that must be copied again ---------------------------------------------------------------------------
 
-    def tell(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+    def tell(self, destination: str, tables: Mapping[TruckTable, TableState]) -> None:
         """Tell a destination that tables must be copied again. Durable when this returns.
 
         One that does not answer yet is told when it does (`resume`): that is noted, so that no crash hides it.
@@ -81,9 +81,9 @@ class AbsentDestinations:
             again = frozenset(table for truck, table in tables if truck == run.name)
             self._noted.mark(run.name, self._noted.again(run.name) | again)
 
-    def tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[Slot]:
+    def tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[TruckTable]:
         """Tell destinations that answer now what they could not be told when it was found; the tables."""
-        told: set[Slot] = set()
+        told: set[TruckTable] = set()
         for name, run in self._runs.items():
             marked = self._noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
             if marked and run.truck.destination not in self.reasons:
@@ -92,11 +92,11 @@ class AbsentDestinations:
         return frozenset(told)
 
     def resume(
-        self, destination: str, states: Mapping[str, TruckState], incomplete: frozenset[Slot], reader: LogReader
-    ) -> tuple[list[TruckRun], frozenset[Slot]]:
+        self, destination: str, states: Mapping[str, TruckState], incomplete: frozenset[TruckTable], reader: LogReader
+    ) -> tuple[list[TruckRun], frozenset[TruckTable]]:
         """The trucks of a destination that answers which can go on, and the tables it has been told to copy again."""
         runs: list[TruckRun] = []
-        told: set[Slot] = set()
+        told: set[TruckTable] = set()
         for run in self.runs_to(destination):
             state = states.get(run.name)
             stored = state.tables.keys() if state else frozenset()
@@ -113,7 +113,7 @@ class AbsentDestinations:
                 runs.append(run)
         return runs, frozenset(told)
 
-    def _store(self, destination: str, tables: Mapping[Slot, TableState]) -> None:
+    def _store(self, destination: str, tables: Mapping[TruckTable, TableState]) -> None:
         failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())
         for error in failures.values():
             raise error

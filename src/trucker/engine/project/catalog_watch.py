@@ -15,12 +15,12 @@ from contextlib import closing
 from dataclasses import replace
 
 from trucker.capture.supervisor import CaptureSupervisor
-from trucker.engine.schema.written_schema import KnownTables
-from trucker.engine.stream.query import SourceQuery
+from trucker.engine.schema.written_schema import SchemaStore
+from trucker.engine.stream.query import StreamQuery
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog_look import Sighting, digests, ended, sightings
 from trucker.table import TableId
 
@@ -29,14 +29,19 @@ log = logging.getLogger("trucker.shapes")
 LOOK_SECONDS = 5.0
 QUERY_SECONDS = 0.02
 
-Connect = Callable[[], Connection]
+OpenConnection = Callable[[], PgConnection]
 
 
-class ShapeWatch:
+class CatalogWatch:
     """Watches the tables of one source, as `publication` sends them."""
 
     def __init__(
-        self, connect: Connect, publication: str, runs: Collection[TruckRun], query: SourceQuery, known: KnownTables
+        self,
+        connect: OpenConnection,
+        publication: str,
+        runs: Collection[TruckRun],
+        query: StreamQuery,
+        known: SchemaStore,
     ) -> None:
         self._connect = connect
         self._publication = publication

@@ -17,7 +17,7 @@ from trucker.changelog.identity import (
     check_source,
     log_exists,
 )
-from trucker.changelog.location import LogPlace, truth_of
+from trucker.changelog.location import LogLocation, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ChangeLogError, SourceError
@@ -28,7 +28,7 @@ from trucker.table import TableId
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class StreamHistory:
     """Where the changes of a source are: in its log, and behind its slot. `flushed` asks where the server's WAL ends.
 
     They move while an instance runs: the slot is read first, then the log, then the server, each ahead of the one
@@ -36,7 +36,7 @@ class History:
     """
 
     source: str
-    log: LogPlace
+    log: LogLocation
     identity: SourceIdentity
     slot: SlotInfo | None
     flushed: Callable[[], Lsn]
@@ -67,7 +67,7 @@ def needed_from(
     return needed
 
 
-def refuse_gap(history: History, needed: Mapping[str, Lsn]) -> Lsn:
+def refuse_gap(history: StreamHistory, needed: Mapping[str, Lsn]) -> Lsn:
     """Raise where changes between slot, log and trucks are lost; where a new log would begin."""
     has_log, slot, positions = log_exists(history.log), history.slot, list(needed.values())
     if has_log:

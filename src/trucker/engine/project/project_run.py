@@ -26,7 +26,7 @@ from trucker.engine.project.slot_reassignment import rearrange
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
 from trucker.engine.project.truck_status import TruckStatuses
 from trucker.engine.spark.cluster import Executors, is_local, ship
-from trucker.engine.spark.session_future import StartingSession, has_spark_sql, started
+from trucker.engine.spark.session_future import SessionFuture, has_spark_sql, started
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.sql_check import check_sql
 from trucker.engine.truck.life_log import log_life
@@ -104,7 +104,7 @@ class ProjectRun:
             for name, shared in self._destinations.items()
         }
 
-    def run(self, session: SparkSession | None = None, *, starting: StartingSession | None = None) -> ProjectStatus:
+    def run(self, session: SparkSession | None = None, *, starting: SessionFuture | None = None) -> ProjectStatus:
         """Run until told to stop, or with `once` until all that is there has been taken; the last status.
 
         Without a `session` of the caller's it takes the one that is `starting`, or starts its own, and stops it at the
@@ -112,7 +112,7 @@ class ProjectRun:
         """
         self._show(running=True)
         watching = False
-        own = None if session else starting or StartingSession(self._config)
+        own = None if session else starting or SessionFuture(self._config)
         spark = session
         try:
             try:

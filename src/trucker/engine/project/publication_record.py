@@ -15,13 +15,11 @@ from typing import Any, Final
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.location import place_of
 from trucker.config.models import ProjectConfig
+from trucker.engine.truck.truck import TruckTable
 from trucker.postgres.membership import Membership
 from trucker.table import TableId
 
 FORMAT: Final = 1
-
-Slot = tuple[str, TableId]
-"""A truck's name and one of its tables."""
 
 
 def record_file(config: ProjectConfig, source: str) -> Document:
@@ -43,7 +41,7 @@ class PublicationRecord:
         """None for a table that no version that keeps a record has run with."""
         return self._entries.get((truck, table))
 
-    def put(self, entries: Mapping[Slot, Membership]) -> None:
+    def put(self, entries: Mapping[TruckTable, Membership]) -> None:
         """Durable when this returns; nothing is written where all of them are stored already."""
         with self._lock:
             if all(self._entries.get(slot) == entry for slot, entry in entries.items()):
@@ -69,7 +67,7 @@ class PublicationRecord:
         self._file.write(json.dumps(content, ensure_ascii=False).encode())
 
 
-def _load(file: Document) -> dict[Slot, Membership]:
+def _load(file: Document) -> dict[TruckTable, Membership]:
     """What is stored. A file of another version says nothing: the publication is then taken as it is."""
     found = file.read()
     content: dict[str, Any] = json.loads(found) if found is not None else {}

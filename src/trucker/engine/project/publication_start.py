@@ -12,17 +12,17 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from trucker.engine.destination.destination import Destination
-from trucker.engine.project.publication_record import PublicationRecord, Slot
+from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.schema.schema_changes import stale
-from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.truck import Truck
+from trucker.engine.truck.truck import Truck, TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.membership import Membership, memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Phase, TableState, TruckState
@@ -42,7 +42,7 @@ class PublicationStart:
         self,
         resolved: ResolvedSource,
         runs: Collection[TruckRun],
-        tell: Callable[[str, Mapping[Slot, TableState]], None],
+        tell: Callable[[str, Mapping[TruckTable, TableState]], None],
         record: PublicationRecord,
     ) -> None:
         """`tell` has a destination store the states of tables that must be copied again; durable when it returns."""
@@ -52,8 +52,8 @@ class PublicationStart:
         self._record = record
 
     def publish(
-        self, database: Connection, states: Mapping[str, TruckState], rekeyed: Collection[Slot] = ()
-    ) -> frozenset[Slot]:
+        self, database: PgConnection, states: Mapping[str, TruckState], rekeyed: Collection[TruckTable] = ()
+    ) -> frozenset[TruckTable]:
         """Make the publication, or check the one that was made beforehand; the tables that must be copied again, those
         that have got another key (`rekeyed`) among them.
 
@@ -85,33 +85,35 @@ class PublicationStart:
         )
         return frozenset(again)
 
-    def _memberships(self, database: Connection) -> dict[TableId, Membership]:
+    def _memberships(self, database: PgConnection) -> dict[TableId, Membership]:
         return memberships(database, self._resolved.publication, self._resolved.tables)
 
-    def _ensure(self, database: Connection, *, dry: bool) -> frozenset[TableId]:
+    def _ensure(self, database: PgConnection, *, dry: bool) -> frozenset[TableId]:
         resolved = self._resolved
         return ensure_publication(
             database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=dry
         )
 
-    def _missed(self, copied: Iterable[Slot], found: Mapping[TableId, Membership]) -> dict[Slot, str]:
+    def _missed(self, copied: Iterable[TruckTable], found: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
         return {slot: why for slot in copied if (why := missed(self._record, slot, found))}
 
-    def _is_whole(self, slot: Slot, now: Membership, copied: Collection[Slot], again: Collection[Slot]) -> bool:
+    def _is_whole(
+        self, slot: TruckTable, now: Membership, copied: Collection[TruckTable], again: Collection[TruckTable]
+    ) -> bool:
         """Whether the record may say `now`: nothing is missing, or the table is going to be copied."""
         before = self._record.get(*slot)
         return slot not in copied or slot in again or (before is not None and not before.missed(now))
 
-    def _fail_those_that_stop(self, why: Mapping[Slot, str]) -> None:
+    def _fail_those_that_stop(self, why: Mapping[TruckTable, str]) -> None:
         for run in self._runs:
             for table in sorted(table for truck, table in why if truck == run.name):
                 if not may_copy_again(run.truck, table):
                     run.give_up(stale(run.name, table, why[run.name, table]))
 
-    def _tell_destinations(self, again: Mapping[Slot, str]) -> None:
+    def _tell_destinations(self, again: Mapping[TruckTable, str]) -> None:
         """Before the publication changes: a crash in between must not hide what is missing."""
         by_name = {run.name: run for run in self._runs}
-        tables: dict[str, dict[Slot, TableState]] = defaultdict(dict)
+        tables: dict[str, dict[TruckTable, TableState]] = defaultdict(dict)
         for slot, why in sorted(again.items()):
             tables[by_name[slot[0]].truck.destination][slot] = TableState(Phase.COPYING, Lsn(0))
             log.warning("table is copied again", extra={"truck": slot[0], "table": str(slot[1]), "reason": why})
@@ -122,9 +124,9 @@ class PublicationStart:
 def rekeyed_tables(
     resolved: ResolvedSource,
     runs: Iterable[TruckRun],
-    known: KnownTables,
+    known: SchemaStore,
     destinations: Mapping[str, Destination],
-) -> frozenset[Slot]:
+) -> frozenset[TruckTable]:
     """Tables whose rows are told apart by other columns than when they were copied: changes that are in the log do not
     tell by the new key which row they are of."""
     return frozenset(
@@ -139,7 +141,7 @@ def rekeyed_tables(
     )
 
 
-def missed(record: PublicationRecord, slot: Slot, found: Mapping[TableId, Membership]) -> str:
+def missed(record: PublicationRecord, slot: TruckTable, found: Mapping[TableId, Membership]) -> str:
     """Why changes of a truck's table may be missing from the stream, by the record; "" where none are."""
     before, now = record.get(*slot), found.get(slot[1])
     return before.missed(now) if before is not None and now is not None else ""
@@ -150,7 +152,7 @@ def may_copy_again(truck: Truck, table: TableId) -> bool:
     return truck.repeatable and truck.tables[table].schema_changes is not SchemaChanges.STOP
 
 
-def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Iterator[Slot]:
+def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Iterator[TruckTable]:
     """The tables that destinations have rows of, as far as they are complete."""
     for run in runs:
         state = states.get(run.name)
@@ -159,7 +161,7 @@ def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Itera
                 yield run.name, table
 
 
-def altered_findings(resolved: ResolvedSource, record: PublicationRecord, database: Connection) -> list[Finding]:
+def altered_findings(resolved: ResolvedSource, record: PublicationRecord, database: PgConnection) -> list[Finding]:
     """What `check` says of a publication that was altered since the project last ran."""
     found = memberships(database, resolved.publication, resolved.tables)
     slots = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]

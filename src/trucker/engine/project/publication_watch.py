@@ -15,15 +15,17 @@ from contextlib import closing
 from copy import copy
 from dataclasses import replace
 
-from trucker.engine.project.publication_record import PublicationRecord, Slot
+from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.project.publication_start import may_copy_again, missed
 from trucker.engine.schema.schema_changes import stale
-from trucker.engine.stream.query import SourceQuery
+from trucker.engine.stream.query import StreamQuery
 from trucker.engine.truck.resolve import ResolvedSource
+from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import Connection, identity_problem, is_refused_by_server, load_table
+from trucker.pg.connection import PgConnection
+from trucker.postgres.catalog import identity_problem, is_refused_by_server, load_table
 from trucker.postgres.membership import UNFIT, Membership, memberships
 from trucker.postgres.publication import ensure_publication, unserved
 from trucker.table import TableId
@@ -40,10 +42,10 @@ class PublicationWatch:
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        connect: Callable[[], PgConnection],
         resolved: ResolvedSource,
         runs: Collection[TruckRun],
-        query: SourceQuery,
+        query: StreamQuery,
         record: PublicationRecord,
     ) -> None:
         self._connect = connect
@@ -89,7 +91,7 @@ class PublicationWatch:
             self._query.fail(run, trouble.of_table(table))
         return trouble is not None
 
-    def _judge_identities(self, database: Connection, found: Found) -> None:
+    def _judge_identities(self, database: PgConnection, found: Found) -> None:
         """Look at partitioned tables whose partitions, or the replica identities of them, are other ones than before.
 
         Where PostgreSQL refuses what could not be followed nothing is lost, and the user is told the statement. Other
@@ -117,7 +119,7 @@ class PublicationWatch:
                 if problem is not None:
                     self._query.fail(run, problem.of_table(table))
 
-    def _identity_problem(self, database: Connection, table: TableId) -> tuple[TruckerError | None, bool]:
+    def _identity_problem(self, database: PgConnection, table: TableId) -> tuple[TruckerError | None, bool]:
         """What is wrong with a table's identities or partitions; and whether the server refuses such changes itself."""
         try:
             source = load_table(database, table, publication=self._resolved.connection.publication)
@@ -127,14 +129,14 @@ class PublicationWatch:
             return error, False
         return identity_problem(source), is_refused_by_server(source)
 
-    def _altered(self, found: Found) -> dict[Slot, str]:
+    def _altered(self, found: Found) -> dict[TruckTable, str]:
         """The tables whose changes may be missing."""
         slots = [(run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables]
         return {
             slot: why for slot in slots if self._is_ours(slot, found) and (why := missed(self._record, slot, found))
         }
 
-    def _is_ours(self, slot: Slot, found: Found) -> bool:
+    def _is_ours(self, slot: TruckTable, found: Found) -> bool:
         """Whether table and publication are those that they were: capture reports a publication that is gone, the watch
         of shapes a table that is gone or was made again."""
         before, now = self._record.get(*slot), found.get(slot[1])
@@ -143,7 +145,7 @@ class PublicationWatch:
         )
 
     def _set_right(
-        self, database: Connection, found: Found, altered: Mapping[Slot, str]
+        self, database: PgConnection, found: Found, altered: Mapping[TruckTable, str]
     ) -> tuple[Found, Mapping[TableId, TruckerError]]:
         """The publication as it is when it has been corrected; or what is wrong with it, by table."""
         tables = sorted({table for _, table in altered})
@@ -166,7 +168,7 @@ class PublicationWatch:
         self._right = now
         return now, {}
 
-    def _shortfalls(self, database: Connection, tables: Collection[TableId]) -> Mapping[TableId, TruckerError]:
+    def _shortfalls(self, database: PgConnection, tables: Collection[TableId]) -> Mapping[TableId, TruckerError]:
         """In what a publication that was made beforehand does not serve these tables any more."""
         name, problems = self._resolved.publication, {}
         for wanted in self._resolved.published:

@@ -13,10 +13,10 @@ from contextlib import closing
 from dataclasses import replace
 
 from trucker.engine.project.publication_record import PublicationRecord
-from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.truck.resolve import ResolvedSource, published_tables
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.catalog_look import digests
 from trucker.postgres.connect import connect
@@ -28,7 +28,7 @@ log = logging.getLogger("trucker.source")
 
 
 def take_up(
-    resolved: ResolvedSource, needs: Sequence[Need], known: KnownTables, record: PublicationRecord
+    resolved: ResolvedSource, needs: Sequence[Need], known: SchemaStore, record: PublicationRecord
 ) -> ResolvedSource:
     """Publish the tables of these needs that were made again, and have their trucks read them as they are now.
 
@@ -73,7 +73,7 @@ def _renewed(resolved: ResolvedSource, source: SourceTable) -> ResolvedSource:
 
 def _reading(truck: Truck, source: SourceTable) -> Truck:
     """The truck with the table read by its new key."""
-    table: Table | None = truck.tables.get(source.table)
+    table: InputTable | None = truck.tables.get(source.table)
     if table is None:
         return truck
     read = replace(table, key=source.schema.key, key_numbers=source.key_numbers)

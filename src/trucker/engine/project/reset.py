@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.location import ObjectPlace, place_of
+from trucker.changelog.location import ObjectLocation, place_of
 from trucker.changelog.log_creation import delete_log
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
@@ -54,7 +54,7 @@ def stream_numbers(config: ProjectConfig, connection: PostgresConnection) -> lis
 def has_log(config: ProjectConfig, connection: PostgresConnection, number: int) -> bool:
     """Whether there is something of the stream's log on this machine; object storage is not asked."""
     place = place_of(config, part_name(connection.name, number))
-    folder = place.folder if isinstance(place, ObjectPlace) else place
+    folder = place.folder if isinstance(place, ObjectLocation) else place
     return folder is not None and folder.exists()
 
 

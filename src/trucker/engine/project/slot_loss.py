@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.log_creation import delete_log
 from trucker.engine.destination.destination import Destination
 from trucker.engine.truck.resolve import ResolvedSource
@@ -54,7 +54,10 @@ def is_lost(resolved: ResolvedSource, failure: TruckerError) -> bool:
 
 
 def begin_anew(
-    resolved: ResolvedSource, place: LogPlace, destinations: Mapping[str, Destination], states: Mapping[str, TruckState]
+    resolved: ResolvedSource,
+    place: LogLocation,
+    destinations: Mapping[str, Destination],
+    states: Mapping[str, TruckState],
 ) -> dict[str, TruckState]:
     """Forget all there is of the source but its rows at the destinations; the states that are left."""
     log.warning(

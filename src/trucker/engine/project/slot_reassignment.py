@@ -21,7 +21,7 @@ from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination.destination import Destination
 from trucker.engine.project.reset import drop_streams, has_log
-from trucker.engine.schema.written_schema import KnownTables, shapes_file
+from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.truck.resolve import ResolvedSource, source_names
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SourceError
@@ -44,7 +44,7 @@ def rearrange(
     sources: Sequence[ResolvedSource],
     destinations: Mapping[str, Destination],
     states: Mapping[str, TruckState],
-    shapes: Mapping[str, KnownTables],
+    shapes: Mapping[str, SchemaStore],
 ) -> bool:
     """Have destinations and servers fit the sources; whether the states are other ones now.
 
@@ -99,12 +99,12 @@ def _moved(truck: Truck, states: Mapping[str, TruckState]) -> Moves:
 
 
 def _carry_shapes(
-    config: ProjectConfig, source: ResolvedSource, shapes: Mapping[str, KnownTables], moves: Moves
+    config: ProjectConfig, source: ResolvedSource, shapes: Mapping[str, SchemaStore], moves: Moves
 ) -> None:
     """What is known of the tables' columns at the destination goes along."""
     for (truck, table), before in moves.items():
         there = source.connection.name + before.removeprefix(whole_name(before))
-        known = (shapes.get(there) or KnownTables(shapes_file(config, there))).get(before, table)
+        known = (shapes.get(there) or SchemaStore(shapes_file(config, there))).get(before, table)
         if known is not None:
             shapes[source.name].put({(truck, table): known})
 

@@ -32,31 +32,32 @@ from trucker.engine.destination.destination_record import DestinationRecord, des
 from trucker.engine.destination.record_keeper import RecordKeeper
 from trucker.engine.destination.table_watch import TableWatch
 from trucker.engine.project.absent_destinations import AbsentDestinations
-from trucker.engine.project.catalog_watch import ShapeWatch
-from trucker.engine.project.continuity import History, copied_tables, needed_from, refuse_gap, refuse_pruned
-from trucker.engine.project.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.project.catalog_watch import CatalogWatch
+from trucker.engine.project.continuity import StreamHistory, copied_tables, needed_from, refuse_gap, refuse_pruned
+from trucker.engine.project.publication_record import PublicationRecord, record_file
 from trucker.engine.project.publication_start import PublicationStart, rekeyed_tables
 from trucker.engine.project.publication_watch import PublicationWatch
 from trucker.engine.project.recreated_tables import take_up, tell_gone
 from trucker.engine.project.slot_loss import begin_anew, begins_anew, is_lost
 from trucker.engine.schema.partitions import probe_leaf
-from trucker.engine.schema.schema_changes import Described, Schemas
-from trucker.engine.schema.written_schema import KnownTables, shapes_file
+from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
+from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
 from trucker.engine.spark.worker_warmup import bring_up_workers
 from trucker.engine.stream.lane import LaneRunner
-from trucker.engine.stream.query import SourceQuery
+from trucker.engine.stream.query import StreamQuery
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import Retry, RetryWaits
+from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import Listener, TruckRun
 from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.capabilities import Capabilities
+from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.catalog import source_types
 from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
@@ -114,12 +115,12 @@ class SourceRun:
         self._threads: list[threading.Thread] = []
         self._lanes: list[Lane] = []
         # Trucks' tables that were not published as needed until this start: not all their changes are in the log.
-        self._incomplete: frozenset[Slot] = frozenset()
+        self._incomplete: frozenset[TruckTable] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier | Merger] = []
         self._spark: SparkSession | None = None
-        self.known = KnownTables(shapes_file(config, self.name))
+        self.known = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
         self.noted = DestinationRecord(destinations_file(config, self.name))
         self._keeper = RecordKeeper(self.noted, self.runs)
@@ -132,7 +133,7 @@ class SourceRun:
             config.slow_query_threshold_ms,
             config.state_folder / "rows" / self.name,
         )
-        self._query: SourceQuery | None = None
+        self._query: StreamQuery | None = None
 
     def check_sql(self, spark: SparkSession) -> None:
         """Compile what every truck does with its tables; raises for the first that is wrong."""
@@ -165,7 +166,7 @@ class SourceRun:
                     raise error
                 states = known = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
-            there = History(self.name, self.log, identity, slot, partial(current_lsn, database))
+            there = StreamHistory(self.name, self.log, identity, slot, partial(current_lsn, database))
             begin = refuse_gap(there, self._needed(known))
             marked = self.absent.tell_marked(states)
             rekeyed = rekeyed_tables(resolved, self.runs.values(), self.known, self.destinations)
@@ -173,7 +174,7 @@ class SourceRun:
             self._incomplete = start.publish(database, known, rekeyed) | marked
             if slot is None:
                 reach("setup.slot.before")
-                failover = Capabilities.of(database).failover_slots
+                failover = ServerFeatures.of(database).failover_slots
                 self._first = new_slot(
                     resolved.connection, resolved.slot, self._stop, temporary=False, failover=failover
                 )
@@ -234,7 +235,7 @@ class SourceRun:
             return
         self._spark = spark
         self._recipes.start(spark, self._config)
-        query = self._query = SourceQuery(
+        query = self._query = StreamQuery(
             self.name,
             spark,
             self.log,
@@ -270,7 +271,7 @@ class SourceRun:
         else:
             self._follow(query)
 
-    def _follow(self, query: SourceQuery) -> None:
+    def _follow(self, query: StreamQuery) -> None:
         """Start the loop over batches, and what watches the catalogues: in threads that nobody waits for."""
         query.start(once=False)
         watch, tables = self._shape_watch(query), self._table_watch(query)
@@ -279,15 +280,15 @@ class SourceRun:
         published = self._publication_watch(query)
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
-    def _publication_watch(self, query: SourceQuery) -> PublicationWatch:
+    def _publication_watch(self, query: StreamQuery) -> PublicationWatch:
         to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
         return PublicationWatch(to_primary, self.resolved, self.runs.values(), query, self.record)
 
-    def _shape_watch(self, query: SourceQuery) -> ShapeWatch:
+    def _shape_watch(self, query: StreamQuery) -> CatalogWatch:
         reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
-        return ShapeWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
+        return CatalogWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
 
-    def _table_watch(self, query: SourceQuery) -> TableWatch:
+    def _table_watch(self, query: StreamQuery) -> TableWatch:
         return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, query.fail)
 
     def _stream_once(self) -> None:
@@ -462,10 +463,10 @@ class SourceRun:
         retry = self._config.retry
         return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
 
-    def _describe(self, table: TableId, columns: tuple[Column, ...]) -> Described:
+    def _describe(self, table: TableId, columns: tuple[Column, ...]) -> CatalogDescription:
         with connect(self.resolved.reads, application="trucker catalog") as database:
             types = source_types(database, ((column.type_oid, column.typmod) for column in columns))
-            return Described(look(database, table), types)
+            return CatalogDescription(look(database, table), types)
 
     # -- while it runs ------------------------------------------------------------------------------------------
 
@@ -503,7 +504,7 @@ class SourceRun:
             assert self._spark is not None
             self._start_copy(self._spark, needs)
 
-    def _retry_trucks(self, query: SourceQuery) -> None:
+    def _retry_trucks(self, query: StreamQuery) -> None:
         """Start trucks that have failed again, one by one, as a start of the project would."""
         for run in list(self.runs.values()):
             if run.phase is not TruckPhase.FAILED or run.retry is None or run.retry.ended:
@@ -517,7 +518,7 @@ class SourceRun:
     def _is_retrying(self, run: TruckRun) -> bool:
         return any(thread.name == f"retry {run.name}" and thread.is_alive() for thread in self._threads)
 
-    def _retry_truck(self, failed: TruckRun, query: SourceQuery) -> None:
+    def _retry_truck(self, failed: TruckRun, query: StreamQuery) -> None:
         """Whoever still works for the failed run finds it failed and ends; what it may yet commit the destination
         refuses, as it does after a crash (I4)."""
         try:
@@ -550,7 +551,7 @@ class SourceRun:
         else:
             self.fail(error)
 
-    def _revive(self, query: SourceQuery) -> None:
+    def _revive(self, query: StreamQuery) -> None:
         """A log that cannot be reached is tried again; one that cannot be read stops everybody."""
         damage = query.damage()
         if damage is not None:

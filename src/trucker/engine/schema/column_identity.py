@@ -17,10 +17,7 @@ from trucker.table import Column, TableSchema
 
 MOST_READINGS = 256
 
-Numbers = tuple[int, ...]
-
-Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""The columns' names in a shape of the stream, and the names to read them by."""
+ColumnNumbers = tuple[int, ...]
 
 OwnShapes = Mapping[tuple[Column, ...], TableSchema]
 """A shape's columns as the stream tells them, and the same with what the catalogue knows of them."""
@@ -32,7 +29,7 @@ class Doubt(Exception):
 
 def numbers_of(
     shape: Sequence[Column], known: Look, now: Look | None, xid: int | None, sent: Collection[int] | None = None
-) -> Numbers:
+) -> ColumnNumbers:
     """The number of every column of `shape`; negative ones for columns that have come and gone since `known`.
 
     `xid` is the transaction that first used the shape, where that is known. `sent` are the columns that the stream is
@@ -103,7 +100,7 @@ def _filled(reading: list[int | None], stayed: Sequence[int], known: Look) -> li
 
 def _passing(
     shape: Sequence[Column], reading: Sequence[int | None], known: Look, now: Look, xid: int | None
-) -> Numbers:
+) -> ColumnNumbers:
     """The reading with negative numbers for names that are in neither look; `Doubt` where another one is possible."""
     added = now.by_number.keys() - known.by_number.keys()
     dropped = known.by_number.keys() - now.by_number.keys()
@@ -138,13 +135,13 @@ def _before(altered: int, xid: int | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class TableRewrite:
     """Whether rows may have been written anew between two looks, without a word in the stream."""
 
     why: str
 
 
-def rewritten(known: Look, now: Look, numbers: Collection[int]) -> Rewrite | None:
+def rewritten(known: Look, now: Look, numbers: Collection[int]) -> TableRewrite | None:
     """Whether the rows' values in these columns may be others than the stream told.
 
     VACUUM FULL and TRUNCATE change files as well, but alter no column.
@@ -156,9 +153,9 @@ def rewritten(known: Look, now: Look, numbers: Collection[int]) -> Rewrite | Non
         if seen is None:
             continue
         if before is None and not seen.filled:
-            return Rewrite(f"column {seen.column.name} was added with a different value for every row")
+            return TableRewrite(f"column {seen.column.name} was added with a different value for every row")
         if before is not None and seen.altered != before.altered:
-            return Rewrite(f"column {seen.column.name} was altered, and all rows were rewritten")
+            return TableRewrite(f"column {seen.column.name} was altered, and all rows were rewritten")
     return None
 
 
@@ -170,7 +167,7 @@ def replaced(known: Look, now: Look, names: Collection[str]) -> str | None:
     return None
 
 
-def renaming(shape: Sequence[Column], numbers: Numbers, wanted: Mapping[int, str]) -> tuple[str, ...]:
+def renaming(shape: Sequence[Column], numbers: ColumnNumbers, wanted: Mapping[int, str]) -> tuple[str, ...]:
     """The names under which a shape's columns are to be read: the wanted ones, and no wanted one for any other."""
     taken = frozenset(wanted.values())
     return tuple(

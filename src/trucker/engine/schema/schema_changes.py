@@ -15,23 +15,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trucker.engine.schema.column_identity import (
+    ColumnNumbers,
     Doubt,
-    Numbers,
     OwnShapes,
-    Renames,
     numbers_of,
     renaming,
     replaced,
     rewritten,
 )
 from trucker.engine.schema.partitions import Probe, TreeChange, tree_change
-from trucker.engine.schema.written_schema import Known, KnownTables, says_the_same
-from trucker.engine.truck.truck import Table
+from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema, says_the_same
+from trucker.engine.truck.truck import InputTable
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
-from trucker.postgres.pgoutput import Relation, parse_relation
+from trucker.postgres.pgoutput import Relation, Renames, parse_relation
 from trucker.sinks.base import Target
 from trucker.table import Column, Partitions, TableId, TableSchema
 
@@ -42,21 +41,21 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class CatalogDescription:
     """What the catalogue says now: of the table, and of the types a shape uses."""
 
     look: Look | None
     types: Mapping[tuple[int, int], SourceType]
 
 
-Shapes = tuple[tuple[tuple[Column, ...], Numbers], ...]
+Shapes = tuple[tuple[tuple[Column, ...], ColumnNumbers], ...]
 """The shapes of a batch in log order, each with its columns' numbers."""
 
-Describe = Callable[[TableId, tuple[Column, ...]], Described]
+DescribeTable = Callable[[TableId, tuple[Column, ...]], CatalogDescription]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SchemaReading:
     """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
 
     `known` is what holds once the batch is committed. Where `again` has a reason, the table must be copied again, and
@@ -67,8 +66,8 @@ class Reading:
     """
 
     target: Target
-    numbers: Numbers
-    known: Known
+    numbers: ColumnNumbers
+    known: WrittenSchema
     shapes: Shapes = ()
     again: str = ""
     remade: bool = False
@@ -88,7 +87,7 @@ class Reading:
         made = ((tuple(c.name for c in shape), renaming(shape, numbers, wanted)) for shape, numbers in self.shapes)
         return tuple((names, others) for names, others in made if names != others)
 
-    def called_as_before(self, names: frozenset[str]) -> Reading:
+    def called_as_before(self, names: frozenset[str]) -> SchemaReading:
         """Columns of these names under those the destination has them by."""
         others = {c.name: c.was_name for c in self.target.source.columns if c.name in names and c.was_name}
         if not others:
@@ -107,7 +106,7 @@ class Reading:
             known=replace(self.known, names={**self.known.names, **kept}),
         )
 
-    def without(self, names: frozenset[str]) -> Reading:
+    def without(self, names: frozenset[str]) -> SchemaReading:
         """The columns of these names left out: the destination has no place for them."""
         if not names:
             return self
@@ -126,19 +125,25 @@ class Reading:
 class Schemas:
     """Judges shapes for trucks. `describe` asks the source's catalogue, `probe` a partition."""
 
-    def __init__(self, describe: Describe, known: KnownTables, probe: Probe = lambda *_: 0) -> None:
+    def __init__(self, describe: DescribeTable, known: SchemaStore, probe: Probe = lambda *_: 0) -> None:
         self._describe = describe
         self._probe = probe
         self._known = known
-        self._read: dict[tuple[str, TableId], tuple[bytes, Reading]] = {}
+        self._read: dict[tuple[str, TableId], tuple[bytes, SchemaReading]] = {}
         self._lock = threading.Lock()
 
     def read(
-        self, truck: str, table: Table, messages: Sequence[bytes], xid: Callable[[], int | None], *, own: bool = False
-    ) -> tuple[Reading, bool]:
+        self,
+        truck: str,
+        table: InputTable,
+        messages: Sequence[bytes],
+        xid: Callable[[], int | None],
+        *,
+        own: bool = False,
+    ) -> tuple[SchemaReading, bool]:
         """What the table's Relation messages of a batch mean, in log order; and whether that is news.
 
-        `own` asks for `Reading.own`, which is there though nothing else may be sure.
+        `own` asks for `SchemaReading.own`, which is there though nothing else may be sure.
         Raises `SourceError` where the table has another name now.
         """
         with self._lock:
@@ -150,7 +155,7 @@ class Schemas:
             before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
             return _Judge(truck, table, before, described, xid, self._probe).read(relations, own=own), True
 
-    def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, Reading]]) -> None:
+    def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, SchemaReading]]) -> None:
         """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
         with self._lock:
             self._known.put({slot: reading.known for slot, (_, reading) in written.items()})
@@ -159,7 +164,7 @@ class Schemas:
                 own = {columns: schema for columns, schema in reading.own.items() if columns == last}
                 self._read[slot] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
-    def examine(self, truck: str, table: Table, sighting: Sighting) -> Reading | None:
+    def examine(self, truck: str, table: InputTable, sighting: Sighting) -> SchemaReading | None:
         """The table as a look shows it, when all that was committed before the look has been applied.
 
         None where nothing is new to the truck. The destination must follow the reading (`fit`) before it is stored
@@ -180,7 +185,7 @@ class Schemas:
                 for column in (seen.column for seen in now.columns)
             }
             seen = replace(known, look=replace(known.look, horizon=max(known.look.horizon, sighting.since)))
-            judge = _Judge(truck, table, seen, Described(now, types), lambda: None, self._probe)
+            judge = _Judge(truck, table, seen, CatalogDescription(now, types), lambda: None, self._probe)
             reading = judge.seen(sighting.sent)
             same = says_the_same(replace(known, left_out=frozenset(), names={}), reading.known)
             return None if same and not reading.again else reading
@@ -192,7 +197,7 @@ class Schemas:
             if known is not None and known.look.partitioned:
                 self._known.put({(truck, table): replace(known, truncated=xid)})
 
-    def follow(self, reading: Reading) -> None:
+    def follow(self, reading: SchemaReading) -> None:
         """The destination's table has the shape of an examined reading now.
 
         What the stream said last is judged again when it says it again: it may mean less than what was seen since.
@@ -214,7 +219,7 @@ class Schemas:
                 if slot[0] != truck or (table is not None and slot[1] != table)
             }
 
-    def known(self, truck: str, table: TableId) -> Known | None:
+    def known(self, truck: str, table: TableId) -> WrittenSchema | None:
         return self._known.get(truck, table)
 
     def oids(self, truck: str, tables: frozenset[TableId]) -> dict[int, TableId]:
@@ -222,7 +227,7 @@ class Schemas:
         return {found.look.oid: table for table in tables if (found := self._known.get(truck, table))}
 
 
-def fit(reading: Reading, prepare: Callable[[Target], frozenset[str]]) -> Reading:
+def fit(reading: SchemaReading, prepare: Callable[[Target], frozenset[str]]) -> SchemaReading:
     """Prepare the destination for what has been read; the reading as far as it has a place there."""
     left = prepare(reading.target)
     called = reading.called_as_before(left)
@@ -231,7 +236,9 @@ def fit(reading: Reading, prepare: Callable[[Target], frozenset[str]]) -> Readin
     return called.without(left)
 
 
-def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Known | None) -> Reading:
+def copied(
+    truck: str, table: InputTable, schema: TableSchema, look: Look, before: WrittenSchema | None
+) -> SchemaReading:
     """The reading for a copy: the table as it is in the snapshot.
 
     `before` is what it was when the destination's table was made for it, if it has been: types may have changed since.
@@ -240,24 +247,24 @@ def copied(truck: str, table: Table, schema: TableSchema, look: Look, before: Kn
     target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
     shapes = ((target.source.columns, numbers),)
-    known = Known(look, frozenset(numbers), key=table.key_numbers)
+    known = WrittenSchema(look, frozenset(numbers), key=table.key_numbers)
     if before is not None:
         there = _types_there(before)
         if before.look.oid != look.oid:
-            before = Known(look)  # the numbers of another table mean nothing in this one
+            before = WrittenSchema(look)  # the numbers of another table mean nothing in this one
         columns = tuple(_as_it_was(c, n, before, there) for c, n in zip(target.source.columns, numbers, strict=True))
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
         known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
-    return Reading(target, numbers, known, shapes)
+    return SchemaReading(target, numbers, known, shapes)
 
 
-def _types_there(before: Known) -> dict[str, str]:
+def _types_there(before: WrittenSchema) -> dict[str, str]:
     """The columns that the destination has, with the types that were theirs at the source."""
     own = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
     return {**dict.fromkeys(before.dropped, UNKNOWN), **{name: column.type_name for name, column in own if name}}
 
 
-def _as_it_was(column: Column, number: int, before: Known, there: Mapping[str, str]) -> Column:
+def _as_it_was(column: Column, number: int, before: WrittenSchema, there: Mapping[str, str]) -> Column:
     """The column with the name and the type that it has at the destination, where they are others.
 
     A name may have been another column's there: it is that one's type that counts then. One that is new since may have
@@ -273,13 +280,13 @@ def _as_it_was(column: Column, number: int, before: Known, there: Mapping[str, s
     )
 
 
-def _baseline(truck: str, table: Table, relation: Relation, now: Look | None) -> Known:
+def _baseline(truck: str, table: InputTable, relation: Relation, now: Look | None) -> WrittenSchema:
     """Where nothing is stored of a table (it was copied by an older version), it counts as it is found."""
     if now is None:
         columns = tuple(SeenColumn(at, column, False, 0) for at, column in enumerate(relation.columns, 1))
         now = Look(table.source, relation.oid, Lsn(0), table.key, len(columns), columns, {})
     taken = frozenset(seen.number for seen in now.columns if table.takes(seen.column.name))
-    return Known(now, taken, key=table.key_numbers)
+    return WrittenSchema(now, taken, key=table.key_numbers)
 
 
 class _Judge:
@@ -288,9 +295,9 @@ class _Judge:
     def __init__(
         self,
         truck: str,
-        table: Table,
-        before: Known,
-        described: Described,
+        table: InputTable,
+        before: WrittenSchema,
+        described: CatalogDescription,
         xid: Callable[[], int | None],
         probe: Probe,
     ) -> None:
@@ -302,7 +309,7 @@ class _Judge:
         self._types = described.types
         self._xid = xid
 
-    def read(self, relations: Sequence[Relation], *, own: bool) -> Reading:
+    def read(self, relations: Sequence[Relation], *, own: bool) -> SchemaReading:
         if not all(self._same_table(relation) for relation in relations):
             return _remade(self._truck, self._table, self._before)
         final = relations[-1].columns
@@ -320,7 +327,7 @@ class _Judge:
         reading = self._with_partitions(replace(reading, again=self._why_again(reading, numbers)))
         return replace(reading, own=self._own(relations, numbers) if own else {})
 
-    def seen(self, sent: frozenset[str]) -> Reading:
+    def seen(self, sent: frozenset[str]) -> SchemaReading:
         """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
         assert self._now is not None
         self._caught_up = True
@@ -334,7 +341,7 @@ class _Judge:
             return replace(reading, shapes=(), again=str(doubt))
         return self._with_partitions(replace(reading, again=self._why_again(reading, [numbers])))
 
-    def _own(self, relations: Sequence[Relation], numbers: Sequence[Numbers]) -> OwnShapes:
+    def _own(self, relations: Sequence[Relation], numbers: Sequence[ColumnNumbers]) -> OwnShapes:
         """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
         return {
             relation.columns: TableSchema(
@@ -362,7 +369,7 @@ class _Judge:
                 code="TRK253",
             )
 
-    def _key(self, relation: Relation, numbers: Numbers) -> tuple[str, ...]:
+    def _key(self, relation: Relation, numbers: ColumnNumbers) -> tuple[str, ...]:
         """The key's names in a shape: by number, or, where no number is sure, as the stream or a look has them."""
         table, names = self._table, {n: column.name for n, column in zip(numbers, relation.columns, strict=True)}
         if names.keys() >= frozenset(table.key_numbers):
@@ -373,7 +380,7 @@ class _Judge:
         found = [table.key_by({n: seen.column.name for n, seen in each.items()}) for each in looks]
         return next((key for key in found if frozenset(key) <= frozenset(names.values())), table.key_by(names))
 
-    def _check_names(self, shape: Sequence[Column], numbers: Numbers) -> None:
+    def _check_names(self, shape: Sequence[Column], numbers: ColumnNumbers) -> None:
         """A name that the destination has for another column leaves open whether it has been renamed there."""
         there = {self._before.name_at_destination(number): number for number in self._before.taken}
         there = {**dict.fromkeys(self._before.dropped, 0), **there}
@@ -382,13 +389,13 @@ class _Judge:
             if known and there.get(column.name, number) != number:
                 raise Doubt(f"column {column.name} has the former name of another column")
 
-    def _numbers(self, shape: Sequence[Column]) -> Numbers:
+    def _numbers(self, shape: Sequence[Column]) -> ColumnNumbers:
         look = self._before.look
         first = [seen.column for seen in look.columns]
         plain = [(c.name, c.type_oid, c.typmod) for c in first] == [(c.name, c.type_oid, c.typmod) for c in shape]
         return numbers_of(shape, look, self._now, None if plain else self._xid(), self._before.taken)
 
-    def _reading(self, relation: Relation, numbers: Numbers, shapes: Shapes, again: str) -> Reading:
+    def _reading(self, relation: Relation, numbers: ColumnNumbers, shapes: Shapes, again: str) -> SchemaReading:
         before, shape = self._before, relation.columns
         columns, taken = [], []
         for column, number in zip(shape, numbers, strict=True):
@@ -401,13 +408,13 @@ class _Judge:
         here = sorted(dropped - {column.name for column in columns})
         key = self._table.key_numbers if before.key is None else before.key
         look = self._look(shape, numbers)
-        known = Known(look, frozenset(taken), dropped=dropped, truncated=before.truncated, key=key)
+        known = WrittenSchema(look, frozenset(taken), dropped=dropped, truncated=before.truncated, key=key)
         target = replace(
             self._table.target(self._truck, source),
             source=source,
             dropped=tuple(here),
         )
-        return Reading(target, tuple(taken), known, shapes, again)
+        return SchemaReading(target, tuple(taken), known, shapes, again)
 
     def _column(self, column: Column, number: int) -> Column:
         """The column with what the catalogue knows of it, and what it was before."""
@@ -441,12 +448,12 @@ class _Judge:
             )
         return takes
 
-    def _dropped(self, numbers: Numbers) -> frozenset[str]:
+    def _dropped(self, numbers: ColumnNumbers) -> frozenset[str]:
         """What the destination has of columns that are no more. Unpublished ones are not taken."""
         gone = self._before.taken - frozenset(numbers)
         return frozenset(name for number in gone if (name := self._before.name_at_destination(number)))
 
-    def _look(self, shape: Sequence[Column], numbers: Numbers) -> Look:
+    def _look(self, shape: Sequence[Column], numbers: ColumnNumbers) -> Look:
         """The table with the columns of this shape, and all else as the catalogue has it."""
         before, now = self._before.look, self._now or self._before.look
         seen = {}
@@ -467,7 +474,7 @@ class _Judge:
         look = replace(now, columns=columns, table=self._table.source)
         return look if self._caught_up or not before.partitioned else look.with_tree_of(before)
 
-    def _why_again(self, reading: Reading, shapes: Sequence[Numbers]) -> str:
+    def _why_again(self, reading: SchemaReading, shapes: Sequence[ColumnNumbers]) -> str:
         """Why the rows at the destination are not those of the source, if they are not."""
         before = self._before
         there = before.dropped | self._dropped(shapes[-1])
@@ -490,7 +497,7 @@ class _Judge:
             return "a column's type was altered within a transaction"
         return str(self._tree_change) if self._table.partitions is Partitions.FOLLOW else ""
 
-    def _with_partitions(self, reading: Reading) -> Reading:
+    def _with_partitions(self, reading: SchemaReading) -> SchemaReading:
         """The reading with what becomes of partitions under `partitions: keep`, where the table is not copied again."""
         if reading.again or self._table.partitions is Partitions.FOLLOW:
             return reading
@@ -541,13 +548,13 @@ class _Judge:
         )
 
 
-def _remade(truck: str, table: Table, before: Known) -> Reading:
+def _remade(truck: str, table: InputTable, before: WrittenSchema) -> SchemaReading:
     """The reading for a table that another one has taken the name of: nothing of it is known yet."""
     target = table.target(truck, TableSchema(table.source, (), ()))
-    return Reading(target, (), before, again="another table has its name", remade=True)
+    return SchemaReading(target, (), before, again="another table has its name", remade=True)
 
 
-def _lost(truck: str, table: Table) -> None:
+def _lost(truck: str, table: InputTable) -> None:
     """Raise for a table that is gone; one that a pattern chose is just mentioned."""
     if not table.named:
         log.warning(

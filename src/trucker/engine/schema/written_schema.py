@@ -24,7 +24,7 @@ FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class WrittenSchema:
     """A source table as one truck's destination has it.
 
     `look` has the columns that have been written, under the names the stream last had. `taken` are those the truck
@@ -66,7 +66,7 @@ class Known:
         }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Known:
+    def from_json(cls, raw: Mapping[str, Any]) -> WrittenSchema:
         return cls(
             Look.from_json(raw["look"]),
             frozenset(raw["taken"]),
@@ -85,7 +85,7 @@ def shapes_file(config: ProjectConfig, source: str) -> Document:
     return document_beside(place_of(config, source), "shapes.json")
 
 
-class KnownTables:
+class SchemaStore:
     """All trucks' tables of one source. Safe to use from several threads."""
 
     def __init__(self, file: Document) -> None:
@@ -98,10 +98,10 @@ class KnownTables:
         """How often what is stored of the table, for any truck, has changed since the start."""
         return self._changes[table]
 
-    def get(self, truck: str, table: TableId) -> Known | None:
+    def get(self, truck: str, table: TableId) -> WrittenSchema | None:
         return self._tables.get((truck, table))
 
-    def put(self, tables: Mapping[tuple[str, TableId], Known]) -> None:
+    def put(self, tables: Mapping[tuple[str, TableId], WrittenSchema]) -> None:
         """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:
             if all(says_the_same(self._tables.get(slot), known) for slot, known in tables.items()):
@@ -121,17 +121,17 @@ class KnownTables:
         self._file.write(json.dumps(content, ensure_ascii=False).encode())
 
 
-def says_the_same(stored: Known | None, known: Known) -> bool:
+def says_the_same(stored: WrittenSchema | None, known: WrittenSchema) -> bool:
     """Whether both are the same but for the time of the look."""
     if stored is None:
         return False
     return replace(stored, look=replace(stored.look, lsn=known.look.lsn, horizon=known.look.horizon)) == known
 
 
-def _load(file: Document) -> dict[tuple[str, TableId], Known]:
+def _load(file: Document) -> dict[tuple[str, TableId], WrittenSchema]:
     """What is stored. A file of another version says nothing: shapes are then taken as they are found."""
     found = file.read()
     content: dict[str, Any] = json.loads(found) if found is not None else {}
     if content.get("format") != FORMAT:
         return {}
-    return {(row["truck"], TableId(*row["table"])): Known.from_json(row) for row in content["tables"]}
+    return {(row["truck"], TableId(*row["table"])): WrittenSchema.from_json(row) for row in content["tables"]}

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination, without
-from trucker.engine.schema.column_identity import Renames
-from trucker.engine.schema.schema_changes import Reading, copied, fit
-from trucker.engine.schema.written_schema import KnownTables
+from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
+from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.cluster import cores, is_local
@@ -50,8 +49,9 @@ from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog import SourceTable, load_table
 from trucker.postgres.catalog_look import Look, look
 from trucker.postgres.connect import connect
+from trucker.postgres.pgoutput import Renames
 from trucker.postgres.slot import ExportedSnapshot
-from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 from trucker.table import TableId
@@ -88,7 +88,7 @@ class Copier:
         connection: PostgresConnection,
         temporary_slot: str,
         destinations: Mapping[str, Destination],
-        known: KnownTables,
+        known: SchemaStore,
         recipes: Recipes,
         *,
         backoff: Backoff,
@@ -260,7 +260,7 @@ class _Attempt:
     def _alive(self) -> list[Need]:
         return [need for name, need in self._needs.items() if name not in self._failures]
 
-    def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[Chunk]]]:
+    def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[SnapshotChunk]]]:
         """The tables as they are in the snapshot, cut into chunks."""
         wanted = sorted({table for need in self._needs.values() for table in need.tables})
         with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
@@ -323,7 +323,7 @@ class _Attempt:
             truck = need.run.truck
             if truck.name in self._failures:
                 continue
-            made: dict[TableId, tuple[Reading, Target]] = {}
+            made: dict[TableId, tuple[SchemaReading, Target]] = {}
             for table in sorted(need.tables & tables.keys()):
                 try:
                     made[table] = self._fitted(truck, self._reading(truck, table, tables[table]))
@@ -339,11 +339,11 @@ class _Attempt:
             targets[truck.destination] += [target for _, target in made.values()]
         return targets
 
-    def _reading(self, truck: Truck, table: TableId, source: SourceTable) -> Reading:
+    def _reading(self, truck: Truck, table: TableId, source: SourceTable) -> SchemaReading:
         before = self._copier.known.get(truck.name, table)
         return copied(truck.name, truck.tables[table], source.schema, self._looks[table], before)
 
-    def _fitted(self, truck: Truck, reading: Reading) -> tuple[Reading, Target]:
+    def _fitted(self, truck: Truck, reading: SchemaReading) -> tuple[SchemaReading, Target]:
         """The reading and the target it is for, the destination prepared."""
         destination = self._copier.destinations[truck.destination]
         made = self._copier.recipes.of(truck, reading.target)
@@ -402,7 +402,7 @@ class _Attempt:
         return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters, sizes=sizes)
 
     def _parts(
-        self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[Chunk]]
+        self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[SnapshotChunk]]
     ) -> list[CopyPart]:
         readers: dict[TableId, list[Assignment]] = defaultdict(list)
         for name, own in targets.items():

@@ -12,17 +12,16 @@ from typing import Self
 
 from trucker.engine.spark.job import Reporting
 from trucker.engine.task.payload import Copied, CopyPart, Outcome
+from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.observe.status import CopyProgress
 from trucker.table import TableId
 
 SHOW_SECONDS = 0.5
 
-Slot = tuple[str, TableId]
-
 
 @dataclass(slots=True)
-class _Tally:
+class _CopyTally:
     """One table of one truck. Times are of the driver's monotonic clock."""
 
     chunks: int = 0
@@ -48,7 +47,7 @@ class CopyWatch:
         self._parts = {part.index: part for part in parts}
         self._runs = runs
         self._clock = clock
-        self._tallies: dict[Slot, _Tally] = {}
+        self._tallies: dict[TruckTable, _CopyTally] = {}
         self._counted: set[int] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -56,7 +55,7 @@ class CopyWatch:
         for part in parts:
             for assignment in part.assignments:
                 slot = (assignment.target.truck, assignment.target.source.table)
-                tally = self._tallies.setdefault(slot, _Tally())
+                tally = self._tallies.setdefault(slot, _CopyTally())
                 tally.chunks += 1
                 tally.bytes += part.chunk.bytes
 
@@ -93,9 +92,9 @@ class CopyWatch:
                     tally.ended = max(tally.ended, now - each.ended_ago)
         self._show(self._tallies)
 
-    def progress(self, slot: Slot) -> CopyProgress:
+    def progress(self, slot: TruckTable) -> CopyProgress:
         """How far one table is; nothing of nothing where it has no chunks."""
-        tally = self._tallies.get(slot, _Tally())
+        tally = self._tallies.get(slot, _CopyTally())
         seconds = round(tally.seconds(self._clock()), 3)
         return CopyProgress(str(slot[1]), tally.done, tally.chunks, tally.rows, tally.bytes_done, tally.bytes, seconds)
 
@@ -104,7 +103,7 @@ class CopyWatch:
         while not self._over.wait(SHOW_SECONDS):
             self._show([slot for slot, tally in self._tallies.items() if 0 < tally.done < tally.chunks])
 
-    def _show(self, slots: Iterable[Slot]) -> None:
+    def _show(self, slots: Iterable[TruckTable]) -> None:
         with self._lock:
             shown: dict[str, dict[TableId, CopyProgress]] = defaultdict(dict)
             for truck, table in slots:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.snapshot.copier import TASKS_PER_CORE, chunk_bytes
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_task import copy_share
@@ -33,7 +33,7 @@ from trucker.engine.spark.cluster import cores
 from trucker.engine.spark.job import run_job
 from trucker.engine.stream.batch_plan import assignment_of, follow
 from trucker.engine.stream.lane import LaneRunner
-from trucker.engine.stream.query import SourceQuery
+from trucker.engine.stream.query import StreamQuery
 from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, CopyShare, Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
@@ -47,11 +47,12 @@ from trucker.engine.truck.truck_run import letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import Connection, load_table
+from trucker.pg.connection import PgConnection
+from trucker.postgres.catalog import load_table
 from trucker.postgres.catalog_look import Sighting, sighting_at
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot
-from trucker.postgres.snapshot import Chunk, enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, Phase, Receipt, TableState
 
@@ -77,7 +78,7 @@ class Merger:
     def __init__(
         self,
         lane: Lane,
-        query: SourceQuery,
+        query: StreamQuery,
         destination: Destination,
         schemas: Schemas,
         recipes: Recipes,
@@ -211,7 +212,7 @@ class Merger:
             raise trouble
         self._query.copy_again(self._run, {self._table: why}, self._lane)
 
-    def _chunks(self, connection: Connection, seen: Sighting, reading: Reading) -> list[Chunk]:
+    def _chunks(self, connection: PgConnection, seen: Sighting, reading: SchemaReading) -> list[SnapshotChunk]:
         """What is to be read of the attached partitions, as a copy would read it."""
         assert seen.look is not None
         own = self._run.truck.tables[self._table]

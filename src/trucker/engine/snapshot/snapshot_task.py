@@ -13,13 +13,13 @@ from contextlib import closing
 
 from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
 from trucker.engine.stream.stream_task import hand_on, reason_of, write_share
-from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, Waiting
+from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, WaitingRows
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.row_transform import make_copy
 from trucker.errors import TruckerError
 from trucker.failpoint import reach
-from trucker.postgres.snapshot import Chunk, RawChunk, SnapshotSession, read_chunk
+from trucker.postgres.snapshot import RawChunk, SnapshotChunk, SnapshotSession, read_chunk
 from trucker.rows import concat_rows
 from trucker.sinks.base import Receipt
 
@@ -50,7 +50,7 @@ class _Task:
     def __init__(self, batch: CopyBatch, session: SnapshotSession) -> None:
         self.receipts: dict[str, list[Receipt]] = defaultdict(list)
         self.failures: list[Failure] = []
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingRows] = []
         self._batch = batch
         self._session = session
         self._stopped: dict[tuple[str, TableId], TruckerError] = {}
@@ -130,7 +130,7 @@ class _Task:
 class _Unread(UnreadRows):
     """A chunk for one target, by the names that the target has for its columns."""
 
-    def __init__(self, session: SnapshotSession, chunk: Chunk, assignment: Assignment, lsn: Lsn) -> None:
+    def __init__(self, session: SnapshotSession, chunk: SnapshotChunk, assignment: Assignment, lsn: Lsn) -> None:
         self.schema = _names(chunk.schema, assignment)
         self._session = session
         self._chunk = chunk

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import failpoint, private
 from trucker.config.registry import installed
-from trucker.engine.spark.executor_entry import DIFFERENT, MISSING, Made, made, probe
+from trucker.engine.spark.executor_entry import DIFFERENT, MISSING, Runtime, made, probe
 from trucker.engine.spark.interpreter import WORKERS
 from trucker.engine.spark.java import cache_folder
 from trucker.engine.spark.package_zip import shipped
@@ -115,13 +115,13 @@ def _absolute(paths: str) -> str:
 # -- executors that do not fit -------------------------------------------------------------------------------------
 
 
-def expected(spark: SparkSession) -> Made | None:
+def expected(spark: SparkSession) -> Runtime | None:
     """What executors are held against; None where they are the driver itself."""
     return _expected(spark.sparkContext)
 
 
 @lru_cache(maxsize=1)
-def _expected(context: SparkContext) -> Made | None:
+def _expected(context: SparkContext) -> Runtime | None:
     if is_local(context.master):
         return None
     marks = context.getConf().get(MARKS) or ""

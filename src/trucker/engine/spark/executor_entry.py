@@ -46,7 +46,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Runtime:
     """What a driver is made of. `marks` are files that it has put into folders that executors must see, too; `adapters`
     are the modules of those adapters that it uses and that are not trucker's own."""
 
@@ -57,14 +57,14 @@ class Made:
     adapters: tuple[str, ...] = ()
 
 
-def made(*marks: Path, adapters: Sequence[str] = ()) -> Made:
+def made(*marks: Path, adapters: Sequence[str] = ()) -> Runtime:
     """What this process is made of."""
     modules = {name: version(name) for name in _ALIKE}
-    return Made(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)), tuple(adapters))
+    return Runtime(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)), tuple(adapters))
 
 
 def run_task(
-    driver: Made | None, held: Value, secrets: Sequence[str], _: int, sealed: Iterator[bytes]
+    driver: Runtime | None, held: Value, secrets: Sequence[str], _: int, sealed: Iterator[bytes]
 ) -> Iterator[Any]:
     """A Spark partition's worth of parts (`parts.run_parts`), once this executor has been found to fit.
 
@@ -79,7 +79,7 @@ def run_task(
 def post_task(
     board: Any,
     job: int,
-    driver: Made | None,
+    driver: Runtime | None,
     held: Value,
     secrets: Sequence[str],
     part: int,
@@ -95,7 +95,7 @@ def report_task(
     board: Any,
     job: int,
     report: Callable[[Any], Any],
-    driver: Made | None,
+    driver: Runtime | None,
     held: Value,
     secrets: Sequence[str],
     part: int,
@@ -118,13 +118,13 @@ class Posts:
         return there
 
 
-def probe(driver: Made | None, _: Iterator[int]) -> Iterator[int]:
+def probe(driver: Runtime | None, _: Iterator[int]) -> Iterator[int]:
     """A task that does nothing but look."""
     check_here(driver)
     return iter(())
 
 
-def check_here(driver: Made | None) -> None:
+def check_here(driver: Runtime | None) -> None:
     """Raise unless this process can do the driver's work. What it found right it does not look at again."""
     if driver is not None and driver not in _right:
         _check_modules(driver)
@@ -132,10 +132,10 @@ def check_here(driver: Made | None) -> None:
         _right.append(driver)
 
 
-_right: Final[list[Made]] = []
+_right: Final[list[Runtime]] = []
 
 
-def _check_modules(driver: Made) -> None:
+def _check_modules(driver: Runtime) -> None:
     where = f"{sys.executable} on {socket.gethostname()}"
     _same("Python", driver.python, platform.python_version(), 2, where)
     for name in (*_NEEDED, *driver.adapters):
@@ -176,7 +176,7 @@ def _version(name: str) -> str:
         return str(getattr(importlib.import_module(name), "__version__", "0"))
 
 
-def _check_marks(driver: Made) -> None:
+def _check_marks(driver: Runtime) -> None:
     for mark in map(Path, driver.marks):
         if not mark.exists():
             raise EngineError(

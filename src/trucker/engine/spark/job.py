@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker.engine.spark.cluster import expected, misfit
 from trucker.engine.spark.executor_entry import Held, post_task, report_task, run_task
-from trucker.engine.spark.outcome_stream import Arriving, board_of
+from trucker.engine.spark.outcome_stream import OutcomeStream, board_of
 from trucker.engine.spark.secret_pickle import seal
 from trucker.errors import EngineError, JobFailed, TruckerError
 
@@ -85,7 +85,9 @@ def _run(
         ) from error
 
 
-def start_job(spark: SparkSession, function: Callable[[PartT], ResultT], parts: Sequence[PartT]) -> Arriving[ResultT]:
+def start_job(
+    spark: SparkSession, function: Callable[[PartT], ResultT], parts: Sequence[PartT]
+) -> OutcomeStream[ResultT]:
     """As `run_job`, and does not wait: the results arrive as their tasks are done."""
     board = board_of(spark.sparkContext)
     job, arriving = board.open(len(parts))

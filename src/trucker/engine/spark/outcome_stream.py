@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Arriving(Generic[ResultT]):
+class OutcomeStream(Generic[ResultT]):
     """The outcomes of so many parts, on their way. May be waited for by several threads."""
 
     def __init__(self, parts: int) -> None:
@@ -30,7 +30,7 @@ class Arriving(Generic[ResultT]):
         self._news = threading.Condition()
 
     @classmethod
-    def done(cls, outcomes: Sequence[ResultT]) -> Arriving[ResultT]:
+    def done(cls, outcomes: Sequence[ResultT]) -> OutcomeStream[ResultT]:
         """All of them are there."""
         found = cls(len(outcomes))
         found._found = dict(enumerate(outcomes))
@@ -84,7 +84,7 @@ class Arriving(Generic[ResultT]):
             return self._news.wait_for(lambda: len(self._found) == self._parts, timeout)
 
 
-class Listener:
+class ReportListener:
     """Passes posts on, those of each part once."""
 
     def __init__(self, take: Callable[[Any], None]) -> None:
@@ -102,19 +102,19 @@ class Board:
 
     def __init__(self, context: SparkContext) -> None:
         self._numbers = itertools.count()
-        self._waiting: dict[int, Arriving[Any] | Listener] = {}
+        self._waiting: dict[int, OutcomeStream[Any] | ReportListener] = {}
         self.accumulator: Accumulator[Any] = context.accumulator(self, Posts())
 
-    def open(self, parts: int) -> tuple[int, Arriving[Any]]:
+    def open(self, parts: int) -> tuple[int, OutcomeStream[Any]]:
         """A job's number and where its outcomes will arrive."""
         number = next(self._numbers)
-        self._waiting[number] = arriving = Arriving[Any](parts)
+        self._waiting[number] = arriving = OutcomeStream[Any](parts)
         return number, arriving
 
     def listen(self, take: Callable[[Any], None]) -> int:
         """A job's number; `take` gets what each of its tasks posts."""
         number = next(self._numbers)
-        self._waiting[number] = Listener(take)
+        self._waiting[number] = ReportListener(take)
         return number
 
     def close(self, job: int) -> None:

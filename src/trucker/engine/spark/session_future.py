@@ -62,7 +62,7 @@ def session_there() -> bool:
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
-class StartingSession:
+class SessionFuture:
     """The session that a thread starts. Whoever takes it stops it; otherwise `give_up` must be called."""
 
     def __init__(self, config: ProjectConfig) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import overload
 
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.task.payload import Outcome
 from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.base import Receipt, Receipts
@@ -15,7 +15,7 @@ from trucker.sinks.base import Receipt, Receipts
 class ArrivingReceipts(Receipts):
     """A destination's share of what arrives. `trucks` are those whose failures concern it."""
 
-    def __init__(self, destination: str, trucks: Collection[str], arriving: Arriving[Outcome]) -> None:
+    def __init__(self, destination: str, trucks: Collection[str], arriving: OutcomeStream[Outcome]) -> None:
         self._destination = destination
         self._trucks = trucks
         self._arriving = arriving

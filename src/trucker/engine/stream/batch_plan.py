@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import Reading, Schemas, attached_under_keep, fit, stale
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas, attached_under_keep, fit, stale
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
@@ -30,7 +30,7 @@ class TableShare:
 
     run: TruckRun
     message: bytes
-    reading: Reading
+    reading: SchemaReading
     news: bool
     assignment: Assignment | None = None
 
@@ -149,7 +149,7 @@ def _share(
 
 
 def assignment_of(
-    run: TruckRun, reading: Reading, after: Lsn, destination: Destination, recipes: Recipes
+    run: TruckRun, reading: SchemaReading, after: Lsn, destination: Destination, recipes: Recipes
 ) -> Assignment:
     """What makes and writes rows that are read so. Of a truck with rules or SQL the destination is prepared for it."""
     made = recipes.of(run.truck, reading.target)
@@ -161,7 +161,7 @@ def assignment_of(
     return Assignment(destination.name, target, after, reading.renames, recipe=recipe)
 
 
-def _check_merge(reading: Reading, target: Target) -> None:
+def _check_merge(reading: SchemaReading, target: Target) -> None:
     """Raise where partitions were attached whose rows cannot be merged into the target's table."""
     why = ""
     if target.statement is not None:
@@ -174,7 +174,7 @@ def _check_merge(reading: Reading, target: Target) -> None:
         raise attached_under_keep(target.truck, target.source.table, reading.merge, why)
 
 
-def _fitted(reading: Reading, schemas: Schemas, destination: Destination) -> Reading:
+def _fitted(reading: SchemaReading, schemas: Schemas, destination: Destination) -> SchemaReading:
     """The destination prepared for a new shape; the reading as far as it has a place there."""
     if reading.doubtful:
         return reading
@@ -185,7 +185,9 @@ def _fitted(reading: Reading, schemas: Schemas, destination: Destination) -> Rea
     return reading
 
 
-def follow(run: TruckRun, reading: Reading, schemas: Schemas, destination: Destination, recipes: Recipes) -> Reading:
+def follow(
+    run: TruckRun, reading: SchemaReading, schemas: Schemas, destination: Destination, recipes: Recipes
+) -> SchemaReading:
     """Prepare the destination for a shape that was seen in the catalogue; the reading as `_share` would have it.
 
     Raises what stops the truck, by its policy or because it may not copy the table again.
@@ -216,7 +218,7 @@ def tell_truncated(
             schemas.truncated(share.run.name, table, xids[-1])
 
 
-def _found_place(reading: Reading, schemas: Schemas) -> str:
+def _found_place(reading: SchemaReading, schemas: Schemas) -> str:
     """A column that was left out until now lacks the values it had meanwhile."""
     before = schemas.known(reading.target.truck, reading.target.source.table)
     if before is None or before.left_out.isdisjoint(reading.numbers):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.engine.destination.destination import Destination
 from trucker.engine.spark.cluster import cores
 from trucker.engine.spark.job import run_job, start_job
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.spark.worker_warmup import bring_up_workers
 from trucker.engine.stream.stream_task import stream_part
 from trucker.engine.task.partition import consecutive, joined, room
@@ -62,13 +62,13 @@ def _by_target(assignments: Sequence[Assignment]) -> Mapping[tuple[str, str, str
     return {(a.destination, a.target.truck, str(a.target.source.table)): a for a in assignments}
 
 
-class Stager:
+class BatchRunner:
     """For one source. May be called from several threads."""
 
     def __init__(
         self,
         spark: SparkSession,
-        log: LogPlace,
+        log: LogLocation,
         destinations: Mapping[str, Destination],
         recipes: Recipes,
         *,
@@ -103,7 +103,7 @@ class Stager:
         )
         return Staging(batch, parts, sum(block.bytes for block in blocks), end)
 
-    def run(self, staging: Staging) -> Arriving[Outcome]:
+    def run(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Do it, or have it begun; Spark SQL is done with as well when this returns."""
         work = partial(stream_part, staging.batch)
         if staging.bytes <= self.small_bytes:
@@ -114,9 +114,9 @@ class Stager:
             return self.start(staging)
         log_slow(outcomes)
         told = [replace(outcome, slow=()) for outcome in finish(self._recipes, outcomes, staging.batch)]
-        return Arriving.done(told)
+        return OutcomeStream.done(told)
 
-    def start(self, staging: Staging) -> Arriving[Outcome]:
+    def start(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Have it begun by Spark."""
         assert not staging.with_spark_sql
         return start_job(self._spark, partial(stream_part, staging.batch), staging.parts)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from trucker.engine.destination.destination import Destination
-from trucker.engine.stream.query import SourceQuery
+from trucker.engine.stream.query import StreamQuery
 from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, TruckerError
@@ -35,7 +35,7 @@ class LaneRunner:
     def __init__(
         self,
         lane: Lane,
-        query: SourceQuery,
+        query: StreamQuery,
         destination: Destination,
         *,
         backoff: Backoff,

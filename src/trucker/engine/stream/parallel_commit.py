@@ -13,7 +13,7 @@ from trucker.sinks.base import Batch, Receipt
 
 
 @dataclass(slots=True)
-class Share:
+class DestinationCommit:
     """What one destination is to commit, and what became of it: `failures` is None while it is not known."""
 
     destination: Destination
@@ -38,7 +38,7 @@ class Share:
         return dict.fromkeys(trucks_of(self.batch), reason)
 
 
-def commit_all(shares: Sequence[Share], patience: float) -> dict[str, TruckerError]:
+def commit_all(shares: Sequence[DestinationCommit], patience: float) -> dict[str, TruckerError]:
     """Commit every share; the errors by truck.
 
     Once one is done the others have `patience` seconds left. What takes longer goes on by itself, and its trucks fail
@@ -55,10 +55,10 @@ def commit_all(shares: Sequence[Share], patience: float) -> dict[str, TruckerErr
     return failures
 
 
-def _side_by_side(shares: Sequence[Share], patience: float) -> None:
+def _side_by_side(shares: Sequence[DestinationCommit], patience: float) -> None:
     first = threading.Semaphore(0)
 
-    def work(share: Share) -> None:
+    def work(share: DestinationCommit) -> None:
         try:
             share.commit()
         finally:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.task.payload import Outcome
 from trucker.lsn import Lsn
@@ -29,25 +29,25 @@ Guess = Callable[[], Staging | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Made:
+class _Prefetched:
     staging: Staging
-    arriving: Arriving[Outcome]
+    arriving: OutcomeStream[Outcome]
 
 
-class Ahead:
+class Prefetch:
     """At most one range, made ahead of its turn."""
 
     def __init__(
-        self, stage: Callable[[Staging], Arriving[Outcome]], drop: Callable[[Mapping[str, Batch]], None]
+        self, stage: Callable[[Staging], OutcomeStream[Outcome]], drop: Callable[[Mapping[str, Batch]], None]
     ) -> None:
         """`stage` starts the tasks; `drop` takes away what they staged of batches that will not be committed."""
         self._stage = stage
         self._drop = drop
         self._lock = threading.Lock()
         self._turn = 0
-        self._made: _Made | None = None
-        self._left: list[_Made] = []
-        self._asked: SimpleQueue[tuple[int, Arriving[Outcome], Guess] | None] = SimpleQueue()
+        self._made: _Prefetched | None = None
+        self._left: list[_Prefetched] = []
+        self._asked: SimpleQueue[tuple[int, OutcomeStream[Outcome], Guess] | None] = SimpleQueue()
         # One for all, which keeps what it knows of the log; a daemon, since a process that ends waits for no guess.
         threading.Thread(target=self._run, name="ahead", daemon=True).start()
 
@@ -57,7 +57,7 @@ class Ahead:
         with self._lock:
             return self._made.staging.end if self._made else None
 
-    def begin(self, before: Arriving[Outcome], guess: Guess) -> None:
+    def begin(self, before: OutcomeStream[Outcome], guess: Guess) -> None:
         """Make what `guess` gives as soon as all outcomes of `before` are there, unless its turn comes earlier."""
         with self._lock:
             self._turn += 1
@@ -67,7 +67,7 @@ class Ahead:
         while asked := self._asked.get():
             self._make(*asked)
 
-    def _make(self, turn: int, before: Arriving[Outcome], guess: Guess) -> None:
+    def _make(self, turn: int, before: OutcomeStream[Outcome], guess: Guess) -> None:
         try:
             if not before.complete():
                 return
@@ -76,11 +76,11 @@ class Ahead:
                     return
                 staging = guess()
                 if staging is not None:
-                    self._made = _Made(staging, self._stage(staging))
+                    self._made = _Prefetched(staging, self._stage(staging))
         except Exception as error:  # whatever it is will be met, and told, when the range has its turn
             log.debug("next range cannot be staged ahead", extra={"reason": type(error).__name__})
 
-    def take(self, staging: Staging | None) -> Arriving[Outcome] | None:
+    def take(self, staging: Staging | None) -> OutcomeStream[Outcome] | None:
         """The outcomes of what was made, if that is it; None if it is not, or nothing was. Nothing is made ahead then,
         before it is begun anew."""
         with self._lock:

@@ -3,7 +3,7 @@
 The one place that decides when a position advances: in `_settle`, after the destination has committed it with the
 data (I3).
 
-Who calls. `SourceQuery.apply` is called by the main lane's loop (`batch_loop`, under `turn`) and by lanes that catch
+Who calls. `StreamQuery.apply` is called by the main lane's loop (`batch_loop`, under `turn`) and by lanes that catch
 up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole; each fails
 those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges begin at the
 stored positions.
@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import RUN_BYTES
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.engine.destination.destination import Destination, trucks_of, without
 from trucker.engine.destination.set_aside import leave, set_aside, table_at_fault
-from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.spark.cluster import let_go
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.stream.batch_loop import BatchLoop
 from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
-from trucker.engine.stream.batch_runner import Stager, Staging
-from trucker.engine.stream.parallel_commit import Share, commit_all
-from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.batch_runner import BatchRunner, Staging
+from trucker.engine.stream.parallel_commit import DestinationCommit, commit_all
+from trucker.engine.stream.prefetch import Prefetch
 from trucker.engine.stream.stream_batch import batch_of
 from trucker.engine.task.payload import Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
@@ -69,14 +69,14 @@ MOST_SET_ASIDE = 20
 """So many tables of a truck may fail one after the other in one range; more have a cause that is the truck's."""
 
 
-class SourceQuery:
+class StreamQuery:
     """All trucks of one source. `turn` is held while the main lane applies a batch, and by whoever joins it."""
 
     def __init__(
         self,
         name: str,
         spark: SparkSession,
-        log_place: LogPlace,
+        log_place: LogLocation,
         destinations: Mapping[str, Destination],
         schemas: Schemas,
         recipes: Recipes,
@@ -111,10 +111,10 @@ class SourceQuery:
         self._until: Lsn | None = None
         self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
         self._recent: dict[tuple[str, TableId], Assignment] = {}
-        self._stager = Stager(
+        self._stager = BatchRunner(
             spark, log_place, destinations, recipes, reads=reads, part_bytes=part_bytes, small_bytes=small_bytes
         )
-        self._ahead = Ahead(self._stager.start, self._discard)
+        self._ahead = Prefetch(self._stager.start, self._discard)
         self._readers = threading.local()
 
     @property
@@ -264,7 +264,7 @@ class SourceQuery:
         trouble = self._begin_copy(run, {table: why})
         return trouble is None or not trouble.transient
 
-    def _begin_merge(self, run: TruckRun, reading: Reading) -> None:
+    def _begin_merge(self, run: TruckRun, reading: SchemaReading) -> None:
         """Have the rows of attached partitions merged, apart from the main lane. Call with `turn` held."""
         table, destination = reading.target.source.table, self._destinations[run.truck.destination]
         position, trouble = leave(run, table, destination)
@@ -317,7 +317,7 @@ class SourceQuery:
         run.give_up(failures[run.name])
         return True
 
-    def _tell_followed(self, run: TruckRun, reading: Reading) -> None:
+    def _tell_followed(self, run: TruckRun, reading: SchemaReading) -> None:
         table, left = reading.target.source.table, reading.known.left_out_names
         log.info("columns of table updated at the destination", extra={"truck": run.name, "table": str(table)})
         if left:
@@ -420,11 +420,11 @@ class SourceQuery:
         }
         staging = self._stager.plan(blocks, assignments, batches, end) if assignments else None
         made = self._ahead.take(staging) if lane is None else None
-        arriving = made or (self._stager.run(staging) if staging else Arriving.done(()))
+        arriving = made or (self._stager.run(staging) if staging else OutcomeStream.done(()))
         if lane is None and staging and not failures and not again and not any(share.news for share in shares):
             self._look_ahead(staging, arriving, then)
         commits = [
-            Share(self._destinations[name], *self._to_commit(name, batch, arriving, failures))
+            DestinationCommit(self._destinations[name], *self._to_commit(name, batch, arriving, failures))
             for name, batch in batches.items()
         ]
         failures |= commit_all(commits, self._patience)
@@ -449,7 +449,7 @@ class SourceQuery:
 
     def _written(self, shares: Sequence[TableShare]) -> None:
         """The destinations have the shapes now, with rows of them."""
-        news: dict[tuple[str, TableId], tuple[bytes, Reading]] = {}
+        news: dict[tuple[str, TableId], tuple[bytes, SchemaReading]] = {}
         for share in shares:
             run, reading = share.run, share.reading
             table = reading.target.source.table
@@ -503,7 +503,7 @@ class SourceQuery:
         return failures
 
     def _to_commit(
-        self, destination: str, batch: Batch, arriving: Arriving[Outcome], failures: Failures
+        self, destination: str, batch: Batch, arriving: OutcomeStream[Outcome], failures: Failures
     ) -> tuple[Batch, Sequence[Receipt]]:
         """What goes to one destination, without the trucks that have failed already."""
         receipts = ArrivingReceipts(destination, trucks_of(batch), arriving)
@@ -519,14 +519,14 @@ class SourceQuery:
 
     # -- ahead of its turn ----------------------------------------------------------------------------------------
 
-    def _look_ahead(self, staging: Staging, arriving: Arriving[Outcome], then: Lsn | None) -> None:
+    def _look_ahead(self, staging: Staging, arriving: OutcomeStream[Outcome], then: Lsn | None) -> None:
         """Have the next range staged when this one is, as far as it can be guessed: `then` is where it ends, if that is
         known."""
         for assignment in staging.batch.assignments:
             self._recent[assignment.target.truck, assignment.target.source.table] = assignment
         self._ahead.begin(arriving, partial(self._guess, staging, arriving, then))
 
-    def _guess(self, before: Staging, arriving: Arriving[Outcome], then: Lsn | None) -> Staging | None:
+    def _guess(self, before: Staging, arriving: OutcomeStream[Outcome], then: Lsn | None) -> Staging | None:
         """What comes after: the same targets, as far as the range has changes of their tables."""
         reader, start = self.reader, before.end
         self._stager.learn(before, list(arriving))  # as it will be learnt again, before the range has its turn

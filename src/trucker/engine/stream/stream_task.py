@@ -16,11 +16,11 @@ import numpy as np
 from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination import task_sinks
-from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, StreamPart, Waiting
+from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, StreamPart, WaitingRows
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import has_truncate
-from trucker.engine.transform.fold_accumulator import Net
+from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.row_transform import make
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
@@ -38,8 +38,8 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     keepers = {name for name, spec in batch.sinks.items() if task_sinks.sink_for(spec).capabilities.keeps_changes}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
-    waiting: list[Waiting] = []
-    nets: list[Net] = []
+    waiting: list[WaitingRows] = []
+    nets: list[FoldAccumulator] = []
     truncated: frozenset[TableId] = frozenset()
     last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
@@ -103,18 +103,18 @@ def _keep(
     _write_some(batch, number, assignment, changes, receipts, failures)
 
 
-def _nets(assignments: Sequence[Assignment]) -> list[Net]:
+def _nets(assignments: Sequence[Assignment]) -> list[FoldAccumulator]:
     """Trucks that share a table and a position share the work."""
     found: dict[tuple[TableSchema, Lsn], list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         found[assignment.reads, assignment.after].append(assignment)
-    return [Net(own) for own in found.values()]
+    return [FoldAccumulator(own) for own in found.values()]
 
 
 def _fold(
     batch: StreamBatch,
     number: int,
-    net: Net,
+    net: FoldAccumulator,
     shares: _Shares,
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
@@ -154,7 +154,7 @@ def _make(
     shares: _Shares,
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
-    waiting: list[Waiting],
+    waiting: list[WaitingRows],
 ) -> None:
     """What a truck's recipes make of its tables' changes, written or left for Spark SQL."""
     truck = assignments[0].target.truck
@@ -175,7 +175,7 @@ def hand_on(
     rows: Rows | None,
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
-    waiting: list[Waiting],
+    waiting: list[WaitingRows],
 ) -> None:
     """To the sink, or to Spark SQL; a part of which both get something is two, what goes past the SQL first. So is one
     for a table that others write to as well: a row that left one of them may have come to another, and a part's deletes
@@ -185,7 +185,7 @@ def hand_on(
         _write_some(batch, 2 * part, assignment, own, receipts, failures)
         if rows is not None and len(rows):
             assert batch.folder is not None
-            waiting.append(Waiting(assignment, 2 * part + 1, spool_rows(batch.folder, rows, recipe.spark)))
+            waiting.append(WaitingRows(assignment, 2 * part + 1, spool_rows(batch.folder, rows, recipe.spark)))
     elif recipe is not None and _is_joint(assignment.target, recipe) and isinstance(batch, StreamBatch):
         gone = [each.op == DELETE for each in own]
         taken = [each.take(mask) for each, mask in zip(own, gone, strict=True)]

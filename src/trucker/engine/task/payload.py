@@ -9,15 +9,15 @@ from pathlib import Path
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.transform.assignment import Assignment
-from trucker.engine.transform.spark_sql.spark_plan import Spooled
+from trucker.engine.transform.spark_sql.spark_plan import SpooledRows
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.snapshot import Chunk
+from trucker.postgres.snapshot import SnapshotChunk
 from trucker.sinks.base import CARRIED, Batch, Receipt
-from trucker.slow_sql import Told
+from trucker.slow_sql import SlowStatement
 from trucker.table import TableId
 
 
@@ -29,7 +29,7 @@ class StreamBatch:
     `folder` where rows wait for Spark.
     """
 
-    log: LogPlace
+    log: LogLocation
     batches: Mapping[str, Batch]
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
@@ -67,7 +67,7 @@ class CopyPart:
     """One chunk of a table's snapshot, and everything it goes to."""
 
     index: int
-    chunk: Chunk
+    chunk: SnapshotChunk
     assignments: Sequence[Assignment]
 
 
@@ -98,12 +98,12 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRows:
     """Rows of one part of an assignment that wait for Spark SQL; it writes them as `part`."""
 
     assignment: Assignment
     part: int
-    rows: Spooled
+    rows: SpooledRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Outcome:
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
-    waiting: Sequence[Waiting] = ()
-    slow: Sequence[Told] = ()
+    waiting: Sequence[WaitingRows] = ()
+    slow: Sequence[SlowStatement] = ()
     read: int = 0
     left: int = 0
     copied: Sequence[Copied] = ()

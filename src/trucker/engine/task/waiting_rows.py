@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, Waiting
+from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, WaitingRows
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.errors import EngineError, TruckerError
 from trucker.sinks.base import Work
@@ -28,7 +28,7 @@ def finish(recipes: Recipes, outcomes: list[Outcome], batch: StreamBatch | CopyB
     return [*outcomes, *done]
 
 
-def _finished(recipes: Recipes, batch: StreamBatch | CopyBatch, waiting: Waiting) -> Outcome:
+def _finished(recipes: Recipes, batch: StreamBatch | CopyBatch, waiting: WaitingRows) -> Outcome:
     assignment = waiting.assignment
     destination, target, recipe = assignment.destination, assignment.target, assignment.recipe
     assert recipe is not None

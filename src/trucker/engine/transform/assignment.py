@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trucker.engine.schema.column_identity import OwnShapes, Renames
+from trucker.engine.schema.column_identity import OwnShapes
 from trucker.engine.transform.recipe import Recipe
 from trucker.lsn import Lsn
+from trucker.postgres.pgoutput import Renames
 from trucker.sinks.base import Target
 from trucker.table import TableSchema
 

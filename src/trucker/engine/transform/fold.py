@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Changes, Column, TableSchema
 from trucker.engine.transform.compact import compact
 
-Indices = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 class Fold(StrEnum):
@@ -97,7 +97,7 @@ def taken_apart(changes: Changes) -> Changes:
     Only what was kept together for cells that were not sent comes like this out of folding. Once these are known, it
     is to be folded again: a key may be left by one row and taken by another.
     """
-    moves: Indices = np.flatnonzero((changes.op == UPDATE) & (changes.old_kind == OLD_KEY))
+    moves: RowIndices = np.flatnonzero((changes.op == UPDATE) & (changes.old_kind == OLD_KEY))
     if not len(moves):
         return changes
     leaving = changes.take(moves)

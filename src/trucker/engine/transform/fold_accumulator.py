@@ -18,7 +18,7 @@ SMALL: Final = 2
 """What is left of a piece is small if it is at most one in so many of the piece's changes."""
 
 
-class Net:
+class FoldAccumulator:
     """For those who read a table alike. `read` and `left` count the changes taken and the rows given."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:

@@ -8,7 +8,7 @@ from trucker.change import Changes, Column, TableSchema
 from trucker.engine.transform.fold import Fold
 from trucker.engine.transform.rules import RuleSet
 from trucker.engine.transform.spark_sql.spark_plan import SparkPlan
-from trucker.postgres.catalog import Connection as SourceConnection
+from trucker.pg.connection import PgConnection as SourceConnection
 from trucker.postgres.source_query import SourceQuery, run_query
 from trucker.rows import Rows
 from trucker.slow_sql import SlowQueries

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from trucker.engine.destination.task_sinks import SinkSpec
-    from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, Spooled
+    from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, SpooledRows
     from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
     from trucker.rows import Rows
 
@@ -89,12 +89,12 @@ class Recipes:
         for truck in (self._spark or {}).values():
             truck.close()
 
-    def give(self, truck: str, plan: SparkPlan, rows: Spooled) -> list[Rows]:
+    def give(self, truck: str, plan: SparkPlan, rows: SpooledRows) -> list[Rows]:
         """What the truck's files for Spark give for the rows, to look at."""
         assert self._spark is not None
         return self._spark[whole_name(truck)].give(plan, rows)
 
-    def stage(self, plan: SparkPlan, rows: Spooled, work: Work, spec: SinkSpec) -> Receipt | None:
+    def stage(self, plan: SparkPlan, rows: SpooledRows, work: Work, spec: SinkSpec) -> Receipt | None:
         """Put the rows through the files for Spark of the work's truck, and stage what these give, if anything."""
         assert self._spark is not None
         return self._spark[whole_name(work.target.truck)].run(plan, rows, work, spec)

@@ -33,9 +33,9 @@ from trucker.engine.transform.sql_rows import (
 from trucker.engine.transform.statement_runs import Runs, number_runs
 from trucker.errors import SinkError
 from trucker.lsn import ZERO, Lsn
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect
-from trucker.postgres.snapshot import Chunk, enter_snapshot
+from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot
 from trucker.postgres.source_query import query_chunk, reselect
 from trucker.postgres.visibility import await_visible
 from trucker.rows import Rows
@@ -57,7 +57,7 @@ class ReadSnapshot(Protocol):
 
 
 @dataclass(slots=True)
-class Made:
+class TransformedRows:
     """What a recipe has made of a table's changes in a part: `changes` for the sink, `rows` for Spark SQL.
 
     `queried` is what input.sql gave, for those who look at it.
@@ -76,10 +76,10 @@ def recipe_of(assignment: Assignment) -> Recipe:
 
 def make(
     shares: Sequence[tuple[Assignment, Sequence[Changes]]], source: PostgresConnection | None, part: int
-) -> list[Made]:
+) -> list[TransformedRows]:
     """The rows of one truck's tables in a part; `part` keeps their places apart from other parts'."""
-    made = [Made(assignment) for assignment, _ in shares]
-    reader = _Reader(source, [changes.xid for _, own in shares for changes in own])
+    made = [TransformedRows(assignment) for assignment, _ in shares]
+    reader = _SourceReader(source, [changes.xid for _, own in shares for changes in own])
     left = [_prepared(each, changes, reader) for each, (_, changes) in zip(made, shares, strict=True)]
     going = [(each, changes) for each, changes in zip(made, left, strict=True) if changes is not None]
     if not going:
@@ -91,7 +91,7 @@ def make(
     return made
 
 
-class _Reader:
+class _SourceReader:
     """Reads at the source for a part: at or after all of its transactions."""
 
     def __init__(self, source: PostgresConnection | None, xids: Sequence[npt.NDArray[np.uint32]]) -> None:
@@ -99,7 +99,7 @@ class _Reader:
         self._xids = xids
 
     @contextmanager
-    def session(self) -> Iterator[Connection]:
+    def session(self) -> Iterator[PgConnection]:
         assert self._source is not None
         with source_session(self._source) as session:
             if self._xids:
@@ -108,7 +108,7 @@ class _Reader:
             yield session
 
 
-def _prepared(made: Made, changes: Sequence[Changes], reader: _Reader) -> Changes | None:
+def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _SourceReader) -> Changes | None:
     """What goes through SQL, ready for it; what goes past it is done with."""
     assignment, recipe = made.assignment, recipe_of(made.assignment)
     target = assignment.target
@@ -140,7 +140,7 @@ def _ruled(recipe: Recipe, changes: Sequence[Changes]) -> list[Changes]:
     return fold(left, recipe.fold) if merged and recipe.fold is not Fold.NONE else left
 
 
-def _known(rows: Changes, recipe: Recipe, reader: _Reader) -> Changes:
+def _known(rows: Changes, recipe: Recipe, reader: _SourceReader) -> Changes:
     """Values that were not sent, read again: SQL never sees NULL for one (I7). Before rules, whose names the source
     does not know."""
     used = recipe.query.used if recipe.query else None
@@ -154,7 +154,7 @@ def _known(rows: Changes, recipe: Recipe, reader: _Reader) -> Changes:
     return Changes.concat(folded) if folded else known.take(np.zeros(len(known), np.bool_))
 
 
-def _without_truncate(made: Made, rows: Changes) -> Changes:
+def _without_truncate(made: TransformedRows, rows: Changes) -> Changes:
     """A truncate goes straight to the destination's table."""
     schema = made.assignment.target.source
     truncates = rows.op == TRUNCATE
@@ -166,7 +166,7 @@ def _without_truncate(made: Made, rows: Changes) -> Changes:
     return rows.take(~truncates)
 
 
-def _without_deletes(made: Made, rows: Changes) -> Changes:
+def _without_deletes(made: TransformedRows, rows: Changes) -> Changes:
     """So do deletes where nobody thought of them, ahead of all other rows: none of those is of an earlier time."""
     schema = made.assignment.target.source
     deletes = rows.op == DELETE
@@ -176,7 +176,7 @@ def _without_deletes(made: Made, rows: Changes) -> Changes:
     return rows.take(~(deletes | before_deletes(rows)))
 
 
-def _queried(made: Made, changes: Changes, run: Runs, reader: _Reader, part: int) -> None:
+def _queried(made: TransformedRows, changes: Changes, run: Runs, reader: _SourceReader, part: int) -> None:
     recipe = recipe_of(made.assignment)
     order = np.argsort(run, kind="stable")
     rows = rows_of(changes.take(order), recipe.relation, run[order])
@@ -201,7 +201,7 @@ def written(rows: Rows, target: Target, lsn: Lsn, first: int, *, every: bool, co
     return changes if every else last_by_key(changes)
 
 
-def _enriched(session: Connection, recipe: Recipe, rows: Rows) -> Rows:
+def _enriched(session: PgConnection, recipe: Recipe, rows: Rows) -> Rows:
     """What the query gives for the rows, run by run; in one go where the result tells which row it belongs to."""
     query = recipe.query
     assert query is not None
@@ -237,8 +237,8 @@ def _truncated(target: Target) -> SinkError:
 
 
 def make_copy(
-    batch: ReadSnapshot, chunk: Chunk, assignment: Assignment, pieces: Iterator[CopiedRows]
-) -> Iterator[Made]:
+    batch: ReadSnapshot, chunk: SnapshotChunk, assignment: Assignment, pieces: Iterator[CopiedRows]
+) -> Iterator[TransformedRows]:
     """As `make`, for a chunk of a snapshot: in pieces, each a run of its own."""
     recipe = recipe_of(assignment)
     if recipe.query is None:
@@ -260,13 +260,15 @@ def make_copy(
             slow=recipe.slow,
         )
         for number, rows in enumerate(given):
-            made = Made(assignment)
+            made = TransformedRows(assignment)
             _finish(made, _numbered(rows, number), batch.lsn, number)
             yield made
 
 
-def _made_copy(assignment: Assignment, piece: CopiedRows, number: int, session: Connection | None, lsn: Lsn) -> Made:
-    recipe, made = recipe_of(assignment), Made(assignment)
+def _made_copy(
+    assignment: Assignment, piece: CopiedRows, number: int, session: PgConnection | None, lsn: Lsn
+) -> TransformedRows:
+    recipe, made = recipe_of(assignment), TransformedRows(assignment)
     changes = recipe.ruled(piece.to_changes().reshaped(recipe.reads))
     if not recipe.relation:
         made.changes = [changes] if len(changes) else []
@@ -278,7 +280,7 @@ def _made_copy(assignment: Assignment, piece: CopiedRows, number: int, session: 
     return made
 
 
-def _finish(made: Made, rows: Rows, lsn: Lsn, number: int) -> None:
+def _finish(made: TransformedRows, rows: Rows, lsn: Lsn, number: int) -> None:
     if recipe_of(made.assignment).spark is not None:
         made.rows = rows
     elif len(rows):

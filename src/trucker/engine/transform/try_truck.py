@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchema
-from trucker.changelog.location import LogPlace
+from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
 from trucker.config.sql_files import ON_SPARK
-from trucker.config.sql_template import Relation, SqlTemplate
+from trucker.config.sql_template import SqlTemplate, TemplateRelation
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import fold
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
-from trucker.engine.transform.row_transform import Made, make
+from trucker.engine.transform.row_transform import TransformedRows, make
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck
@@ -56,7 +56,9 @@ class Shown:
     rows: tuple[tuple[str | None, ...], ...]
 
 
-def recent(logs: Sequence[LogPlace], tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+def recent(
+    logs: Sequence[LogLocation], tables: Mapping[TableId, TableSchema], most: int
+) -> dict[TableId, list[Changes]]:
     """The last changes of these tables in the change logs, each of which has tables of its own: whole transactions, at
     least `most` changes if there are."""
     found: dict[TableId, list[Changes]] = {}
@@ -66,7 +68,7 @@ def recent(logs: Sequence[LogPlace], tables: Mapping[TableId, TableSchema], most
     return _last(found, most)
 
 
-def _recent(log: LogPlace, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+def _recent(log: LogLocation, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
     reader = LogReader(log)
     keys = {table: schema.key for table, schema in tables.items()}
     found: dict[TableId, list[Changes]] = {}
@@ -151,7 +153,7 @@ class Trial:
             yield _rows(table, " + ".join(names), "result of Spark SQL", sql, rows)
         yield from self._written(table, target, recipe, done, given[0] if given else None)
 
-    def _queried(self, table: TableId, recipe: Recipe, done: Made) -> Iterator[Shown]:
+    def _queried(self, table: TableId, recipe: Recipe, done: TransformedRows) -> Iterator[Shown]:
         assert self._truck.config is not None
         file = self._truck.config.file("input.sql")
         assert file is not None
@@ -159,7 +161,7 @@ class Trial:
         if rows is not None:
             yield _rows(table, file.name, "result from the source", _text(file, recipe, table), rows)
 
-    def _on_spark(self, recipe: Recipe, done: Made, recipes: Recipes) -> tuple[list[Rows], list[str]] | None:
+    def _on_spark(self, recipe: Recipe, done: TransformedRows, recipes: Recipes) -> tuple[list[Rows], list[str]] | None:
         config = self._truck.config
         assert config is not None
         if recipe.spark is None:
@@ -175,7 +177,7 @@ class Trial:
             spooled.discard()
 
     def _written(
-        self, table: TableId, target: Target, recipe: Recipe, done: Made, spark: Sequence[Rows] | None
+        self, table: TableId, target: Target, recipe: Recipe, done: TransformedRows, spark: Sequence[Rows] | None
     ) -> Iterator[Shown]:
         """What the destination would get; its own look at output.sql."""
         from trucker.engine.transform.row_transform import written
@@ -208,14 +210,14 @@ def _text(file: SqlFile, recipe: Recipe, table: TableId, names: tuple[str, ...] 
     template = SqlTemplate(file)
     operations = ("delete", "update", "insert") if template.uses_operation else ("",)
     spark = file.name in ON_SPARK
-    relation = Relation("rows as r", (*known, OPERATION), "`" if spark else '"')
+    relation = TemplateRelation("rows as r", (*known, OPERATION), "`" if spark else '"')
     texts = []
     for operation in operations:
         made = template.render(
             relation,
             operation=operation,
             input_table=str(table),
-            transformed=Relation("transformed as t", (), "`") if template.uses("transformed") else None,
+            transformed=TemplateRelation("transformed as t", (), "`") if template.uses("transformed") else None,
             lookups={name: name for name in template.lookups} if spark else {},
         )
         texts.append((f"-- for {operation}\n" if operation else "") + made.text.strip())

@@ -11,9 +11,10 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.postgres.catalog import Connection, SourceTable, list_tables, load_table
+from trucker.pg.connection import PgConnection
+from trucker.postgres.catalog import SourceTable, list_tables, load_table
 from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import object_name
 from trucker.table import TableId
@@ -65,7 +66,7 @@ def copy_slot_name(config: ProjectConfig, connection: PostgresConnection, number
     return object_name(config.unique_id, f"{part_name(connection.name, number)} copy")
 
 
-def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: Connection) -> ResolvedSource:
+def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
     # Its own tables are nobody's input: where this database is a destination too, each commit would make the next.
     available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
@@ -91,7 +92,7 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
     )
 
 
-def _select(truck: TruckConfig, available: Sequence[TableId], database: Connection) -> list[TableId]:
+def _select(truck: TruckConfig, available: Sequence[TableId], database: PgConnection) -> list[TableId]:
     wanted = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
         load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
@@ -115,7 +116,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
     for table in tables:
         name = table.schema.table
         _check_columns(config, table)
-        resolved[name] = Table(
+        resolved[name] = InputTable(
             name,
             _output_table(config, name),
             table.schema.key,
@@ -205,7 +206,7 @@ def check_outputs(trucks: Sequence[Truck], databases: Mapping[str, tuple[str, st
         for table in truck.tables
         if truck.source in databases
     }
-    writers: dict[tuple[object, TableId], tuple[Truck, Table]] = {}
+    writers: dict[tuple[object, TableId], tuple[Truck, InputTable]] = {}
     for truck in trucks:
         place: object = databases.get(truck.destination, truck.destination)
         for table in truck.tables.values():

@@ -14,9 +14,12 @@ from trucker.sinks.base import Target
 from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
 
+TruckTable = tuple[str, TableId]
+"""A truck's name and one of its tables."""
+
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class InputTable:
     """One input table of a truck: what is taken of it and where it goes.
 
     `only` empty means all columns but `excepted`; the key's columns are always taken. `named` says that the truck names
@@ -69,7 +72,7 @@ class Truck:
     name: str
     source: str
     destination: str
-    tables: Mapping[TableId, Table]
+    tables: Mapping[TableId, InputTable]
     dead_letters: int | None = None
     config: TruckConfig | None = None
     by_table: bool = False

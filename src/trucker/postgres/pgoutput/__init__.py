@@ -29,7 +29,7 @@ its data. TRK251 is for changes that do not tell which row of the destination th
 
 from __future__ import annotations
 
-from trucker.postgres.pgoutput.decoding import ShapeKeys, decode
+from trucker.postgres.pgoutput.decoding import Renames, ShapeKeys, decode
 from trucker.postgres.pgoutput.relation import Relation, parse_relation
 
-__all__ = ["Relation", "ShapeKeys", "decode", "parse_relation"]
+__all__ = ["Relation", "Renames", "ShapeKeys", "decode", "parse_relation"]

@@ -10,51 +10,51 @@ import pyarrow as pa
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Mask, TableId, TableSchema
 from trucker.errors import SourceError
 from trucker.postgres.pgoutput.relation import Relation
-from trucker.postgres.pgoutput.run import Run
+from trucker.postgres.pgoutput.run import MessageRun
 from trucker.postgres.pgoutput.tuples import Tuples
-from trucker.postgres.pgoutput.wire import NEW_TUPLE, Bytes, Places, bytes_at
+from trucker.postgres.pgoutput.wire import NEW_TUPLE, ByteArray, Offsets, bytes_at
 
 
 @dataclass(frozen=True)
-class Part:
+class DecodedChunk:
     """A decoded chunk. `entries` are those it comes from; `old` is empty where no row has an old tuple."""
 
-    entries: Places
-    op: Bytes
-    old_kind: Bytes
+    entries: Offsets
+    op: ByteArray
+    old_kind: ByteArray
     new: list[pa.Array]
     old: list[pa.Array] = field(default_factory=list)
     unchanged: dict[str, Mask] = field(default_factory=dict)
 
 
 @dataclass
-class Rows:
+class ChunkRows:
     """The rows a chunk gives: entry, operation, and which old and new tuple each has (-1: none)."""
 
-    at: Places
-    op: Bytes
-    old_kind: Bytes
-    old: Places
-    new: Places
+    at: Offsets
+    op: ByteArray
+    old_kind: ByteArray
+    old: Offsets
+    new: Offsets
 
 
-class Chunk:
+class RelationChunk:
     """Some entries of one relation, decoded together."""
 
-    def __init__(self, run: Run, relation: Relation, schema: TableSchema, entries: Places) -> None:
+    def __init__(self, run: MessageRun, relation: Relation, schema: TableSchema, entries: Offsets) -> None:
         self.run, self.relation, self.schema, self.entries = run, relation, schema, entries
         self.messages = run.entries[entries]
         self.width = len(relation.columns)
         names = schema.names
         self.key = [names.index(name) for name in schema.key]
 
-    def decoded(self) -> Part:
+    def decoded(self) -> DecodedChunk:
         rows, old, new = self._tuples()
         new.read(self.width)
         new.finish()
         return self._part(rows, old, new)
 
-    def _tuples(self) -> tuple[Rows, Tuples, Tuples]:
+    def _tuples(self) -> tuple[ChunkRows, Tuples, Tuples]:
         """Every row, its old tuples read, its new ones found."""
         op = self.run.kinds[self.messages]
         marker = self.run.markers(self.messages)
@@ -74,12 +74,12 @@ class Chunk:
         new = self._at(buffer, places[with_new], ends[with_new], with_new)
         if len(old):
             new.fill_with(old, old_at[with_new])
-        return Rows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
+        return ChunkRows(np.arange(len(op)), op, old_kind, old_at, new_at), old, new
 
-    def _at(self, buffer: Bytes, places: Places, ends: Places, rows: Mask) -> Tuples:
+    def _at(self, buffer: ByteArray, places: Offsets, ends: Offsets, rows: Mask) -> Tuples:
         return Tuples(buffer, places, ends, self.messages[rows], self.width, self.run.blame)
 
-    def _old_kinds(self, op: Bytes, marker: Bytes) -> Bytes:
+    def _old_kinds(self, op: ByteArray, marker: ByteArray) -> ByteArray:
         """Which old tuple each row has, after checking that its identity says which row is meant."""
         has_old = (marker == OLD_KEY) | (marker == OLD_FULL)
         is_new = marker == NEW_TUPLE
@@ -92,7 +92,7 @@ class Chunk:
             raise _uncovered(self.relation.table)
         return old_kind
 
-    def _check_old(self, buffer: Bytes, old: Tuples, op: Bytes) -> None:
+    def _check_old(self, buffer: ByteArray, old: Tuples, op: ByteArray) -> None:
         if not len(old):
             return
         deletes = op == DELETE
@@ -109,12 +109,12 @@ class Chunk:
         if any(new.cells[column].unsent is not None for column in self.key):
             raise _uncovered(self.relation.table)
 
-    def _part(self, rows: Rows, old: Tuples, new: Tuples) -> Part:
+    def _part(self, rows: ChunkRows, old: Tuples, new: Tuples) -> DecodedChunk:
         count = len(rows.at)
         self._check_key(new)
         new_at, old_at = _all_or(rows.new), _all_or(rows.old)
         columns = range(self.width)
-        return Part(
+        return DecodedChunk(
             self.entries[rows.at],
             rows.op,
             rows.old_kind,
@@ -123,7 +123,7 @@ class Chunk:
             self._unchanged(rows, new),
         )
 
-    def _unchanged(self, rows: Rows, new: Tuples) -> dict[str, Mask]:
+    def _unchanged(self, rows: ChunkRows, new: Tuples) -> dict[str, Mask]:
         masks = {}
         for name, cells in zip(self.schema.names, new.cells, strict=True):
             if (unsent := cells.unsent) is None:
@@ -151,10 +151,10 @@ def _uncovered(table: TableId) -> SourceError:
     ).of_table(table)
 
 
-def _numbered(rows: Mask) -> Places:
+def _numbered(rows: Mask) -> Offsets:
     """0, 1, 2 … at the marked rows, -1 elsewhere."""
     return np.where(rows, np.cumsum(rows) - 1, -1)
 
 
-def _all_or(at: Places) -> Places | None:
+def _all_or(at: Offsets) -> Offsets | None:
     return None if (at >= 0).all() else at

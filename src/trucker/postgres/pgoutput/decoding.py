@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from trucker.change import Changes, Column, Frames, Lsn, Mask, TableId, TableSchema, null_rows
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.chunk import Chunk, Part
+from trucker.postgres.pgoutput.chunk import DecodedChunk, RelationChunk
 from trucker.postgres.pgoutput.relation import Relation
-from trucker.postgres.pgoutput.run import Run
+from trucker.postgres.pgoutput.run import MessageRun
 from trucker.postgres.pgoutput.tuples import CHUNK_ROWS
-from trucker.postgres.pgoutput.wire import Places
+from trucker.postgres.pgoutput.wire import Offsets
 
 # Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
 _SPAN_BYTES = 1 << 30
@@ -42,7 +42,7 @@ def decode(
     `renames[table]` gives, for the columns' names in a shape, those to give them; `keys` are of the latter.
     `shape_keys[table]` are the keys of shapes that have one of their own.
     """
-    run = Run(frames)
+    run = MessageRun(frames)
     decoding = _Decoding(run, keys, after or {}, renames or {}, shape_keys or {})
     found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
     found.sort(key=lambda each: each[0])
@@ -54,7 +54,7 @@ class _Decoding:
 
     def __init__(
         self,
-        run: Run,
+        run: MessageRun,
         keys: Mapping[TableId, tuple[str, ...]],
         after: Mapping[TableId, Lsn],
         renames: Mapping[TableId, Renames],
@@ -63,7 +63,7 @@ class _Decoding:
         self.run, self.keys, self.after, self.renames, self.shape_keys = run, keys, after, renames, shape_keys
         self.transactions, self.transaction_of, self.number_of = run.transactions()
 
-    def table(self, relation: Relation, entries: Places) -> Iterator[tuple[int, Changes]]:
+    def table(self, relation: Relation, entries: Offsets) -> Iterator[tuple[int, Changes]]:
         """The changes of one shape of one table, each with its first entry; normally one."""
         key = self.keys.get(relation.table)
         if key is None:
@@ -75,20 +75,20 @@ class _Decoding:
         entries = self._later_than(self.after.get(relation.table), entries)
         for span in self._spans(entries):
             parts = [
-                Chunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded()
+                RelationChunk(self.run, relation, schema, span[at : at + CHUNK_ROWS]).decoded()
                 for at in range(0, len(span), CHUNK_ROWS)
             ]
             parts = [part for part in parts if len(part.entries)]
             if parts:
                 yield int(parts[0].entries[0]), self._changes(schema, parts)
 
-    def _later_than(self, lsn: Lsn | None, entries: Places) -> Places:
+    def _later_than(self, lsn: Lsn | None, entries: Offsets) -> Offsets:
         if lsn is None:
             return entries
         commits = self.transactions.commit_lsn[self.transaction_of[self.run.entries[entries]]]
         return entries[commits >= np.uint64(lsn)]
 
-    def _spans(self, entries: Places) -> Iterator[Places]:
+    def _spans(self, entries: Offsets) -> Iterator[Offsets]:
         """The entries cut so that no part is too large for Arrow; a message itself is always below 1 GB."""
         if len(self.run.payload) <= _SPAN_BYTES:
             yield entries
@@ -97,7 +97,7 @@ class _Decoding:
         place = self.run.starts[messages] // _SPAN_BYTES
         yield from np.split(entries, np.flatnonzero(np.diff(place)) + 1)
 
-    def _changes(self, schema: TableSchema, parts: list[Part]) -> Changes:
+    def _changes(self, schema: TableSchema, parts: list[DecodedChunk]) -> Changes:
         entries = np.concatenate([part.entries for part in parts])
         messages = self.run.entries[entries]
         transaction = self.transaction_of[messages]
@@ -144,7 +144,7 @@ def _batch(names: list[str], parts: list[list[pa.Array]], counts: list[int]) -> 
     return pa.RecordBatch.from_arrays([pa.concat_arrays(column) for column in zip(*filled, strict=True)], names=names)
 
 
-def _masks(parts: list[Part], counts: list[int]) -> dict[str, Mask]:
+def _masks(parts: list[DecodedChunk], counts: list[int]) -> dict[str, Mask]:
     if len(parts) == 1:
         return parts[0].unchanged
     names = dict.fromkeys(name for part in parts for name in part.unchanged)

@@ -17,8 +17,8 @@ from trucker.postgres.pgoutput.wire import (
     EPOCH,
     KNOWN,
     RELATION,
-    Bytes,
-    Places,
+    ByteArray,
+    Offsets,
     bytes_at,
     int64_at,
     malformed,
@@ -39,7 +39,7 @@ class Transactions:
     first: npt.NDArray[np.int64]
 
 
-class Run:
+class MessageRun:
     """A validated run. An *entry* is one change of one relation: a message, or one of a Truncate's relations.
 
     `entries[i]` is the number of the message that holds entry i.
@@ -48,9 +48,9 @@ class Run:
     def __init__(self, frames: Frames) -> None:
         self.frames = frames
         self.payload = frames.payload
-        self.starts: Places = np.ascontiguousarray(frames.starts, np.int64)
+        self.starts: Offsets = np.ascontiguousarray(frames.starts, np.int64)
         self._check_starts()
-        self.kinds: Bytes = self.payload[self.starts[:-1]]
+        self.kinds: ByteArray = self.payload[self.starts[:-1]]
         self._require(KNOWN[self.kinds], "the message is not of protocol version 1")
         kinds = self.kinds
         self.is_row = (kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE)
@@ -80,7 +80,7 @@ class Run:
 
     # entries
 
-    def _find_entries(self) -> tuple[Places, npt.NDArray[np.uint32]]:
+    def _find_entries(self) -> tuple[Offsets, npt.NDArray[np.uint32]]:
         messages = np.flatnonzero(self.is_row)
         oids = uint32_at(self.payload, self.starts[messages] + 1).astype(np.uint32)
         truncates = np.flatnonzero(self.is_truncate)
@@ -99,7 +99,7 @@ class Run:
             raise self.blame(message, "the message does not have the number of relations that it announces")
         return np.frombuffer(body[6:].tobytes(), ">u4").astype(np.uint32)
 
-    def by_relation(self) -> Iterator[tuple[Relation, Places]]:
+    def by_relation(self) -> Iterator[tuple[Relation, Offsets]]:
         """The entries of each relation, in order; a relation that changed its shape comes once per shape."""
         if not len(self.entries):
             return
@@ -123,7 +123,7 @@ class Run:
                 versions.append((int(index), relation))
         return described
 
-    def _by_shape(self, entries: Places, versions: list[tuple[int, Relation]]) -> Iterator[tuple[Relation, Places]]:
+    def _by_shape(self, entries: Offsets, versions: list[tuple[int, Relation]]) -> Iterator[tuple[Relation, Offsets]]:
         messages = self.entries[entries]
         begins = np.searchsorted(messages, [index for index, _ in versions])
         if not versions or begins[0] > 0:
@@ -166,12 +166,12 @@ class Run:
         if outside.any():
             raise self.blame(int(changes[outside.argmax()]), "the message is outside any transaction")
 
-    def _require_length(self, messages: Places, length: int) -> None:
+    def _require_length(self, messages: Offsets, length: int) -> None:
         wrong = self.starts[messages + 1] - self.starts[messages] != length
         if wrong.any():
             raise self.blame(int(messages[wrong.argmax()]), f"the message is not {length} bytes long")
 
-    def markers(self, messages: Places) -> Bytes:
+    def markers(self, messages: Offsets) -> ByteArray:
         """The byte after the oid: which tuple comes first (N, K or O)."""
         return bytes_at(self.payload, self.starts[messages] + 5)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from trucker.change import Mask
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, Bytes, Places, bytes_at, uint16_at, uint32_at
+from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, ByteArray, Offsets, bytes_at, uint16_at, uint32_at
 
 # Rows decoded at once: few enough that their bytes stay in the processor's cache from column to column.
 CHUNK_ROWS: Final = 8192
@@ -28,12 +28,12 @@ Blame = Callable[[int, str], SourceError]
 
 
 @dataclass(slots=True)
-class Cells:
+class TupleCells:
     """One column of many tuples: where each text lies, and its kind byte. Where `plain`, all are text."""
 
-    kinds: Bytes
-    starts: Places
-    ends: Places
+    kinds: ByteArray
+    starts: Offsets
+    ends: Offsets
     plain: bool = False
 
     @property
@@ -49,15 +49,15 @@ class Cells:
         unsent: Mask = self.kinds == UNCHANGED
         return unsent if unsent.any() else None
 
-    def take(self, rows: Places) -> Cells:
-        return Cells(self.kinds[rows], self.starts[rows], self.ends[rows], self.plain)
+    def take(self, rows: Offsets) -> TupleCells:
+        return TupleCells(self.kinds[rows], self.starts[rows], self.ends[rows], self.plain)
 
-    def put(self, rows: Places, other: Cells) -> None:
+    def put(self, rows: Offsets, other: TupleCells) -> None:
         self.kinds[rows], self.starts[rows], self.ends[rows] = other.kinds, other.starts, other.ends
         self.plain = False
 
     @classmethod
-    def empty(cls, count: int) -> Cells:
+    def empty(cls, count: int) -> TupleCells:
         return cls(np.full(count, NULL, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
 
 
@@ -69,12 +69,14 @@ class Tuples:
     the new tuple lives out of line, and is not NULL.
     """
 
-    def __init__(self, buffer: Bytes, places: Places, ends: Places, messages: Places, width: int, blame: Blame) -> None:
+    def __init__(
+        self, buffer: ByteArray, places: Offsets, ends: Offsets, messages: Offsets, width: int, blame: Blame
+    ) -> None:
         self.buffer, self.places, self.ends, self.messages = buffer, places, ends, messages
         self.width, self.blame = width, blame
-        self.cells: list[Cells] = []
+        self.cells: list[TupleCells] = []
         self._donor: Tuples | None = None
-        self._origin: Places = np.empty(0, np.int64)
+        self._origin: Offsets = np.empty(0, np.int64)
         self._require(
             uint16_at(buffer, places) == width, f"the tuple does not have the {width} columns of its relation"
         )
@@ -83,13 +85,13 @@ class Tuples:
     def __len__(self) -> int:
         return len(self.places)
 
-    def fill_with(self, donor: Tuples, origin: Places) -> None:
+    def fill_with(self, donor: Tuples, origin: Offsets) -> None:
         self._donor, self._origin = donor, origin
 
     def read(self, count: int) -> None:
         """Read on until `count` columns are known."""
         if not len(self):
-            self.cells += [Cells.empty(0)] * (count - len(self.cells))
+            self.cells += [TupleCells.empty(0)] * (count - len(self.cells))
             return
         for column in range(len(self.cells), count):
             cells = self._step()
@@ -98,7 +100,7 @@ class Tuples:
             self.cells.append(cells)
         self._require(self.places <= self.ends, "a column exceeds the message")
 
-    def _step(self) -> Cells:
+    def _step(self) -> TupleCells:
         places = self.places
         kinds = bytes_at(self.buffer, places)
         text = kinds == TEXT
@@ -113,9 +115,9 @@ class Tuples:
             lengths *= text
             starts = places + np.where(text, 5, 1)
         self.places = starts + lengths
-        return Cells(kinds, starts, self.places, plain)
+        return TupleCells(kinds, starts, self.places, plain)
 
-    def _fill(self, cells: Cells, donor: Cells) -> None:
+    def _fill(self, cells: TupleCells, donor: TupleCells) -> None:
         wanting = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
         if not len(wanting):
             return
@@ -128,7 +130,7 @@ class Tuples:
         """All columns are read; the messages must end here."""
         self._require(self.places == self.ends, "the message does not end with its last column")
 
-    def text(self, column: int, at: Places | None, count: int) -> pa.Array:
+    def text(self, column: int, at: Offsets | None, count: int) -> pa.Array:
         """One column as `count` strings: row i is tuple `at[i]`'s (-1: NULL), or tuple i's where `at` is None.
 
         Texts lie between headers; an array of them all, headers as every second element, needs no copy but the `take`.
@@ -147,7 +149,7 @@ class Tuples:
         self._check_utf8(array, cells)
         return array
 
-    def _few(self, cells: Cells, at: Iterable[int]) -> pa.Array:
+    def _few(self, cells: TupleCells, at: Iterable[int]) -> pa.Array:
         """The same for so few rows that calling into Arrow costs more than they do."""
         kinds, starts, ends = cells.kinds.tolist(), cells.starts.tolist(), cells.ends.tolist()
         buffer = self.buffer
@@ -159,7 +161,7 @@ class Tuples:
         except UnicodeDecodeError:
             raise self._not_utf8(cells) from None
 
-    def _check_utf8(self, array: pa.Array, cells: Cells) -> None:
+    def _check_utf8(self, array: pa.Array, cells: TupleCells) -> None:
         data = array.buffers()[2]
         if data is None or not data.size or np.frombuffer(data, np.uint8).max() < 128:
             return
@@ -168,7 +170,7 @@ class Tuples:
         except pa.ArrowInvalid:
             raise self._not_utf8(cells) from None
 
-    def _not_utf8(self, cells: Cells) -> SourceError:
+    def _not_utf8(self, cells: TupleCells) -> SourceError:
         """The error, which names the first message at fault."""
         texts = (self.buffer[a:b].tobytes() for a, b in zip(cells.starts, cells.ends, strict=True))
         wrong = [_is_utf8(text) for text in texts].index(False)
@@ -187,7 +189,7 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _indices(cells: Cells, at: Places | None) -> pa.Array:
+def _indices(cells: TupleCells, at: Offsets | None) -> pa.Array:
     """Where, in the alternating array, the text of each row is; null where there is none."""
     if at is None:
         count = len(cells.kinds)

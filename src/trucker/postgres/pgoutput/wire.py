@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from trucker.errors import SourceError
 
-Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
 
 BEGIN: Final = ord("B")
 COMMIT: Final = ord("C")
@@ -48,7 +48,7 @@ def malformed(index: int | None, kind: int | None, what: str) -> SourceError:
     )
 
 
-def _numbers(buffer: Bytes, places: Places, dtype: str) -> npt.NDArray[Any]:
+def _numbers(buffer: ByteArray, places: Offsets, dtype: str) -> npt.NDArray[Any]:
     """The number of type `dtype` at each place; a place too near the end yields some number, never an error.
 
     Whoever reads past a message's end finds out at the end of its tuple, so that not every step needs a check.
@@ -61,21 +61,21 @@ def _numbers(buffer: Bytes, places: Places, dtype: str) -> npt.NDArray[Any]:
     return everywhere[np.minimum(places, count - 1)]
 
 
-def bytes_at(buffer: Bytes, places: Places) -> Bytes:
+def bytes_at(buffer: ByteArray, places: Offsets) -> ByteArray:
     return buffer.take(places, mode="clip")
 
 
-def uint16_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint16]:
+def uint16_at(buffer: ByteArray, places: Offsets) -> npt.NDArray[np.uint16]:
     return _numbers(buffer, places, ">u2")
 
 
-def uint32_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint32]:
+def uint32_at(buffer: ByteArray, places: Offsets) -> npt.NDArray[np.uint32]:
     return _numbers(buffer, places, ">u4")
 
 
-def uint64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.uint64]:
+def uint64_at(buffer: ByteArray, places: Offsets) -> npt.NDArray[np.uint64]:
     return _numbers(buffer, places, ">u8").astype(np.uint64)
 
 
-def int64_at(buffer: Bytes, places: Places) -> npt.NDArray[np.int64]:
+def int64_at(buffer: ByteArray, places: Offsets) -> npt.NDArray[np.int64]:
     return _numbers(buffer, places, ">i8").astype(np.int64)

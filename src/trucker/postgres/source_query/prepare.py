@@ -12,18 +12,17 @@ import psycopg
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Column, TableSchema
 from trucker.config.sql_files import SqlFile
 from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
+from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
+from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import SourceType, source_types
 from trucker.postgres.source_query.failure import refused
 from trucker.postgres.source_query.query import ORDER, ROWS, Source, SourceQuery, Variant, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
-from trucker.postgres.source_query.types import TEXT, Given, given_columns
+from trucker.postgres.source_query.types import TEXT, InputColumn, given_columns
 from trucker.postgres.source_query.usage import used_columns
 from trucker.rows import OLD, OPERATION, POSITION
-
-Connection = psycopg.Connection[Any]
 
 CLASH: Final = "TRK133"
 UNUSABLE: Final = "TRK134"
@@ -34,14 +33,14 @@ _FROM_ROWS: Final = "select … from {{ rows }}, and join what it needs"
 _PSEUDO: Final = ("record", "record[]", "void", "unknown", "cstring", "anyarray")
 
 
-def prepare_query(connection: Connection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
+def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
     """See that the file can run for this table, and what it gives. `positions` is whether rows say where they stand.
 
     Raises a ConfigError with file, line and the nearest name where it cannot. Runs nothing.
     """
     template = SqlTemplate(file)
     names = _relation_names(file, table, positions)
-    relation = Relation(ROWS, names)
+    relation = TemplateRelation(ROWS, names)
     with catalogue(connection):
         given = _given(connection, table, positions)
         timeout = _timeout(connection)
@@ -91,18 +90,20 @@ def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple
     return (*own, *added)
 
 
-def _timeout(connection: Connection) -> float | None:
+def _timeout(connection: PgConnection) -> float | None:
     row = connection.execute("select setting::int from pg_settings where name = 'statement_timeout'").fetchone()
     return row[0] / 1000 if row and row[0] else None
 
 
-def _given(connection: Connection, table: TableSchema, positions: bool) -> list[Given]:
+def _given(connection: PgConnection, table: TableSchema, positions: bool) -> list[InputColumn]:
     own = given_columns(connection, table.columns)
     more = given_columns(connection, POSITION) if positions else []
-    return [*own, *(replace(one, name=OLD + one.name) for one in own), *more, Given(OPERATION, TEXT, TEXT)]
+    return [*own, *(replace(one, name=OLD + one.name) for one in own), *more, InputColumn(OPERATION, TEXT, TEXT)]
 
 
-def _described(connection: Connection, source: Source, given: Sequence[Given], names: Sequence[str]) -> list[Field]:
+def _described(
+    connection: PgConnection, source: Source, given: Sequence[InputColumn], names: Sequence[str]
+) -> list[Field]:
     """What the statement gives. It is planned too: PostgreSQL looks at rights on tables only then."""
     relation = parameters_relation(given)
     text, (whole, offset) = source.text(relation), source.whole(relation)
@@ -162,7 +163,7 @@ def _refuse_fields(place: Place, fields: Sequence[Field]) -> None:
     raise ConfigError(message, place=place, remedy=remedy, code=UNUSABLE)
 
 
-def _result_columns(connection: Connection, file: SqlFile, results: Sequence[Sequence[Field]]) -> tuple[Column, ...]:
+def _result_columns(connection: PgConnection, file: SqlFile, results: Sequence[Sequence[Field]]) -> tuple[Column, ...]:
     """The columns of all operations' results, in the order in which they first come."""
     fields: dict[str, Field] = {}
     for field in (field for result in results for field in result if field.name != OPERATION):

@@ -11,7 +11,7 @@ from trucker.change import DELETE, INSERT, UPDATE, Column, TableId
 from trucker.config.sql_files import SqlFile
 from trucker.config.sql_lexer import OTHER, Statement, tokens
 from trucker.config.sql_template import RenderedSql
-from trucker.postgres.source_query.types import Given
+from trucker.postgres.source_query.types import InputColumn
 
 ORDER: Final = (DELETE, UPDATE, INSERT)
 """In which the operations of a run come where each runs by itself."""
@@ -67,7 +67,7 @@ class SourceQuery:
     file: SqlFile
     table: TableId
     columns: tuple[Column, ...]
-    given: tuple[Given, ...]
+    given: tuple[InputColumn, ...]
     used: frozenset[str]
     variants: Mapping[int, Variant]
     by_operation: bool
@@ -79,12 +79,12 @@ class SourceQuery:
         return parameters_relation(self.given, self.used)
 
     @property
-    def sent(self) -> tuple[Given, ...]:
+    def sent(self) -> tuple[InputColumn, ...]:
         """The columns that travel, in the order of the parameters."""
         return tuple(one for one in self.given if one.name in self.used)
 
 
-def parameters_relation(given: Sequence[Given], used: Set[str] | None = None) -> str:
+def parameters_relation(given: Sequence[InputColumn], used: Set[str] | None = None) -> str:
     """Rows as a relation `r`: those columns that are used (all) from parameters in their order, the others NULL.
 
     None is ever left out: SQL may count columns by their place.

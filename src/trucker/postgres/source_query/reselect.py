@@ -18,13 +18,12 @@ from psycopg import errors
 
 from trucker.change import DELETE, TRUNCATE, Changes, Mask, TableSchema, quote_identifier
 from trucker.errors import SourceError
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import query_error, translated
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.session import catalogue
-from trucker.postgres.source_query.types import Given, given_columns
-
-Connection = psycopg.Connection[Any]
+from trucker.postgres.source_query.types import InputColumn, given_columns
 
 GONE: Final = "TRK273"
 TOO_LARGE: Final = "TRK274"
@@ -47,7 +46,7 @@ _EQUALS: Final = """
 _ANY: Final = "operator(pg_catalog.=)"
 
 
-def reselect(connection: Connection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
+def reselect(connection: PgConnection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
     """The same changes with every value there: none is `unchanged` any more.
 
     `only` names the columns that anybody will look at (`SourceQuery.used`); the others stay NULL. Updates that change
@@ -89,13 +88,13 @@ def _keys(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> list[p
     ]
 
 
-def _read(connection: Connection, schema: TableSchema, names: Sequence[str], keys: Sequence[pa.Array]) -> pa.Table:
+def _read(connection: PgConnection, schema: TableSchema, names: Sequence[str], keys: Sequence[pa.Array]) -> pa.Table:
     """The values by the number of the key, which is column 0."""
     doing = f"reading unsent values of {schema.table}"
     with translated(doing), catalogue(connection):
         given = given_columns(connection, [schema.column(name) for name in schema.key])
         equals = dict(connection.execute(_EQUALS.encode(), [schema.table.schema, schema.table.name]).fetchall())
-    numbers = Given("n", "pg_catalog.int8", "pg_catalog.int8")
+    numbers = InputColumn("n", "pg_catalog.int8", "pg_catalog.int8")
     parameters = [
         array_literal(pa.array(np.arange(len(keys[0]))).cast(pa.string()), plain=True),
         *(array_literal(cells, one.delimiter, plain=one.plain) for cells, one in zip(keys, given, strict=True)),
@@ -120,7 +119,7 @@ def _no_texts() -> pa.Array:
     return pa.array([], pa.string())
 
 
-def _statement(schema: TableSchema, names: Sequence[str], given: Sequence[Given], equals: dict[str, str]) -> str:
+def _statement(schema: TableSchema, names: Sequence[str], given: Sequence[InputColumn], equals: dict[str, str]) -> str:
     keys = [replace(one, name=f"k{number}") for number, one in enumerate(given)]
     listed = ", ".join(one.parameter(number) for number, one in enumerate(keys, start=1))
     values = "".join(f", t.{quote_identifier(name)}" for name in names)

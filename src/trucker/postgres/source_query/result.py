@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pyarrow as pa
@@ -17,7 +17,7 @@ from psycopg.abc import Transformer as Loading
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.types.string import TextLoader
 
-Connection = psycopg.Connection[Any]
+from trucker.pg.connection import PgConnection
 
 PIECE_ROWS: Final = 4096
 _ROWS: Final = (pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
@@ -38,11 +38,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    connection: Connection
+    connection: PgConnection
     adapters: AdaptersMap = _TEXTS
 
 
-def describe(connection: Connection, statement: str) -> list[Field]:
+def describe(connection: PgConnection, statement: str) -> list[Field]:
     """The columns that a statement would give; it is parsed and not run. psycopg's errors pass through."""
     link = connection.pgconn
     link.send_prepare(b"", statement.encode())
@@ -55,7 +55,7 @@ def describe(connection: Connection, statement: str) -> list[Field]:
     ]
 
 
-def stream(connection: Connection, statement: str, parameters: Sequence[bytes | None]) -> Generator[pa.RecordBatch]:
+def stream(connection: PgConnection, statement: str, parameters: Sequence[bytes | None]) -> Generator[pa.RecordBatch]:
     """Run it and give its rows in pieces, the columns called 0, 1, …; psycopg's errors pass through.
 
     Until the iteration ends the connection is busy; one that is left early must be closed,
@@ -86,7 +86,7 @@ def _columns(loading: Loading, result: pq.abc.PGresult) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(cells, names=[str(i) for i in range(len(cells))])
 
 
-def _only(connection: Connection) -> pq.abc.PGresult:
+def _only(connection: PgConnection) -> pq.abc.PGresult:
     """The one result of what was just sent."""
     results: list[pq.abc.PGresult] = connection.wait(generators.execute(connection.pgconn))
     for result in results:
@@ -95,7 +95,7 @@ def _only(connection: Connection) -> pq.abc.PGresult:
     return results[0]
 
 
-def _give_up(connection: Connection) -> None:
+def _give_up(connection: PgConnection) -> None:
     """Have the server stop, and take what it had sent until then: the connection can be used again."""
     if connection.closed:
         return

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from trucker.change import INSERT, OPERATIONS, Column, Lsn, quote_identifier
 from trucker.errors import SourceError
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
-from trucker.postgres.snapshot import PIECE_BYTES, Chunk, chunk_condition, lock_chunk, refuse_rewritten
+from trucker.postgres.snapshot import PIECE_BYTES, SnapshotChunk, chunk_condition, lock_chunk, refuse_rewritten
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.failure import FAILED, failed, too_many
 from trucker.postgres.source_query.query import ORDER, Source, SourceQuery, Variant
@@ -26,8 +27,6 @@ from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.types import TEXT
 from trucker.rows import OLD, OPERATION, POSITION, Rows
 from trucker.slow_sql import SlowQueries, Timing
-
-Connection = psycopg.Connection[Any]
 
 SMALLEST_ROW: Final = 24
 """Bytes that the smallest row takes on its page."""
@@ -37,7 +36,7 @@ _CODES: Final = np.array(ORDER, np.uint8)
 
 
 def run_query(
-    connection: Connection,
+    connection: PgConnection,
     query: SourceQuery,
     rows: Rows,
     *,
@@ -60,9 +59,9 @@ def run_query(
 
 
 def query_chunk(
-    connection: Connection,
+    connection: PgConnection,
     query: SourceQuery,
-    chunk: Chunk,
+    chunk: SnapshotChunk,
     *,
     rows_max: int,
     lsn: Lsn | None = None,
@@ -123,7 +122,7 @@ def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
                 yield run.take(own)
 
 
-def _chunk_relation(query: SourceQuery, chunk: Chunk, lsn: Lsn | None) -> str:
+def _chunk_relation(query: SourceQuery, chunk: SnapshotChunk, lsn: Lsn | None) -> str:
     """The chunk's rows with the types that changed rows have; `where` may name the table's columns as they are."""
     known = {column.name for column in POSITION}
     columns = []
@@ -149,7 +148,7 @@ class _Running:
     watch: AbstractContextManager[Timing | None]
 
     def batches(
-        self, connection: Connection, parameters: Sequence[bytes | None], rows_max: int, bytes_max: int | None = None
+        self, connection: PgConnection, parameters: Sequence[bytes | None], rows_max: int, bytes_max: int | None = None
     ) -> Generator[pa.RecordBatch]:
         began = time.monotonic()
         try:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 from psycopg import errors
 
+from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
 from trucker.table import Column, quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 TEXT: Final = "pg_catalog.text"
 
@@ -52,7 +50,7 @@ _TYPES: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputColumn:
     """One column of rows on its way into a statement.
 
     `type` is what the column is there, `element` what its array is of, and `plain` says that no value of it needs
@@ -79,7 +77,7 @@ class Given:
 
 
 @translated("reading the catalogue")
-def given_columns(connection: Connection, columns: Sequence[Column]) -> list[Given]:
+def given_columns(connection: PgConnection, columns: Sequence[Column]) -> list[InputColumn]:
     """How each of these is handed over. The session must take names from pg_catalog only, inside a transaction."""
     arguments = {
         "oids": [column.type_oid for column in columns],
@@ -88,12 +86,12 @@ def given_columns(connection: Connection, columns: Sequence[Column]) -> list[Giv
         "plain": _PLAIN,
     }
     rows = connection.execute(_TYPES.encode(), arguments).fetchall()
-    declared: dict[int, Given] = {}
-    base: dict[int, Given] = {}
+    declared: dict[int, InputColumn] = {}
+    base: dict[int, InputColumn] = {}
     domains: dict[int, str] = {}
     for place, is_domain, has_array, delimiter, name, full, modified, plain in rows:
         element = name if has_array else TEXT
-        found = Given(columns[place].name, full, element, delimiter if has_array else ",", modified, plain)
+        found = InputColumn(columns[place].name, full, element, delimiter if has_array else ",", modified, plain)
         declared.setdefault(place, found)
         if is_domain:
             domains[place] = full
@@ -103,7 +101,7 @@ def given_columns(connection: Connection, columns: Sequence[Column]) -> list[Giv
     return [base[at] if domains.get(at) in strict else declared[at] for at in range(len(columns))]
 
 
-def _takes_null(connection: Connection, domain: str) -> bool:
+def _takes_null(connection: PgConnection, domain: str) -> bool:
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(f"select null::{domain}".encode())

@@ -14,18 +14,17 @@ from typing import Any, Final
 
 import psycopg
 
+from trucker.pg.connection import PgConnection
 from trucker.postgres.source_query.query import Source, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
-from trucker.postgres.source_query.types import Given
+from trucker.postgres.source_query.types import InputColumn
 from trucker.table import quote_identifier
-
-Connection = psycopg.Connection[Any]
 
 _COLUMN: Final = re.compile(r'"\*VALUES\*(?:_\d+)?"\.(?:column(\d+)|\*)')
 
 
 def used_columns(
-    connection: Connection, source: Source, given: Sequence[Given], fields: Sequence[Field]
+    connection: PgConnection, source: Source, given: Sequence[InputColumn], fields: Sequence[Field]
 ) -> frozenset[str]:
     """The names of those that the statement needs, or of all. `fields` is what it gives."""
     everything = frozenset(one.name for one in given)
@@ -40,14 +39,14 @@ def used_columns(
     return used if same else everything
 
 
-def _opaque(given: Sequence[Given]) -> str:
+def _opaque(given: Sequence[InputColumn]) -> str:
     """Rows that the planner takes as they are: of a single one, or of a table, it would know too much."""
     nulls = ", ".join(f"null::{one.type}" for one in given)
     names = ", ".join(quote_identifier(one.name) for one in given)
     return f"(values ({nulls}), ({nulls})) as r({names})"
 
 
-def _plan(connection: Connection, statement: str) -> Any:
+def _plan(connection: PgConnection, statement: str) -> Any:
     (answer,) = stream(connection, f"explain (verbose, format json) {statement}", [])
     return json.loads(answer.column(0)[0].as_py())
 

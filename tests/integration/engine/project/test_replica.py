@@ -16,7 +16,7 @@ from fixtures.standby import Pair, follow, make_standby, replica_keys
 from fixtures.waiting import wait_until
 from trucker.errors import CheckFailed, SourceError, SourceUnavailable
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import Connection
+from trucker.pg.connection import PgConnection
 from trucker.postgres.snapshot import enter_snapshot
 from trucker.project import Project
 from trucker.testing.server import Server
@@ -108,7 +108,7 @@ def test_a_copy_of_which_recovery_took_rows_is_taken_again(
     write(source, 1)
     checked: list[bool] = []
 
-    def once_ended(connection: Connection, snapshot: str) -> None:
+    def once_ended(connection: PgConnection, snapshot: str) -> None:
         """The snapshot is entered to look at the tables, and again when they have been copied."""
         checked.append(len(checked) != 1)
         if not checked[-1]:

@@ -13,7 +13,7 @@ import pytest
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.waiting import wait_until
-from trucker.engine.schema.schema_changes import Reading, Schemas
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.snapshot.partition_merge import Merger
 from trucker.errors import SinkUnavailable
 from trucker.observe.status import TruckPhase
@@ -222,7 +222,7 @@ def test_a_partition_attached_while_trucker_is_down_and_a_merge_that_is_not_reco
     del shop.kept[2]
     crashed: list[str] = []
 
-    def crash(_: Schemas, reading: Reading) -> None:
+    def crash(_: Schemas, reading: SchemaReading) -> None:
         if reading.merge:
             crashed.append(reading.target.truck)
             raise RuntimeError("killed before the merge is recorded")

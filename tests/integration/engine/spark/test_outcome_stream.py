@@ -10,7 +10,7 @@ import pytest
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.engine.spark.job import start_job
-from trucker.engine.spark.outcome_stream import Arriving, board_of
+from trucker.engine.spark.outcome_stream import OutcomeStream, board_of
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.task.payload import Failure, Outcome
 from trucker.errors import EngineError, TruckFailed
@@ -59,7 +59,7 @@ def test_a_job_that_fails_tells_everybody_who_waits(spark: SparkSession) -> None
 
 def test_a_truck_that_fails_is_told_to_its_destination_alone() -> None:
     """I3, I8. Nobody takes what there is of its share for the whole."""
-    arriving = Arriving.done([outcome(0), outcome(1, "truck")])
+    arriving = OutcomeStream.done([outcome(0), outcome(1, "truck")])
     concerned = ArrivingReceipts("here", {"truck"}, arriving)
     parts = concerned.by_part()
     assert len(next(parts)) == 1
@@ -71,4 +71,4 @@ def test_a_truck_that_fails_is_told_to_its_destination_alone() -> None:
     assert [receipt.part for receipt in receipts] == [0, 1]
     assert failed.keys() == {"truck"}
     assert sum(len(some) for some in ArrivingReceipts("here", {"other"}, arriving).by_part()) == 2
-    assert not list(ArrivingReceipts("there", {"truck"}, Arriving.done([outcome(0)])))
+    assert not list(ArrivingReceipts("there", {"truck"}, OutcomeStream.done([outcome(0)])))

@@ -83,13 +83,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """While it is not set no batch is planned, so that changes wait in the log."""
     opened = threading.Event()
     opened.set()
-    real = batch_runner.Stager.plan
+    real = batch_runner.BatchRunner.plan
 
-    def plan(self: batch_runner.Stager, *arguments: Any) -> batch_runner.Staging:
+    def plan(self: batch_runner.BatchRunner, *arguments: Any) -> batch_runner.Staging:
         assert opened.wait(240)
         return real(self, *arguments)
 
-    monkeypatch.setattr(batch_runner.Stager, "plan", plan)
+    monkeypatch.setattr(batch_runner.BatchRunner, "plan", plan)
     yield opened
     opened.set()
 

@@ -8,7 +8,7 @@ from trucker.change import Lsn, TableId
 from trucker.changelog.document import FileDocument
 from trucker.engine.destination.destination_record import DestinationRecord, Recorded
 from trucker.engine.project.continuity import needed_from
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.sinks.base import Phase
 
 T = TableId("public", "t")
@@ -32,7 +32,7 @@ def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
 def test_the_log_is_needed_from_the_position_that_was_noted(tmp_path: Path) -> None:
     record = DestinationRecord(FileDocument(tmp_path / "source.json"))
     record.put({"orders": Recorded("replica", Lsn(0x200), frozenset({T})), "new": Recorded("replica")})
-    tables = {T: Table(T, T, ())}
+    tables = {T: InputTable(T, T, ())}
     trucks = [Truck(name, "source", "replica", tables) for name in ("orders", "new")]
     assert needed_from(trucks, record.states(["replica"])) == {"orders": Lsn(0x200)}
 

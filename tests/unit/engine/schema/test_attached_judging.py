@@ -11,16 +11,16 @@ import pytest
 from trucker.change import Column, Lsn, Partitions, TableId
 from trucker.changelog.document import FileDocument
 from trucker.config.sql_files import SqlFile
-from trucker.engine.schema.schema_changes import Described, Reading, Schemas
-from trucker.engine.schema.written_schema import Known, KnownTables
+from trucker.engine.schema.schema_changes import CatalogDescription, SchemaReading, Schemas
+from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
 from trucker.engine.stream.batch_plan import _check_merge
-from trucker.engine.truck.truck import Table
+from trucker.engine.truck.truck import InputTable
 from trucker.errors import SourceError
 from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.sinks.base import Target
 
 P, OLD, NEW = TableId("public", "p"), TableId("public", "p_1"), TableId("public", "p_2")
-TABLE = Table(P, P, ("id",), partitions=Partitions.KEEP, key_numbers=(1,))
+TABLE = InputTable(P, P, ("id",), partitions=Partitions.KEEP, key_numbers=(1,))
 COLUMN = SeenColumn(1, Column("id", 23), False, 1)
 
 
@@ -31,10 +31,10 @@ def look(**leaves: str) -> Look:
     return Look(P, 7, Lsn(1), ("id",), 1, (COLUMN,), dict.fromkeys(names, 1), attached, leaves=names)
 
 
-def examined(folder: Path, before: Look, now: Look, *, rows: bool = True) -> tuple[Schemas, Reading | None]:
-    known = KnownTables(FileDocument(folder / "shapes.json"))
-    known.put({("truck", P): Known(before, frozenset({1}))})
-    schemas = Schemas(lambda *_: Described(now, {}), known, lambda *_: int(rows))
+def examined(folder: Path, before: Look, now: Look, *, rows: bool = True) -> tuple[Schemas, SchemaReading | None]:
+    known = SchemaStore(FileDocument(folder / "shapes.json"))
+    known.put({("truck", P): WrittenSchema(before, frozenset({1}))})
+    schemas = Schemas(lambda *_: CatalogDescription(now, {}), known, lambda *_: int(rows))
     return schemas, schemas.examine("truck", TABLE, sighting(now))
 
 
@@ -47,7 +47,9 @@ def test_an_attached_partition_is_to_be_merged_until_that_is_recorded(tmp_path: 
     assert reading is not None
     assert (reading.again, reading.merge, reading.target.awaits_rows) == ("", (NEW,), True)
     assert reading.stays == "partition public.p_1 was detached or dropped"
-    assert KnownTables(FileDocument(tmp_path / "shapes.json")).get("truck", P) == Known(look(p_1=""), frozenset({1}))
+    assert SchemaStore(FileDocument(tmp_path / "shapes.json")).get("truck", P) == WrittenSchema(
+        look(p_1=""), frozenset({1})
+    )
     schemas.follow(reading)
     assert schemas.examine("truck", TABLE, sighting(look(p_2=".9"))) is None
 

@@ -10,9 +10,9 @@ import pytest
 
 from trucker.change import Column, Lsn, SchemaChanges, TableId, TableSchema
 from trucker.changelog.document import FileDocument
-from trucker.engine.schema.schema_changes import Described, Reading, Schemas, copied
-from trucker.engine.schema.written_schema import Known, KnownTables
-from trucker.engine.truck.truck import Table
+from trucker.engine.schema.schema_changes import CatalogDescription, SchemaReading, Schemas, copied
+from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
+from trucker.engine.truck.truck import InputTable
 from trucker.errors import TruckerError
 from trucker.postgres.catalog_look import Look, SeenColumn
 
@@ -35,7 +35,7 @@ def look(*columns: tuple[int, str, int, int], file: int = 1) -> Look:
 
 
 BEFORE = look((1, "id", INT, 1), (2, "n", INT, 1))
-KNOWN = Known(
+KNOWN = WrittenSchema(
     look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", BIGINT, 1)), frozenset({1, 2, 3}), dropped=frozenset({"p"})
 )
 
@@ -44,20 +44,20 @@ def read(
     folder: Path,
     now: Look,
     *messages: bytes,
-    table: Table | None = None,
-    known: Known | None = None,
+    table: InputTable | None = None,
+    known: WrittenSchema | None = None,
     own: bool = False,
-) -> Reading:
-    tables = KnownTables(FileDocument(folder / "shapes.json"))
-    tables.put({("truck", T): known or Known(BEFORE, frozenset({1, 2}))})
-    schemas = Schemas(lambda *_: Described(now, {}), tables)
-    table = table or Table(T, T, ("id",), key_numbers=(1,))
+) -> SchemaReading:
+    tables = SchemaStore(FileDocument(folder / "shapes.json"))
+    tables.put({("truck", T): known or WrittenSchema(BEFORE, frozenset({1, 2}))})
+    schemas = Schemas(lambda *_: CatalogDescription(now, {}), tables)
+    table = table or InputTable(T, T, ("id",), key_numbers=(1,))
     reading, news = schemas.read("truck", table, messages, lambda: 50, own=own)
     assert news
     return reading
 
 
-def refused(folder: Path, now: Look, *messages: bytes, table: Table | None = None) -> str:
+def refused(folder: Path, now: Look, *messages: bytes, table: InputTable | None = None) -> str:
     try:
         read(folder, now, *messages, table=table)
     except TruckerError as error:
@@ -77,17 +77,17 @@ def test_a_renamed_column(tmp_path: Path) -> None:
 
 def test_a_renamed_key(tmp_path: Path) -> None:
     now = look((1, "key", INT, 9), (2, "n", INT, 1))
-    reading = read(tmp_path, now, message(("key", INT), ("n", INT)), table=Table(T, T, ("key",), key_numbers=(1,)))
+    reading = read(tmp_path, now, message(("key", INT), ("n", INT)), table=InputTable(T, T, ("key",), key_numbers=(1,)))
     assert reading.target.source.key == ("key",)
-    reading = read(tmp_path, now, message(("id", INT), ("n", INT)), table=Table(T, T, ("key",), key_numbers=(1,)))
+    reading = read(tmp_path, now, message(("id", INT), ("n", INT)), table=InputTable(T, T, ("key",), key_numbers=(1,)))
     assert reading.target.source.key == ("id",)
 
 
 def test_a_key_that_was_renamed_twice_since_the_run_began(tmp_path: Path) -> None:
     """Neither look has the name that it had at the start."""
     now = look((1, "last", INT, 9), (2, "n", INT, 1))
-    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1)), frozenset({1, 2}))
-    first = Table(T, T, ("first",), key_numbers=(1,))
+    known = WrittenSchema(look((1, "id", INT, 1), (2, "n", INT, 1)), frozenset({1, 2}))
+    first = InputTable(T, T, ("first",), key_numbers=(1,))
     reading = read(tmp_path, now, message(("last", INT), ("n", INT)), table=first, known=known)
     assert reading.target.source.key == ("last",)
 
@@ -96,7 +96,7 @@ def test_a_rewrite_of_a_column_that_no_shape_has_shown_yet(tmp_path: Path) -> No
     """The look becomes what the next shape is held against, by which the file is no other one any more."""
     now = look((1, "id", INT, 1), (2, "n", INT, 1), (3, "made", INT, 9), file=2)
     assert read(tmp_path, now, message(("id", INT), ("n", INT))).again
-    left_out = Table(T, T, ("id",), key_numbers=(1,), excepted=frozenset({"made"}))
+    left_out = InputTable(T, T, ("id",), key_numbers=(1,), excepted=frozenset({"made"}))
     assert not read(tmp_path, now, message(("id", INT), ("n", INT)), table=left_out).again
     same_file = replace(now, files={7: 1})
     assert not read(tmp_path, same_file, message(("id", INT), ("n", INT))).again
@@ -113,7 +113,7 @@ def test_a_wider_type_and_a_rewrite(tmp_path: Path) -> None:
 def test_a_column_that_is_another_one_under_its_name(tmp_path: Path) -> None:
     now = look((1, "id", INT, 1), (3, "n", INT, 9))
     assert read(tmp_path, now, message(("id", INT), ("n", INT))).again
-    dropped = Known(look((1, "id", INT, 1)), frozenset({1}), dropped=frozenset({"n"}))
+    dropped = WrittenSchema(look((1, "id", INT, 1)), frozenset({1}), dropped=frozenset({"n"}))
     assert read(tmp_path, now, message(("id", INT), ("n", INT)), known=dropped).again
 
 
@@ -134,15 +134,15 @@ def test_rows_of_another_table(tmp_path: Path) -> None:
 def test_a_column_that_slips_in_or_out(tmp_path: Path) -> None:
     now = look((1, "id", INT, 1), (2, "m", INT, 9))
     renamed = message(("id", INT), ("m", INT))
-    only = Table(T, T, ("id",), key_numbers=(1,), only=frozenset({"n"}))
+    only = InputTable(T, T, ("id",), key_numbers=(1,), only=frozenset({"n"}))
     assert refused(tmp_path, now, renamed, table=only) == "TRK253"
     key = message(("key", INT), ("n", INT))
     assert read(tmp_path, look((1, "key", INT, 9), (2, "n", INT, 1)), key, table=only).target.source.key == ("key",)
 
 
-def copy(now: Look, known: Known) -> Reading:
+def copy(now: Look, known: WrittenSchema) -> SchemaReading:
     schema = TableSchema(T, tuple(seen.column for seen in now.columns), ("id",))
-    return copied("truck", Table(T, T, ("id",), key_numbers=(1,)), schema, now, known)
+    return copied("truck", InputTable(T, T, ("id",), key_numbers=(1,)), schema, now, known)
 
 
 def test_a_copy_knows_what_the_destination_calls_its_columns() -> None:
@@ -186,11 +186,11 @@ def test_a_new_column_under_a_name_that_is_still_another_ones_there() -> None:
 
 def test_who_keeps_changes_has_them_in_their_own_shapes_though_nothing_is_sure(tmp_path: Path) -> None:
     """The key is the one that the stream tells, not the one of when the run began (I8)."""
-    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
+    known = WrittenSchema(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
     now = look((1, "last", INT, 9), (2, "n", INT, 1))
     first = message(("id", INT), ("n", INT), ("o", INT), key="id")
     second = message(("mid", INT), ("n", INT), key="mid")
-    last = Table(T, T, ("last",), key_numbers=(1,))
+    last = InputTable(T, T, ("last",), key_numbers=(1,))
     reading = read(tmp_path, now, first, second, table=last, known=known, own=True)
     assert reading.doubtful
     assert [(own.names, own.key) for own in reading.own.values()] == [
@@ -203,19 +203,19 @@ def test_who_keeps_changes_has_them_in_their_own_shapes_though_nothing_is_sure(t
 
 def test_the_key_of_whole_old_rows_where_nothing_is_sure(tmp_path: Path) -> None:
     """The stream does not mark it then: it is called as in one of the looks."""
-    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
+    known = WrittenSchema(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "o", INT, 1)), frozenset({1, 2, 3}))
     now = look((1, "last", INT, 9), (2, "n", INT, 1))
     full = message(("id", INT), ("n", INT), identity="f")
-    reading = read(tmp_path, now, full, table=Table(T, T, ("last",), key_numbers=(1,)), known=known, own=True)
+    reading = read(tmp_path, now, full, table=InputTable(T, T, ("last",), key_numbers=(1,)), known=known, own=True)
     assert [own.key for own in reading.own.values()] == [("id",)]
 
 
 def test_a_column_that_is_left_out_by_name_is_not_let_in_by_another(tmp_path: Path) -> None:
     """I8, I10: where nothing is sure, a column that truck.yml names must be there."""
-    known = Known(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "secret", INT, 1)), frozenset({1, 2}))
+    known = WrittenSchema(look((1, "id", INT, 1), (2, "n", INT, 1), (3, "secret", INT, 1)), frozenset({1, 2}))
     now = look((1, "last", INT, 9), (2, "n", INT, 1), (3, "open", INT, 9))
     shape = message(("mid", INT), ("n", INT), ("other", INT), key="mid")
-    table = Table(T, T, ("last",), key_numbers=(1,), excepted=frozenset({"secret"}))
+    table = InputTable(T, T, ("last",), key_numbers=(1,), excepted=frozenset({"secret"}))
     with pytest.raises(TruckerError) as refused:
         read(tmp_path, now, shape, table=table, known=known, own=True)
     assert refused.value.code == "TRK253"

@@ -10,14 +10,14 @@ import pytest
 
 from trucker.change import Column, Lsn, TableId
 from trucker.changelog.document import FileDocument
-from trucker.engine.schema.written_schema import Known, KnownTables
+from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
 from trucker.postgres.catalog_look import Look, SeenColumn
 
 
-def known(number: int, lsn: int = 1) -> Known:
+def known(number: int, lsn: int = 1) -> WrittenSchema:
     table = TableId("public", f"t{number}")
     seen = SeenColumn(1, Column("id", 23), False, 1)
-    return Known(Look(table, number, Lsn(lsn), ("id",), 1, (seen,), {number: 1}), frozenset({1}))
+    return WrittenSchema(Look(table, number, Lsn(lsn), ("id",), 1, (seen,), {number: 1}), frozenset({1}))
 
 
 @pytest.fixture
@@ -30,16 +30,16 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_many_tables_are_written_at_once(tmp_path: Path, writes: list[int]) -> None:
     """A hundred tables that all have news in one batch must not hold up the stream a hundred times."""
-    tables = KnownTables(FileDocument(tmp_path / "shapes.json"))
+    tables = SchemaStore(FileDocument(tmp_path / "shapes.json"))
     all_of_them = {("truck", TableId("public", f"t{n}")): known(n) for n in range(100)}
     tables.put(all_of_them)
     assert len(writes) == 1
-    again = KnownTables(FileDocument(tmp_path / "shapes.json"))
+    again = SchemaStore(FileDocument(tmp_path / "shapes.json"))
     assert all(again.get(*slot) == each for slot, each in all_of_them.items())
 
 
 def test_a_look_that_is_only_newer_is_not_written(tmp_path: Path, writes: list[int]) -> None:
-    tables, slot = KnownTables(FileDocument(tmp_path / "shapes.json")), ("truck", TableId("public", "t1"))
+    tables, slot = SchemaStore(FileDocument(tmp_path / "shapes.json")), ("truck", TableId("public", "t1"))
     tables.put({slot: known(1)})
     tables.put({slot: known(1, lsn=99)})
     tables.put({})

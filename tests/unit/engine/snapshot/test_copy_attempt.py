@@ -19,7 +19,7 @@ from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
@@ -86,7 +86,7 @@ class World:
         )
 
     def truck(self, name: str, *tables: TableId) -> TruckRun:
-        resolved = {table: Table(table, TableId(name, table.name), ()) for table in tables}
+        resolved = {table: InputTable(table, TableId(name, table.name), ()) for table in tables}
         self.runs[name] = TruckRun(Truck(name, "source", "store", resolved))
         return self.runs[name]
 

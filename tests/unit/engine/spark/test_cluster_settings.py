@@ -161,7 +161,7 @@ def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Made, code: str, said: str) -> None:
+def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Runtime, code: str, said: str) -> None:
     with pytest.raises(EngineError, match=said) as caught:
         executor_entry.check_here(driver)
     assert caught.value.code == code

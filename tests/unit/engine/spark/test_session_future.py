@@ -77,7 +77,7 @@ def test_py4j_does_not_log_the_jvm_that_is_killed_on_purpose(
 
     monkeypatch.setattr(session_future, "started", start)
     monkeypatch.setattr(session_future, "_forget_gateway", lambda: None)
-    session_future.StartingSession(SimpleNamespace()).give_up()  # type: ignore[arg-type]
+    session_future.SessionFuture(SimpleNamespace()).give_up()  # type: ignore[arg-type]
     assert caplog.records == []
     logger.error("outside")
     assert [record.message for record in caplog.records] == ["outside"]

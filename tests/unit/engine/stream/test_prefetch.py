@@ -10,9 +10,9 @@ import pytest
 
 from fixtures.waiting import wait_until
 from trucker.change import Lsn, TableId
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.batch_runner import Staging
-from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.prefetch import Prefetch
 from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
 from trucker.engine.transform.assignment import Assignment
 from trucker.sinks.base import Batch, Target
@@ -34,17 +34,17 @@ class Tasks:
     def __init__(self) -> None:
         self.started: list[Staging] = []
         self.dropped: list[Mapping[str, Batch]] = []
-        self.arriving = Arriving(1)
-        self.ahead = Ahead(self.start, self.dropped.append)
+        self.arriving = OutcomeStream(1)
+        self.ahead = Prefetch(self.start, self.dropped.append)
 
-    def start(self, staging: Staging) -> Arriving:
+    def start(self, staging: Staging) -> OutcomeStream:
         self.started.append(staging)
         return self.arriving
 
     def made(self, guess: Staging | None) -> None:
         """Let it be made, after a range whose outcomes are all there."""
         asked = []
-        self.ahead.begin(Arriving.done(()), lambda: asked.append(1) or guess)
+        self.ahead.begin(OutcomeStream.done(()), lambda: asked.append(1) or guess)
         wait_until(lambda: asked)
 
 
@@ -97,7 +97,7 @@ def test_nothing_else_is(tasks: Tasks, asked: Staging) -> None:
 
 
 def test_a_turn_that_comes_earlier_waits_for_nothing(tasks: Tasks) -> None:
-    before = Arriving(1)
+    before = OutcomeStream(1)
     tasks.ahead.begin(before, lambda: staging(1, 2))
     assert tasks.ahead.take(staging(1, 2)) is None
     before.put(0, Outcome())
@@ -106,7 +106,7 @@ def test_a_turn_that_comes_earlier_waits_for_nothing(tasks: Tasks) -> None:
 
 
 def test_nothing_is_made_after_what_failed(tasks: Tasks) -> None:
-    before = Arriving(1)
+    before = OutcomeStream(1)
     tasks.ahead.begin(before, lambda: staging(1, 2))
     before.end(RuntimeError("Spark is gone"))
     tasks.made(None)
@@ -117,7 +117,7 @@ def test_a_guess_that_fails_is_none(tasks: Tasks) -> None:
     def fail() -> Staging:
         raise OSError("the log cannot be read")
 
-    tasks.ahead.begin(Arriving.done(()), fail)
+    tasks.ahead.begin(OutcomeStream.done(()), fail)
     tasks.made(None)
     tasks.made(staging(1, 2))
     wait_until(lambda: tasks.started)
@@ -126,6 +126,6 @@ def test_a_guess_that_fails_is_none(tasks: Tasks) -> None:
 def test_when_it_is_closed_nothing_begins(tasks: Tasks) -> None:
     tasks.made(staging(1, 2))
     tasks.ahead.close()
-    tasks.ahead.begin(Arriving.done(()), lambda: staging(2, 3))
+    tasks.ahead.begin(OutcomeStream.done(()), lambda: staging(2, 3))
     assert tasks.ahead.take(staging(2, 3)) is None
     assert len(tasks.started) == 1

@@ -12,9 +12,9 @@ from fixtures.small_engine import FIRST, SmallEngine, small_engines
 from fixtures.waiting import wait_until
 from trucker.change import TableId
 from trucker.engine.destination.destination import Destination
-from trucker.engine.spark.outcome_stream import Arriving
+from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.batch_runner import Staging
-from trucker.engine.stream.prefetch import Ahead
+from trucker.engine.stream.prefetch import Prefetch
 from trucker.engine.task.payload import Failure, Outcome, collect
 from trucker.errors import (
     ChangeLogError,
@@ -65,7 +65,7 @@ def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monke
 
     engine.commit("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.stream.batch_runner.Stager.run", bug)
+        patched.setattr("trucker.engine.stream.batch_runner.BatchRunner.run", bug)
         engine.run.batch(5000)
     for run in engine.run.runs.values():
         assert run.phase is TruckPhase.FAILED
@@ -85,13 +85,13 @@ def taken(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     been made, if there is one."""
     found: list[bool] = []
     begun = threading.Event()
-    begin, take, commit = Ahead.begin, Ahead.take, Destination.commit
+    begin, take, commit = Prefetch.begin, Prefetch.take, Destination.commit
 
-    def beginning(self: Ahead, before: Arriving, guess: Callable[[], Staging | None]) -> None:
+    def beginning(self: Prefetch, before: OutcomeStream, guess: Callable[[], Staging | None]) -> None:
         begin(self, before, guess)
         begun.set()
 
-    def noting(self: Ahead, staging: Staging | None) -> Arriving | None:
+    def noting(self: Prefetch, staging: Staging | None) -> OutcomeStream | None:
         begun.clear()
         made = self.end is not None
         arriving = take(self, staging)
@@ -104,8 +104,8 @@ def taken(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             wait_until(lambda: query._ahead.end)
         return commit(self, batch, receipts)
 
-    monkeypatch.setattr(Ahead, "begin", beginning)
-    monkeypatch.setattr(Ahead, "take", noting)
+    monkeypatch.setattr(Prefetch, "begin", beginning)
+    monkeypatch.setattr(Prefetch, "take", noting)
     monkeypatch.setattr(Destination, "commit", waiting)
     return found
 

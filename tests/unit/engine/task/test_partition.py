@@ -10,7 +10,7 @@ from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
 from trucker.engine.task.partition import PIECES, RECEIPTS, consecutive, joined, room
 from trucker.engine.task.payload import StreamPart
-from trucker.engine.truck.truck import Table
+from trucker.engine.truck.truck import InputTable
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ def test_receipts_together_are_bounded(parts: int, targets: int) -> None:
 def test_a_truck_always_takes_the_key() -> None:
     name = TableId("public", "t")
     schema = TableSchema(name, (Column("id", 23), Column("a", 25), Column("b", 25)), ("id",))
-    only = Table(name, name, ("id",), only=frozenset({"b"})).target("truck", schema)
+    only = InputTable(name, name, ("id",), only=frozenset({"b"})).target("truck", schema)
     assert only.source.names == ("id", "b")
-    excepted = Table(name, name, ("id",), excepted=frozenset({"b"})).target("truck", schema)
+    excepted = InputTable(name, name, ("id",), excepted=frozenset({"b"})).target("truck", schema)
     assert excepted.source.names == ("id", "a")

@@ -7,7 +7,7 @@ import pytest
 from trucker.change import Changes, Lsn, TableId
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import compact, has_moves
-from trucker.engine.transform.fold_accumulator import Net
+from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.sinks.base import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 
@@ -32,11 +32,11 @@ def texts(net: list[Changes]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def net() -> Net:
-    return Net([Assignment("here", Target("truck", SCHEMA, SCHEMA.table), Lsn(1))])
+def net() -> FoldAccumulator:
+    return FoldAccumulator([Assignment("here", Target("truck", SCHEMA, SCHEMA.table), Lsn(1))])
 
 
-def test_few_keys_wait_and_become_a_row_each(net: Net) -> None:
+def test_few_keys_wait_and_become_a_row_each(net: FoldAccumulator) -> None:
     for piece in range(3, 6):
         net.add(piece, [changes(*(write(key, f"{piece} {n}") for n in range(4) for key in (1, 2)))])
         assert not net.due
@@ -46,12 +46,12 @@ def test_few_keys_wait_and_become_a_row_each(net: Net) -> None:
     assert (net.read, net.left) == (24, 2)
 
 
-def test_many_keys_do_not_wait(net: Net) -> None:
+def test_many_keys_do_not_wait(net: FoldAccumulator) -> None:
     net.add(0, [changes(write(1, "x"), write(2, "x"), write(3, "x"))])
     assert net.due
 
 
-def test_it_begins_anew_with_the_piece_that_comes_next(net: Net) -> None:
+def test_it_begins_anew_with_the_piece_that_comes_next(net: FoldAccumulator) -> None:
     net.add(0, [changes(write(1, "x"))])
     assert net.take()[0] == 0
     net.add(1, [])
@@ -61,14 +61,14 @@ def test_it_begins_anew_with_the_piece_that_comes_next(net: Net) -> None:
     assert (number, texts(left)) == (2, [("1", "y")])
 
 
-def test_what_comes_to_nothing_leaves_its_number_to_the_next(net: Net) -> None:
+def test_what_comes_to_nothing_leaves_its_number_to_the_next(net: FoldAccumulator) -> None:
     net.add(0, [changes(insert({"id": "1", "a": "x", "b": "b"}), delete({"id": "1"}))])
     assert not net.due
     net.add(1, [changes(write(2, "x"))])
     assert net.take()[0] == 1
 
 
-def test_rows_that_exchange_their_keys_are_one_step(net: Net) -> None:
+def test_rows_that_exchange_their_keys_are_one_step(net: FoldAccumulator) -> None:
     """A later change of one of the keys must find the row that has moved there."""
     swap = changes(move(1, 3, "b"), move(2, 1, "b"), move(3, 2, "b"), *(write(9, str(n)) for n in range(12)))
     net.add(0, [swap])

@@ -12,7 +12,7 @@ from trucker.change import TableId
 from trucker.config.models import InputConfig, OutputConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
 from trucker.engine.transform.recipe_compiler import Recipes
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError
 from trucker.testing.handmade import schema_of
 
@@ -29,7 +29,8 @@ def compiled(*, letters: int | None = None, files: dict[str, str] | None = None,
         files=tuple(SqlFile(name, name, text) for name, text in (files or {}).items()),
     )
     tables = {
-        TableId("public", name): Table(TableId("public", name), TableId("public", "both"), ("id",)) for name in names
+        TableId("public", name): InputTable(TableId("public", name), TableId("public", "both"), ("id",))
+        for name in names
     }
     truck = Truck("shared", "source", "there", tables, letters, config)
     recipes = Recipes(PostgresConnection(name="source"), {"there": False}, 1000)

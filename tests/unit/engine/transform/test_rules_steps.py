@@ -16,7 +16,7 @@ from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.row_transform import make
 from trucker.engine.transform.rules import compile_rules
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.sinks.base import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.types import Unfit
@@ -62,7 +62,7 @@ def test_columns_have_their_policies_under_the_names_that_rules_give() -> None:
         }
     )
     policies = (("n", Unfit.NULL), ("number", Unfit.TEXT))
-    table = Table(TABLE, TABLE, ("id",), unfit=policies)
+    table = InputTable(TABLE, TABLE, ("id",), unfit=policies)
     truck = Truck("truck", "source", "there", {TABLE: table}, config=config)
     recipes = Recipes(PostgresConnection(name="source"), {"there": False}, 1000)
     found = recipes.of(truck, replace(table.target("truck", SCHEMA), dropped=("gone", "n")))

@@ -29,7 +29,7 @@ from trucker.engine.truck.life import (
     TruckStep,
 )
 from trucker.engine.truck.table_failure import RetryWaits
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.observe.status import TruckPhase, TruckStatus
@@ -66,7 +66,7 @@ class Mirror:
 
 
 def _run(mirror: Mirror | None = None) -> TruckRun:
-    truck = Truck("t", "source", "store", {table: Table(table, table, ()) for table in TABLES})
+    truck = Truck("t", "source", "store", {table: InputTable(table, table, ()) for table in TABLES})
     return TruckRun(truck, waits=RetryWaits(0.0, 0.0), listeners=[mirror] if mirror else [])
 
 

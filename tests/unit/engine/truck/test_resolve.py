@@ -11,7 +11,7 @@ import pytest
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import TruckConfig
 from trucker.engine.truck.resolve import _truck, check_outputs, published_tables
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.postgres.publication import PublishedTable
 from trucker.types import Unfit
@@ -23,7 +23,7 @@ def truck(name: str, *tables: str, source: str = "source", destination: str = "t
     found = {}
     for table in tables:
         place = TableId("public", table)
-        found[place] = Table(place, TableId(schema, table), ("id",))
+        found[place] = InputTable(place, TableId(schema, table), ("id",))
     return Truck(name, source, destination, found)
 
 
@@ -58,7 +58,7 @@ def _source(*columns: str) -> Any:
 
 def _takes(name: str, *only: str, where: str | None = None, excepted: tuple[str, ...] = ()) -> Truck:
     place = TableId("public", "a")
-    table = Table(place, place, ("id",), frozenset(only), frozenset(excepted), where)
+    table = InputTable(place, place, ("id",), frozenset(only), frozenset(excepted), where)
     return Truck(name, "source", "there", {place: table})
 
 

@@ -14,7 +14,7 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.slot_split import split
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def _id(name: str) -> TableId:
 
 
 def _truck(name: str, *tables: str, config: TruckConfig | None = None, output: str = "") -> Truck:
-    found = {_id(table): Table(_id(table), _id(output or table), ("id",)) for table in tables}
+    found = {_id(table): InputTable(_id(table), _id(output or table), ("id",)) for table in tables}
     return Truck(name, "shop", "there", found, config=config)
 
 

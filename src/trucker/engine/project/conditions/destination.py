@@ -11,10 +11,10 @@ from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.continuity import copied_tables
 from trucker.engine.schema.schema_changes import copied
-from trucker.engine.schema.written_schema import Known, KnownTables, shapes_file
+from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema, shapes_file
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.truck import Table, Truck
+from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import SinkHeld, TruckerError
 from trucker.finding import Checkable, Finding, Level
 from trucker.postgres.catalog_look import look
@@ -89,7 +89,7 @@ def tables(situation: Situation) -> Iterator[Finding]:
     Of a truck that has run before a fault is its own, or its table's: the others start.
     """
     for stream in situation.streams:
-        known = KnownTables(shapes_file(situation.config, stream.name))
+        known = SchemaStore(shapes_file(situation.config, stream.name))
         kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
         recipes = Recipes(stream.reads, kept, situation.config.slow_query_threshold_ms)
         for truck in stream.trucks:
@@ -104,7 +104,7 @@ def _on_spark(truck: Truck) -> bool:
 
 
 def _examine(
-    situation: Situation, stream: ResolvedSource, truck: Truck, sink: Examinable, known: KnownTables, recipes: Recipes
+    situation: Situation, stream: ResolvedSource, truck: Truck, sink: Examinable, known: SchemaStore, recipes: Recipes
 ) -> Iterator[Finding]:
     state = situation.stored[truck.destination].get(truck.name)
     there = copied_tables(truck, state, situation.incomplete(stream))
@@ -124,7 +124,7 @@ def _examine(
         yield failure(f"truck {truck.name}, table {target.source.table}", reason, waits=waits)
 
 
-def _other_key(table: Table, known: Known | None) -> bool:
+def _other_key(table: InputTable, known: WrittenSchema | None) -> bool:
     """Whether the source's table has another key than when its rows were last written."""
     if known is None:
         return False
@@ -135,8 +135,8 @@ def _targets(
     situation: Situation,
     stream: ResolvedSource,
     truck: Truck,
-    tables: Mapping[TableId, Table],
-    known: KnownTables,
+    tables: Mapping[TableId, InputTable],
+    known: SchemaStore,
     recipes: Recipes,
 ) -> list[Target]:
     """The targets as a copy, or the next batch, would have them."""

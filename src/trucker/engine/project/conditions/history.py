@@ -7,11 +7,11 @@ from functools import partial
 
 from trucker.changelog.identity import SourceIdentity, log_exists
 from trucker.changelog.inspection import refuse_damaged
-from trucker.changelog.location import ObjectPlace, place_of, truth_of
+from trucker.changelog.location import ObjectLocation, place_of, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
-from trucker.engine.project.continuity import History, needed_from, refuse_gap, refuse_pruned
+from trucker.engine.project.continuity import StreamHistory, needed_from, refuse_gap, refuse_pruned
 from trucker.engine.project.slot_loss import begins_anew
 from trucker.engine.project.slot_reassignment import refuse_moves
 from trucker.engine.truck.resolve import ResolvedSource
@@ -24,7 +24,7 @@ def storage(situation: Situation) -> Iterator[Finding]:
     """The storage of a log of objects can be asked; whether it takes what it is given shows at the start."""
     for connection in situation.source_connections:
         place = place_of(situation.config, connection.name)
-        if not isinstance(place, ObjectPlace):
+        if not isinstance(place, ObjectLocation):
             continue
         try:
             log_exists(place)
@@ -59,7 +59,7 @@ def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | N
     identity = SourceIdentity(system.system_identifier, system.database, stream.slot, stream.publication)
     place = place_of(situation.config, stream.name)
     needed = needed_from(stream.trucks, {**situation.noted(stream), **situation.states(stream)})
-    refuse_gap(History(stream.name, place, identity, slot, partial(current_lsn, database)), needed)
+    refuse_gap(StreamHistory(stream.name, place, identity, slot, partial(current_lsn, database)), needed)
     if log_exists(place):
         again = situation.incomplete(stream)
         refuse_pruned(LogReader(truth_of(place)), needed_from(stream.trucks, situation.states(stream), again))

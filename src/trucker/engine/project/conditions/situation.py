@@ -14,10 +14,11 @@ from trucker.config.models import ProjectConfig
 from trucker.config.slots import whole_name
 from trucker.engine.destination.destination_record import DestinationRecord, records
 from trucker.engine.project.lock import Instance
-from trucker.engine.project.publication_record import PublicationRecord, Slot, record_file
+from trucker.engine.project.publication_record import PublicationRecord, record_file
 from trucker.engine.project.publication_start import missed
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.slot_split import split
+from trucker.engine.truck.truck import TruckTable
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
@@ -26,7 +27,7 @@ from trucker.sinks.base import Sink, TruckState, Workspace
 from trucker.sinks.factory import make_sink
 
 if TYPE_CHECKING:
-    from trucker.postgres.catalog import Connection as Database
+    from trucker.pg.connection import PgConnection as Database
 
 
 class Situation:
@@ -45,7 +46,7 @@ class Situation:
         self.sources: dict[str, ResolvedSource] = {}
         self.stored: dict[str, Mapping[str, TruckState]] = {}
         self.away: dict[str, TruckerError] = {}
-        self._incomplete: dict[str, frozenset[Slot]] = {}
+        self._incomplete: dict[str, frozenset[TruckTable]] = {}
         self._opened = ExitStack()
         self._connections: dict[str, Database] = {}
 
@@ -98,14 +99,14 @@ class Situation:
                 found[truck.name] = state
         return found
 
-    def incomplete(self, source: ResolvedSource) -> frozenset[Slot]:
+    def incomplete(self, source: ResolvedSource) -> frozenset[TruckTable]:
         """The trucks' tables of which not all changes have been published as they are wanted now: they are copied
         again."""
         if source.name not in self._incomplete:
             self._incomplete[source.name] = self._look_at_publication(source)
         return self._incomplete[source.name]
 
-    def _look_at_publication(self, source: ResolvedSource) -> frozenset[Slot]:
+    def _look_at_publication(self, source: ResolvedSource) -> frozenset[TruckTable]:
         database, managed = self.database(source.connection), source.manages_publication
         slots = [(truck.name, table) for truck in source.trucks for table in truck.tables]
         record = PublicationRecord(record_file(self.config, source.name))

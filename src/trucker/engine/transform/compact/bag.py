@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, UPDATE, Changes
 from trucker.engine.transform.compact.codes import dense_codes
-from trucker.engine.transform.compact.stack import Numbers, Stack, pick
+from trucker.engine.transform.compact.stack import RowNumbers, Stack, pick
 
 
 def net_of_bag(parts: Sequence[Changes]) -> list[Changes]:
@@ -31,7 +31,7 @@ def net_of_bag(parts: Sequence[Changes]) -> list[Changes]:
     return [_built(stack, cells, places[events], net[codes[events]] > 0)]
 
 
-def _events(stack: Stack) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def _events(stack: Stack) -> tuple[RowNumbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """Rows lost and gained, in order, as places in `Stack.either`; an update is a loss and a gain."""
     rows = np.arange(len(stack))
     updates = stack.op == UPDATE
@@ -52,7 +52,7 @@ def _whole(stack: Stack, name: str) -> pa.Array:
 
 
 def _built(
-    stack: Stack, cells: Sequence[pa.Array], places: Numbers, gains: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    stack: Stack, cells: Sequence[pa.Array], places: RowNumbers, gains: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> Changes:
     new, old = np.where(gains, places, -1), np.where(gains, -1, places)
     return stack.built(

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from trucker.table import Column
 
-Numbers = npt.NDArray[np.int64]
+KeyNumbers = npt.NDArray[np.int64]
 
 # Their text is canonical, so numbers, which are far quicker to tell apart, can stand for it.
 _INTEGER_TYPES: Final = frozenset({20, 21, 23, 26})
 _ROOM: Final = 1 << 62
 
 
-def dense_codes(columns: Sequence[pa.Array], described: Sequence[Column]) -> tuple[Numbers, int]:
+def dense_codes(columns: Sequence[pa.Array], described: Sequence[Column]) -> tuple[KeyNumbers, int]:
     """A number for each row's cells, and how many different ones there are. NULLs are equal."""
     parts = [_column(_plain(cells, column)) for cells, column in zip(columns, described, strict=True)]
     codes, count = parts[0]
@@ -46,6 +46,6 @@ def _plain(cells: pa.Array, column: Column) -> pa.Array:
         return cells
 
 
-def _column(cells: pa.Array) -> tuple[Numbers, int]:
+def _column(cells: pa.Array) -> tuple[KeyNumbers, int]:
     encoded = cells.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)

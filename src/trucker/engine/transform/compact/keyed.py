@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, UPDATE, Changes, Mask
 from trucker.engine.transform.compact.codes import dense_codes, rising
-from trucker.engine.transform.compact.stack import Numbers, Stack, pick
+from trucker.engine.transform.compact.stack import RowNumbers, Stack, pick
 
 
 def net_by_key(parts: Sequence[Changes]) -> list[Changes]:
@@ -48,10 +48,10 @@ class _Events:
     """What happened to which key: `row` of the stack, `op`, key number `code` (of `count`); `old_key` where the key is
     the row's old one."""
 
-    row: Numbers
+    row: RowNumbers
     op: npt.NDArray[np.uint8]
     old_key: Mask
-    code: Numbers
+    code: RowNumbers
     count: int
 
     @classmethod
@@ -70,15 +70,15 @@ class _Events:
     def __len__(self) -> int:
         return len(self.row)
 
-    def first(self, among: Mask | None = None) -> Numbers:
+    def first(self, among: Mask | None = None) -> RowNumbers:
         """The first event of each key (of those marked), -1 where there is none."""
         return self._edge(among, -1)
 
-    def last(self, among: Mask | None = None) -> Numbers:
+    def last(self, among: Mask | None = None) -> RowNumbers:
         """The last event of each key (of those marked), -1 where there is none."""
         return self._edge(among, 1)
 
-    def _edge(self, among: Mask | None, step: int) -> Numbers:
+    def _edge(self, among: Mask | None, step: int) -> RowNumbers:
         events = (np.arange(len(self)) if among is None else np.flatnonzero(among))[::step]
         edge = np.full(self.count, -1, np.int64)
         edge[self.code[events]] = events  # where a key comes again, the later assignment stays
@@ -113,7 +113,7 @@ class _Net:
         }
         self.home = self._homes()
 
-    def _sources(self, unchanged: Mask) -> Numbers:
+    def _sources(self, unchanged: Mask) -> RowNumbers:
         """For each key, the event whose row holds its final cell, or `-1 - key` where the row of that key before the
         batch does."""
         events = self.events
@@ -125,7 +125,7 @@ class _Net:
             last = np.where(last < 0, last, self._lenders(borrowing, setting)[last])
         return np.where(events.last(setting) < 0, -1 - np.arange(events.count), last)
 
-    def _lenders(self, borrowing: Mask, setting: Mask) -> Numbers:
+    def _lenders(self, borrowing: Mask, setting: Mask) -> RowNumbers:
         """For each event that sets a cell, where its value is: itself, an earlier event, or `-1 - key` as above.
 
         A moved row borrows from what its old key held just before, which may be borrowed in turn.
@@ -147,7 +147,7 @@ class _Net:
                 return held
             held[borrowers[further]] = held[reached[further]]
 
-    def _homes(self) -> Numbers:
+    def _homes(self) -> RowNumbers:
         """For each key, the key its row had before the batch, where the row has cells that are still there; else -1."""
         home = np.full(self.events.count, -1, np.int64)
         for source in self.sources.values():
@@ -173,7 +173,7 @@ class _Net:
         op = np.concatenate([np.full(len(deleted), DELETE), kept_op])[order].astype(np.uint8)
         return self._built(key, op, shown[order], moves[key] & (op == UPDATE))
 
-    def _built(self, key: Numbers, op: npt.NDArray[np.uint8], event: Numbers, move: Mask) -> Changes:
+    def _built(self, key: RowNumbers, op: npt.NDArray[np.uint8], event: RowNumbers, move: Mask) -> Changes:
         stack, events = self.stack, self.events
         gone = op == DELETE
         first = events.row[self.first[key]]
@@ -199,11 +199,11 @@ class _Net:
                 old.append(pick(stack.old(name), old_row) if full.any() else pa.nulls(len(key), pa.string()))
         return stack.built(events.row[event], op, new, old, old_kind, unchanged)
 
-    def _rows(self, source: Numbers, gone: Mask) -> Numbers:
+    def _rows(self, source: RowNumbers, gone: Mask) -> RowNumbers:
         """The stack's rows that hold the cells, -1 where none does."""
         return np.where(gone | (source < 0), -1, self.events.row[source])
 
-    def _place_of_key(self, key: Numbers) -> Numbers:
+    def _place_of_key(self, key: RowNumbers) -> RowNumbers:
         """Where, in `Stack.either`, the key's cells are."""
         event = self.first[key]
         return self.events.row[event] + len(self.stack) * self.events.old_key[event]

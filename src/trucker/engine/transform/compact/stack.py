@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from trucker.change import Changes, Mask, TableSchema
 
-Numbers = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Stack:
 
     def built(
         self,
-        rows: Numbers,
+        rows: RowNumbers,
         op: npt.NDArray[np.uint8],
         new: Sequence[pa.Array],
         old: Sequence[pa.Array],
@@ -79,7 +79,7 @@ class Stack:
         )
 
 
-def pick(cells: pa.Array, places: Numbers) -> pa.Array:
+def pick(cells: pa.Array, places: RowNumbers) -> pa.Array:
     """The cells at these places, NULL where a place is negative."""
     nowhere = places < 0
     if not nowhere.any():

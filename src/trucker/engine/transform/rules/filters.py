@@ -38,7 +38,7 @@ from trucker.change import (
     constant_cells,
 )
 from trucker.engine.transform.rules.compare import Literal, comparison_of, passing
-from trucker.engine.transform.rules.steps import Frame, Operations, Step
+from trucker.engine.transform.rules.steps import Frame, OperationNames, RuleStep
 from trucker.errors import SourceError
 from trucker.types import Kind, column_kind
 
@@ -61,13 +61,13 @@ _FIXED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Filter(Step):
+class Filter(RuleStep):
     """A condition on a column, for rows of some operations; others pass. `null` asks for NULL, or for any value."""
 
     column: Column
     comparison: str
     literals: tuple[Literal, ...]
-    operations: Operations
+    operations: OperationNames
     null: bool = True
 
     def apply(self, frame: Frame) -> Frame:

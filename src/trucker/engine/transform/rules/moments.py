@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Int64s = npt.NDArray[np.int64]
+from trucker.engine.transform.rules.numbers import Int64s
 
 LATEST: Final = np.iinfo(np.int64).max
 EARLIEST: Final = np.iinfo(np.int64).min

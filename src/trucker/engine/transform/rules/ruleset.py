@@ -17,14 +17,14 @@ from trucker.engine.transform.rules.compare import Literal, comparison_of, is_te
 from trucker.engine.transform.rules.filters import Filter, settled
 from trucker.engine.transform.rules.steps import (
     Cast,
-    Constant,
+    ConstantStep,
     Frame,
     Hashed,
     Masked,
     Replaced,
     Reshape,
-    Rewrite,
-    Step,
+    RewriteStep,
+    RuleStep,
 )
 from trucker.errors import ConfigError, SourceError
 
@@ -46,7 +46,7 @@ class RuleSet:
 
     input: TableSchema
     schema: TableSchema
-    steps: tuple[Step, ...]
+    steps: tuple[RuleStep, ...]
     origin: dict[str, str]
     altered: dict[str, frozenset[str]]
     judged: frozenset[str] = frozenset()
@@ -103,7 +103,7 @@ class _Compiling:
     def __init__(self, schema: TableSchema) -> None:
         self.input = schema
         self.schema = schema
-        self.steps: list[Step] = []
+        self.steps: list[RuleStep] = []
         self.origin = {name: name for name in schema.names}
         self.altered: dict[str, frozenset[str]] = {}
         self.judged: set[str] = set()
@@ -150,7 +150,7 @@ class _Compiling:
         for column in self._columns(number, rule):
             self._rewrite(rule, _typed(column, TEXT), Replaced, rule.regex.pattern, rule.regex.replacement)
 
-    def _rewrite(self, rule: RuleConfig, after: Column, kind: type[Rewrite], *settings: Any) -> None:
+    def _rewrite(self, rule: RuleConfig, after: Column, kind: type[RewriteStep], *settings: Any) -> None:
         name = after.name
         if rule.operations and (name in self.schema.key or not self.schema.key):
             raise ConfigError(
@@ -208,7 +208,7 @@ class _Compiling:
             again = name in self.schema.names
             schema = self.schema if again else replace(self.schema, columns=(*self.schema.columns, column))
             self.constants.add(name)
-            self._add(Constant(name, text, rule.applies_to, schema), schema)
+            self._add(ConstantStep(name, text, rule.applies_to, schema), schema)
 
     def _place_for(self, name: str, column: Column, rule: RuleConfig) -> None:
         """A constant is a new column, or another value, for other operations, of one that a constant made."""
@@ -363,7 +363,7 @@ class _Compiling:
         columns = tuple(column if other.name == column.name else other for other in self.schema.columns)
         return replace(self.schema, columns=columns)
 
-    def _add(self, step: Step, schema: TableSchema) -> None:
+    def _add(self, step: RuleStep, schema: TableSchema) -> None:
         self.steps.append(step)
         self.schema = schema
 

@@ -33,7 +33,7 @@ from trucker.engine.transform.rules.casts import cast
 from trucker.engine.transform.rules.texts import keyed_hash, mask, rewrite
 from trucker.errors import DataError
 
-Operations = frozenset[str]
+OperationNames = frozenset[str]
 
 _SHOWN: Final = 60
 """Characters of a key in an error."""
@@ -58,13 +58,13 @@ class Frame:
     def take(self, rows: Mask) -> Frame:
         return Frame(self.changes.take(rows), self.said[rows], self.unknown[rows])
 
-    def among(self, operations: Operations) -> Mask:
+    def among(self, operations: OperationNames) -> Mask:
         """The rows that came with one of these operations."""
         codes = [code for code, name in OPERATIONS.items() if name in operations]
         return np.isin(self.said, codes)
 
 
-class Step(ABC):
+class RuleStep(ABC):
     """One thing to be done."""
 
     @abstractmethod
@@ -73,11 +73,11 @@ class Step(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite(Step):
+class RewriteStep(RuleStep):
     """Cells of a column made others, in rows of some operations."""
 
     column: str
-    operations: Operations
+    operations: OperationNames
     schema: TableSchema
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Rewrite(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Masked(Rewrite):
+class Masked(RewriteStep):
     """Characters replaced."""
 
     keep_first: int
@@ -109,7 +109,7 @@ class Masked(Rewrite):
 
 
 @dataclass(frozen=True, slots=True)
-class Hashed(Rewrite):
+class Hashed(RewriteStep):
     """Values replaced by keyed hashes."""
 
     key: SecretStr
@@ -119,7 +119,7 @@ class Hashed(Rewrite):
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced(Rewrite):
+class Replaced(RewriteStep):
     """Matches of a pattern replaced."""
 
     pattern: str
@@ -130,7 +130,7 @@ class Replaced(Rewrite):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(Step):
+class Cast(RuleStep):
     """A column as another type; what does not fit is an error that names the row, where its key may be seen."""
 
     column: Column
@@ -148,7 +148,7 @@ class Cast(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Reshape(Step):
+class Reshape(RuleStep):
     """Columns left out, or under other names: `names` has those that stay, `schema` what they are afterwards."""
 
     names: tuple[str, ...]
@@ -169,12 +169,12 @@ class Reshape(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Step):
+class ConstantStep(RuleStep):
     """A column with one value, in rows of some operations; NULL in the others where it is new."""
 
     column: str
     value: str
-    operations: Operations
+    operations: OperationNames
     schema: TableSchema
 
     def apply(self, frame: Frame) -> Frame:

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from trucker import private
-from trucker.engine.transform.spark_sql.result import Texts
-from trucker.engine.transform.spark_sql.spark_plan import Reading
+from trucker.engine.transform.spark_sql.result import ResultTexts
+from trucker.engine.transform.spark_sql.spark_plan import SpooledRelation
 from trucker.errors import EngineError
 
 TOO_MANY: Final = "TRK545"
@@ -40,7 +40,7 @@ class Writing:
 
     folder: str
     stem: str
-    texts: Texts
+    texts: ResultTexts
     rows_max: int
 
     @property
@@ -54,20 +54,20 @@ def new_format() -> type[DataSource]:
     return type("RowsSource", (_RowsSource,), {"name": classmethod(lambda _: name)})
 
 
-def option(what: Reading | Writing) -> str:
+def option(what: SpooledRelation | Writing) -> str:
     """What the data source is to do, as text."""
     return b64encode(pickle.dumps(what)).decode()
 
 
 class _RowsSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options["rows"])
+        return _SpooledReader(self.options["rows"])
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _Writer(self.options["result"])
 
 
-class _Reader(DataSourceReader):
+class _SpooledReader(DataSourceReader):
     def __init__(self, told: str) -> None:
         self._told = told
 
@@ -75,7 +75,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reading: Reading = pickle.loads(b64decode(self._told))
+        reading: SpooledRelation = pickle.loads(b64decode(self._told))
         return reading.batches()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import BY_OPERATION, TRANSFORM
-from trucker.config.sql_template import Relation, RenderedSql, SqlTemplate
+from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.engine.transform.spark_sql.failure import no_query, not_one, unresolved
 from trucker.engine.transform.spark_sql.result import quoted
 from trucker.engine.transform.spark_sql.spark_plan import ORDER
@@ -75,10 +75,10 @@ class Attempt:
         """A file's query over the rows of `operation` (all with "")."""
         from pyspark.errors import AnalysisException
 
-        rows = Relation(f"{quoted(self.rows_view(operation))} r", self.columns, "`")
+        rows = TemplateRelation(f"{quoted(self.rows_view(operation))} r", self.columns, "`")
         then = None
         if transformed is not None:
-            then = Relation(f"{quoted(self.view(transformed))} t", tuple(transformed.columns), "`")
+            then = TemplateRelation(f"{quoted(self.view(transformed))} t", tuple(transformed.columns), "`")
         rendered = template.render(
             rows, operation=operation, input_table=str(self.table), transformed=then, lookups=self.lookups
         )
@@ -110,7 +110,7 @@ def _is_query(session: SparkSession, text: str) -> bool:
     return not any(instance_of(base + kind).isInstance(plan) for kind in kinds)
 
 
-class Chain:
+class SqlChain:
     """A truck's Spark files as templates."""
 
     def __init__(self, truck: TruckConfig) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trucker.engine.transform.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.transform.spark_sql.chain import Attempt, Branch, SqlChain
 from trucker.engine.transform.spark_sql.lineage import needed, origins
 from trucker.engine.transform.spark_sql.result import given
-from trucker.engine.transform.spark_sql.spark_plan import ORDER, Given, SparkPlan
+from trucker.engine.transform.spark_sql.spark_plan import ORDER, ResultColumn, SparkPlan
 from trucker.errors import ConfigError
 from trucker.rows import OLD, OPERATION
 from trucker.table import Column, TableId
@@ -24,7 +24,7 @@ NO_FORM = "TRK153"
 class Compiling:
     """One look at a truck's files, with rows that have these columns."""
 
-    def __init__(self, chain: Chain, attempt: Attempt, columns: tuple[Column, ...], table: TableId) -> None:
+    def __init__(self, chain: SqlChain, attempt: Attempt, columns: tuple[Column, ...], table: TableId) -> None:
         self._chain = chain
         self._attempt = attempt
         self._columns = {column.name: column for column in columns}
@@ -44,7 +44,7 @@ class Compiling:
         keys = frozenset(self._columns) & used
         return SparkPlan(self._table, tuple(self._columns.values()), keys, found, at_once)
 
-    def _given(self, branches: Sequence[Branch]) -> tuple[Given, ...]:
+    def _given(self, branches: Sequence[Branch]) -> tuple[ResultColumn, ...]:
         fields: dict[str, list[tuple[Branch, DataType, str]]] = {}
         for branch in sorted(branches, key=lambda each: -ORDER.index(each.operation or ORDER[-1])):
             passed = origins(branch.frame, [self._rows])
@@ -55,7 +55,7 @@ class Compiling:
                     fields.setdefault(name, []).append((branch, field.dataType, origin))
         return tuple(self._one(name, found) for name, found in fields.items())
 
-    def _one(self, name: str, found: Sequence[tuple[Branch, DataType, str]]) -> Given:
+    def _one(self, name: str, found: Sequence[tuple[Branch, DataType, str]]) -> ResultColumn:
         """One column from what each branch gives for it; a bare NULL fits any."""
         from pyspark.sql.types import NullType
 

@@ -21,7 +21,7 @@ from trucker.config.models import TruckConfig
 from trucker.config.patterns import parse_table
 from trucker.config.problems import nearest
 from trucker.config.registry import adapter_of
-from trucker.engine.transform.spark_sql.spark_plan import Reading
+from trucker.engine.transform.spark_sql.spark_plan import SpooledRelation
 from trucker.engine.transform.spark_sql.typed_cells import texts, typed
 from trucker.engine.transform.spark_sql.types import form_of
 from trucker.errors import ConfigError, Place, SourceError
@@ -57,7 +57,7 @@ class Lookups:
             kinds = from_arrow_schema(lookup.empty().schema, prefer_timestamp_ntz=True)
             attempt.lookups[lookup.name] = attempt.view(attempt.session.createDataFrame([], kinds))
 
-    def fill(self, attempt: Attempt, used: Iterable[str], reading: Reading) -> None:
+    def fill(self, attempt: Attempt, used: Iterable[str], reading: SpooledRelation) -> None:
         """Give the attempt a view of each with what its rows need of it."""
         for lookup in self._used(used):
             attempt.lookups[lookup.name] = attempt.view(lookup.frame(attempt.session, reading, self._most))
@@ -116,7 +116,7 @@ class _Lookup:
                 code=UNKNOWN,
             ) from None
 
-    def frame(self, session: SparkSession, reading: Reading, most: int) -> DataFrame:
+    def frame(self, session: SparkSession, reading: SpooledRelation, most: int) -> DataFrame:
         """Its rows for those of a run."""
         if self.config.cache is None:
             keys = self._values(reading)
@@ -146,7 +146,7 @@ class _Lookup:
     def empty(self) -> pa.Table:
         return pa.table([pa.array([], form_of(c).list_or_value) for c in self.columns], [c.name for c in self.columns])
 
-    def _values(self, reading: Reading) -> pa.Table:
+    def _values(self, reading: SpooledRelation) -> pa.Table:
         """The values to look up, each once, under the names of the table's columns; NULL matches nothing."""
         own = [key.name for key in self._keys]
         pieces = []

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import OPERATIONS, Column
-from trucker.engine.transform.spark_sql.spark_plan import ORDER, Given, Spooled, SpooledRun, kept_text
+from trucker.engine.transform.spark_sql.spark_plan import ORDER, ResultColumn, SpooledRows, SpooledRun, kept_text
 from trucker.engine.transform.spark_sql.typed_cells import texts
-from trucker.engine.transform.spark_sql.types import TEXT_FORM, Form, form_of, postgres_column
+from trucker.engine.transform.spark_sql.types import TEXT_FORM, SparkForm, form_of, postgres_column
 from trucker.errors import EngineError
 from trucker.rows import OPERATION, Rows
 from trucker.types import Kind
@@ -42,7 +42,7 @@ _WIDER: Final = {"tinyint": "smallint", "void": "string"}
 _JSON: Final = "to json"
 
 
-def given(name: str, kind: DataType, origins: Sequence[Column]) -> Given | None:
+def given(name: str, kind: DataType, origins: Sequence[Column]) -> ResultColumn | None:
     """A result's column of Spark's type `kind`; None where PostgreSQL has nothing for it.
 
     `origins` are the columns of the rows that it is, untouched, where it is.
@@ -50,15 +50,15 @@ def given(name: str, kind: DataType, origins: Sequence[Column]) -> Given | None:
     if origins:
         form = form_of(origins[0])
         column = replace(origins[0], name=name, not_null=False, missing_value=None, was_name="", was_type="")
-        return Given(column, form.ddl, form, tuple(origin.name for origin in origins))
+        return ResultColumn(column, form.ddl, form, tuple(origin.name for origin in origins))
     found = _computed(kind)
     if found is None:
         return None
     type_name, spark, form = found
-    return Given(postgres_column(name, type_name), spark, form)
+    return ResultColumn(postgres_column(name, type_name), spark, form)
 
 
-def _computed(kind: DataType) -> tuple[str, str, Form] | None:
+def _computed(kind: DataType) -> tuple[str, str, SparkForm] | None:
     from pyspark.sql import types as spark
 
     if isinstance(kind, spark.ArrayType):
@@ -75,18 +75,18 @@ def _computed(kind: DataType) -> tuple[str, str, Form] | None:
     return None
 
 
-def _simple(kind: DataType) -> tuple[str, Form] | None:
+def _simple(kind: DataType) -> tuple[str, SparkForm] | None:
     from pyspark.sql import types as spark
 
     if isinstance(kind, spark.DecimalType):
         size = f"({kind.precision},{kind.scale})"
-        return f"numeric{size}", Form(Kind.NUMERIC, pa.decimal128(kind.precision, kind.scale), f"decimal{size}")
+        return f"numeric{size}", SparkForm(Kind.NUMERIC, pa.decimal128(kind.precision, kind.scale), f"decimal{size}")
     name = "string" if isinstance(kind, spark.StringType | spark.CharType | spark.VarcharType) else kind.simpleString()
     name = _WIDER.get(name, name)
     if name not in _PLAIN:
         return None
     type_name, family, arrow = _PLAIN[name]
-    return type_name, Form(family, arrow, name)
+    return type_name, SparkForm(family, arrow, name)
 
 
 def _has_json(kind: DataType) -> bool:
@@ -95,7 +95,7 @@ def _has_json(kind: DataType) -> bool:
     return isinstance(kind, spark.StructType | spark.MapType | spark.VariantType | spark.ArrayType)
 
 
-def expression(each: Given, present: DataType | None) -> SparkColumn:
+def expression(each: ResultColumn, present: DataType | None) -> SparkColumn:
     """The column as it is to come from Spark; NULL where a branch of the result does not give it.
 
     `present` is the type it has there. What needs no cast gets none: Spark would name ours as the place of failures.
@@ -117,14 +117,14 @@ def quoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Texts:
+class ResultTexts:
     """Turns typed batches of a result into text, with the operation's code and the run's number.
 
     A numeric that a query passed on has the text it came with: its value is looked up among those of the rows.
     """
 
-    given: tuple[Given, ...]
-    spooled: Spooled
+    given: tuple[ResultColumn, ...]
+    spooled: SpooledRows
     runs: tuple[SpooledRun, ...]
 
     @property
@@ -139,7 +139,7 @@ class Texts:
         run = batch.column(len(columns) + 1).cast(pa.int64())
         return pa.RecordBatch.from_arrays([*columns, operations, run], schema=self.schema)
 
-    def _text(self, each: Given, values: pa.Array) -> pa.Array:
+    def _text(self, each: ResultColumn, values: pa.Array) -> pa.Array:
         text = texts(values, each.form, each.column.name)
         if not (each.origins and each.form.loose and len(values)):
             return text
@@ -149,7 +149,7 @@ class Texts:
             return pc.coalesce(written.take(pc.index_in(flat, value_set=known)), text)
         return pc.coalesce(written.take(pc.index_in(text, value_set=known)), text)
 
-    def _known(self, each: Given) -> tuple[pa.Array, pa.Array]:
+    def _known(self, each: ResultColumn) -> tuple[pa.Array, pa.Array]:
         """Values of the column in the rows (of an array, their texts as made from the values), and their own texts."""
         known, written = [], []
         for run in self.runs:

@@ -32,7 +32,7 @@ _writing = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Result:
+class SqlResult:
     """A result as text, in order: in memory or in a file."""
 
     batches: tuple[pa.RecordBatch, ...] = ()
@@ -53,9 +53,9 @@ class Result:
         with source, pa.ipc.open_stream(source) as reader:
             yield from reader
 
-    def in_file(self, folder: Path) -> Result:
+    def in_file(self, folder: Path) -> SqlResult:
         """The same in a file."""
-        return self if self.file else Result(file=spill(folder, self._write))
+        return self if self.file else SqlResult(file=spill(folder, self._write))
 
     def discard(self) -> None:
         if self.file:
@@ -72,7 +72,7 @@ class Handing:
     """Results of one part and the work they are for."""
 
     columns: tuple[Column, ...]
-    results: tuple[Result, ...]
+    results: tuple[SqlResult, ...]
     work: Work
     spec: SinkSpec
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from trucker import private
 from trucker.change import OPERATIONS, Column, TableId
 from trucker.engine.transform.spark_sql.typed_cells import typed
-from trucker.engine.transform.spark_sql.types import Form, form_of
+from trucker.engine.transform.spark_sql.types import SparkForm, form_of
 from trucker.errors import JobFailed
 from trucker.rows import OPERATION, Rows
 
@@ -38,7 +38,7 @@ _TEXT: Final = "text of "
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ResultColumn:
     """A column that the truck's files give. `type` is Spark's; `origins` the columns of the rows it is, untouched.
 
     `form` is how its values become text; a value that PostgreSQL has as JSON comes from Spark as text already.
@@ -46,7 +46,7 @@ class Given:
 
     column: Column
     type: str
-    form: Form
+    form: SparkForm
     origins: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ class SparkPlan:
     table: TableId
     rows: tuple[Column, ...]
     needed: frozenset[str]
-    given: tuple[Given, ...]
+    given: tuple[ResultColumn, ...]
     at_once: bool = False
 
     @property
@@ -88,7 +88,7 @@ class SpooledRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpooledRows:
     """Rows of a part, typed for Spark: in `data` where they are few, else in `file`.
 
     `schema` has all columns that a query sees. Those that no file looks at are not kept, and read as NULL.
@@ -123,13 +123,13 @@ class Spooled:
         with source, pa.ipc.open_file(source) as reader:
             yield reader
 
-    def in_file(self, folder: Path) -> Spooled:
+    def in_file(self, folder: Path) -> SpooledRows:
         """The same in a file."""
         if self.file:
             return self
         with self.opened() as reader:
             pieces = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-            return Spooled(
+            return SpooledRows(
                 self.runs, self.schema, file=spill(folder, partial(_write, schema=reader.schema, pieces=pieces))
             )
 
@@ -140,10 +140,10 @@ class Spooled:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SpooledRelation:
     """Which rows a relation is: a run of a spool, of one operation or of all."""
 
-    spooled: Spooled
+    spooled: SpooledRows
     run: SpooledRun
     operation: str = ""
 
@@ -165,7 +165,7 @@ class Reading:
         return pa.RecordBatch.from_arrays(cells, schema=self.spooled.schema)
 
 
-def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spooled:
+def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> SpooledRows:
     """Have rows wait for Spark SQL, typed. With the `plan`, only what its files look at goes along.
 
     Raises an error where a value has no place in Spark's type for its column.
@@ -184,8 +184,8 @@ def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spool
     sink = pa.BufferOutputStream()
     if batch.nbytes <= INLINE_BYTES:
         _write(sink, schema=batch.schema, pieces=pieces)
-        return Spooled(tuple(runs), schema, data=sink.getvalue().to_pybytes())
-    return Spooled(tuple(runs), schema, file=spill(folder, partial(_write, schema=batch.schema, pieces=pieces)))
+        return SpooledRows(tuple(runs), schema, data=sink.getvalue().to_pybytes())
+    return SpooledRows(tuple(runs), schema, file=spill(folder, partial(_write, schema=batch.schema, pieces=pieces)))
 
 
 def rows_schema(columns: Sequence[Column]) -> pa.Schema:

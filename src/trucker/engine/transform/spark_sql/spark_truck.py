@@ -23,14 +23,20 @@ import pyarrow as pa
 from trucker.config.adapter import Connection
 from trucker.config.models import TruckConfig
 from trucker.engine.spark.cluster import cores
-from trucker.engine.transform.spark_sql.chain import Attempt, Branch, Chain
+from trucker.engine.transform.spark_sql.chain import Attempt, Branch, SqlChain
 from trucker.engine.transform.spark_sql.compile import Compiling
 from trucker.engine.transform.spark_sql.failure import be_quiet, explained
 from trucker.engine.transform.spark_sql.functions import load_functions, register_functions
 from trucker.engine.transform.spark_sql.lookups import Lookups
-from trucker.engine.transform.spark_sql.result import RUN, Texts, as_rows, expression
-from trucker.engine.transform.spark_sql.result_writer import Handing, Result, hand_on
-from trucker.engine.transform.spark_sql.spark_plan import Reading, SparkPlan, Spooled, SpooledRun, rows_schema
+from trucker.engine.transform.spark_sql.result import RUN, ResultTexts, as_rows, expression
+from trucker.engine.transform.spark_sql.result_writer import Handing, SqlResult, hand_on
+from trucker.engine.transform.spark_sql.spark_plan import (
+    SparkPlan,
+    SpooledRelation,
+    SpooledRows,
+    SpooledRun,
+    rows_schema,
+)
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Receipt, Work
 from trucker.table import Column, TableId
@@ -80,12 +86,12 @@ class SparkTruck:
             plan = Compiling(own.chain, attempt, columns, table).plan()
             return replace(plan, needed=plan.needed | self._lookups.needs(own.chain.lookups, columns))
 
-    def run(self, plan: SparkPlan, rows: Spooled, work: Work, spec: SinkSpec) -> Receipt | None:
+    def run(self, plan: SparkPlan, rows: SpooledRows, work: Work, spec: SinkSpec) -> Receipt | None:
         """Put the rows through the files and stage what these give; None where they give nothing."""
         with self._results(plan, rows) as results:
             return hand_on(self._spark, Handing(plan.columns, results, work, spec), self._folder)
 
-    def give(self, plan: SparkPlan, rows: Spooled) -> list[Rows]:
+    def give(self, plan: SparkPlan, rows: SpooledRows) -> list[Rows]:
         """What the files give for the rows, in pieces. For looking at it: nothing is written, and all is held."""
         with self._results(plan, rows) as results:
             return [as_rows(plan.columns, batch) for result in results for batch in result.read()]
@@ -95,8 +101,8 @@ class SparkTruck:
         self._lookups.close()
 
     @contextmanager
-    def _results(self, plan: SparkPlan, rows: Spooled) -> Iterator[tuple[Result, ...]]:
-        results: list[Result] = []
+    def _results(self, plan: SparkPlan, rows: SpooledRows) -> Iterator[tuple[SqlResult, ...]]:
+        results: list[SqlResult] = []
         try:
             for group in _groups(rows.runs):
                 few = sum(run.rows for run in group) <= FEW_ROWS
@@ -109,7 +115,7 @@ class SparkTruck:
 
     # -- the two ways ----------------------------------------------------------------------------------------------
 
-    def _in_driver(self, plan: SparkPlan, rows: Spooled, group: Sequence[SpooledRun]) -> list[Result] | None:
+    def _in_driver(self, plan: SparkPlan, rows: SpooledRows, group: Sequence[SpooledRun]) -> list[SqlResult] | None:
         """The result of a few rows; None where it is too large for the driver."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -119,7 +125,7 @@ class SparkTruck:
             kinds = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
             def frame(run: SpooledRun, operation: str) -> DataFrame:
-                batches = Reading(rows, run, operation).batches()
+                batches = SpooledRelation(rows, run, operation).batches()
                 return own.session.createDataFrame(pa.Table.from_batches(batches, rows.schema), kinds)
 
             whole = reduce(_union, [self._result(own, plan, rows, run, frame, attempts) for run in group])
@@ -128,18 +134,18 @@ class SparkTruck:
             if len(group) == 1:
                 self._check(table.num_rows)
             return None
-        texts = Texts(plan.given, rows, tuple(group))
+        texts = ResultTexts(plan.given, rows, tuple(group))
         batches = tuple(texts.of(batch) for batch in table.combine_chunks().to_batches() if batch.num_rows)
-        return [Result(batches)] if batches else []
+        return [SqlResult(batches)] if batches else []
 
-    def _in_executors(self, plan: SparkPlan, rows: Spooled, group: Sequence[SpooledRun]) -> list[Result]:
+    def _in_executors(self, plan: SparkPlan, rows: SpooledRows, group: Sequence[SpooledRun]) -> list[SqlResult]:
         """The results of runs, a query each, in files."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from trucker.engine.transform.spark_sql.arrow_source import Writing, option, results
 
         filed = rows.in_file(self._folder)
-        found: list[Result] = []
+        found: list[SqlResult] = []
         try:
             kinds = from_arrow_schema(filed.schema, prefer_timestamp_ntz=True)
             for run in group:
@@ -149,13 +155,13 @@ class SparkTruck:
                     reader = own.session.read.format(own.format).schema(kinds)
 
                     def frame(run: SpooledRun, operation: str, reader: DataFrameReader = reader) -> DataFrame:
-                        return reader.option("rows", option(Reading(filed, run, operation))).load()
+                        return reader.option("rows", option(SpooledRelation(filed, run, operation))).load()
 
                     result = self._result(own, plan, filed, run, frame, attempts)
-                    texts = Texts(plan.given, filed, (run,))
+                    texts = ResultTexts(plan.given, filed, (run,))
                     writing = Writing(str(self._folder), secrets.token_hex(8), texts, self._truck.rows_max)
                     result.write.format(own.format).option("result", option(writing)).mode("append").save()
-                    found += [Result(file=file) for file in results(writing)]
+                    found += [SqlResult(file=file) for file in results(writing)]
         except BaseException:
             for each in found:
                 each.discard()
@@ -169,7 +175,7 @@ class SparkTruck:
         self,
         own: _Own,
         plan: SparkPlan,
-        rows: Spooled,
+        rows: SpooledRows,
         run: SpooledRun,
         frame: Callable[[SpooledRun, str], DataFrame],
         attempts: list[Attempt],
@@ -178,7 +184,7 @@ class SparkTruck:
         names = tuple(column.name for column in plan.rows)
         attempt = Attempt(own.session, names, plan.table, lambda operation: frame(run, operation))
         attempts.append(attempt)
-        self._lookups.fill(attempt, own.chain.lookups, Reading(rows, run))
+        self._lookups.fill(attempt, own.chain.lookups, SpooledRelation(rows, run))
         branches = own.chain.branches(attempt, run.operations, at_once=plan.at_once)
         return reduce(_union, [_shaped(branch, plan, run) for branch in branches])
 
@@ -216,7 +222,7 @@ class _Own:
     def __init__(self, spark: SparkSession, truck: TruckConfig) -> None:
         from trucker.engine.transform.spark_sql.arrow_source import new_format
 
-        self.chain = Chain(truck)
+        self.chain = SqlChain(truck)
         functions = load_functions(truck.folder)
         self.session = spark.newSession()
         self.session.conf.set("spark.sql.session.timeZone", "UTC")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from trucker.engine.transform.spark_sql.arrays import NotOneDimension, flat, format_arrays, parse_arrays, strings
 from trucker.engine.transform.spark_sql.floats import float_text
-from trucker.engine.transform.spark_sql.types import Form
+from trucker.engine.transform.spark_sql.types import SparkForm
 from trucker.errors import EngineError
 from trucker.table import Column
 from trucker.types import Kind
@@ -37,7 +37,7 @@ for _digit, _byte in enumerate(b"0123456789abcdef"):
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
-def typed(cells: pa.Array, column: Column, form: Form) -> pa.Array:
+def typed(cells: pa.Array, column: Column, form: SparkForm) -> pa.Array:
     """PostgreSQL's texts as values of `form`. Raises an error that names the column, never a value (I10)."""
     try:
         if not form.array:
@@ -56,14 +56,14 @@ def typed(cells: pa.Array, column: Column, form: Form) -> pa.Array:
     )
 
 
-def texts(values: pa.Array, form: Form, name: str) -> pa.Array:
+def texts(values: pa.Array, form: SparkForm, name: str) -> pa.Array:
     """Spark's values as PostgreSQL's texts; `name` is the column's, for an error."""
     if not form.array:
         return _texts(values, form.kind, name)
     return format_arrays(values, _texts(values.flatten(), form.kind, name))
 
 
-def _values(cells: pa.Array, form: Form) -> pa.Array:
+def _values(cells: pa.Array, form: SparkForm) -> pa.Array:
     if form.kind is Kind.TEXT:
         return cells
     if form.kind is Kind.BOOLEAN:

@@ -64,7 +64,7 @@ _ARRAY_OIDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SparkForm:
     """A column as Spark has it: the kind of its values (of an array, of its elements), Arrow's type and Spark's name.
 
     `loose` says that a value does not tell its text: a numeric's zeros at the end are the column's own business.
@@ -87,23 +87,23 @@ class Form:
         return f"array<{self.spark}>" if self.array else self.spark
 
 
-TEXT_FORM: Final = Form(Kind.TEXT, *_TEXT)
+TEXT_FORM: Final = SparkForm(Kind.TEXT, *_TEXT)
 
 
-def form_of(column: Column) -> Form:
+def form_of(column: Column) -> SparkForm:
     """What a column of the source is to Spark."""
     found = column_kind(column)
     array = found.array
     if found.kind in _PLAIN:
-        return Form(found.kind, *_PLAIN[found.kind], array)
+        return SparkForm(found.kind, *_PLAIN[found.kind], array)
     if found.kind is Kind.NUMERIC:
         precision, scale = (found.precision, found.scale) if found.precision is not None else WIDEST
         if scale is None or not 0 <= scale <= precision <= LARGEST_PRECISION:
             return TEXT_FORM
         loose = found.precision is None
-        return Form(Kind.NUMERIC, pa.decimal128(precision, scale), f"decimal({precision},{scale})", array, loose)
+        return SparkForm(Kind.NUMERIC, pa.decimal128(precision, scale), f"decimal({precision},{scale})", array, loose)
     base = _MODIFIER.sub("", column.type_name).removesuffix("[]").strip()
-    return Form(Kind.TEXT, *_TEXT, array=array and base in _TEXTS_IN_ARRAYS)
+    return SparkForm(Kind.TEXT, *_TEXT, array=array and base in _TEXTS_IN_ARRAYS)
 
 
 def postgres_column(name: str, type_name: str) -> Column:

@@ -70,8 +70,8 @@ class BatchConfig(Model):
         default=MIB,
         ge=0,
         description="The driver processes a micro-batch of at most this many change-log bytes itself, because "
-        "starting a Spark job would take longer. On one machine it also copies the first chunks of a table "
-        "while the Spark workers start. 0: never.",
+        "starting a Spark job would take longer. On one machine it also copies small tables, and the first chunks "
+        "of others while the Spark workers start. 0: never.",
     )
     patience: Seconds = Field(
         default=5.0,

@@ -42,6 +42,8 @@ from trucker.sinks.base import Sink, TruckState, Workspace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from trucker.engine.spark.application import Spark
+
 log = logging.getLogger("trucker.run")
 
 STATUS_SECONDS = 1.0
@@ -113,7 +115,7 @@ class ProjectRun:
         self._show(running=True)
         watching = False
         own = None if session else starting or SessionFuture(self._config)
-        spark = session
+        spark: Spark | None = session
         try:
             try:
                 if has_spark_sql(self._config.trucks):
@@ -142,7 +144,7 @@ class ProjectRun:
             self._shut_down(None if session else spark)
         return self._show(running=False)
 
-    def _check_sql(self, spark: SparkSession | None) -> None:
+    def _check_sql(self, spark: Spark | None) -> None:
         assert spark is not None
         for source in self._sources:
             source.check_sql(spark)
@@ -207,7 +209,7 @@ class ProjectRun:
         )
         awaited.start(self._stop)
 
-    def _watch(self, spark: SparkSession) -> None:
+    def _watch(self, spark: Spark) -> None:
         process = _java(spark)
         executors = self._executors = Executors(spark)
         while not self._stop.is_set():
@@ -228,7 +230,7 @@ class ProjectRun:
             # Of many tables there is much to show: that must not take the time of copying them.
             self._stop.wait(max(0.1 if self._once else STATUS_SECONDS, took * STATUS_SHARE))
 
-    def _renewed(self, source: SourceRun, lost: TruckerError, spark: SparkSession) -> SourceRun:
+    def _renewed(self, source: SourceRun, lost: TruckerError, spark: Spark) -> SourceRun:
         """The source begun anew, its slot being lost; or as it is, to be tried again, while something is away."""
         source.stop()
         fresh = SourceRun(
@@ -253,7 +255,7 @@ class ProjectRun:
         return fresh
 
     @contextmanager
-    def _minding_java(self, spark: SparkSession) -> Iterator[None]:
+    def _minding_java(self, spark: Spark) -> Iterator[None]:
         """Whatever fails when Spark's JVM has ended fails for that reason."""
         try:
             yield
@@ -279,7 +281,7 @@ class ProjectRun:
             if reason:
                 raise EngineError(f"applying the changes of {source.name} failed: {reason}", code="TRK512")
 
-    def _shut_down(self, spark: SparkSession | None) -> None:
+    def _shut_down(self, spark: Spark | None) -> None:
         """Whatever one part fails with, the others are shut down too."""
         with ExitStack() as last:
             if spark is not None:
@@ -343,7 +345,7 @@ def checked_on_spark(
 
 
 @contextmanager
-def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[SparkSession | None]:
+def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[Spark | None]:
     """A session for these trucks' SQL, where they have any for Spark: this process's own, if it has one."""
     if not has_spark_sql(trucks):
         yield None
@@ -360,12 +362,12 @@ def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[
         _stop_spark(spark)
 
 
-def _java(spark: SparkSession) -> Popen[bytes] | None:
+def _java(spark: Spark) -> Popen[bytes] | None:
     """Spark's JVM, where it is a process of ours."""
     return getattr(spark.sparkContext._gateway, "proc", None)
 
 
-def _stop_spark(spark: SparkSession) -> None:
+def _stop_spark(spark: Spark) -> None:
     from py4j.protocol import Py4JError
 
     from trucker.engine.spark.session import stop_session

@@ -44,7 +44,6 @@ from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
-from trucker.engine.spark.worker_warmup import bring_up_workers
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.query import StreamQuery
 from trucker.engine.transform.recipe_compiler import Recipes
@@ -67,7 +66,7 @@ from trucker.sinks.base import Phase, TableState, TruckState
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.source")
 
@@ -119,7 +118,7 @@ class SourceRun:
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier | Merger] = []
-        self._spark: SparkSession | None = None
+        self._spark: Spark | None = None
         self.known = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
         self.noted = DestinationRecord(destinations_file(config, self.name))
@@ -135,7 +134,7 @@ class SourceRun:
         )
         self._query: StreamQuery | None = None
 
-    def check_sql(self, spark: SparkSession) -> None:
+    def check_sql(self, spark: Spark) -> None:
         """Compile what every truck does with its tables; raises for the first that is wrong."""
         self._recipes.start(spark, self._config)
         for truck in self.resolved.trucks:
@@ -224,11 +223,9 @@ class SourceRun:
 
     # -- with Spark ---------------------------------------------------------------------------------------------
 
-    def start_stream(self, spark: SparkSession, states: Mapping[str, TruckState]) -> None:
+    def start_stream(self, spark: Spark, states: Mapping[str, TruckState]) -> None:
         """Start the copies that are due, the lanes of trucks that lag and the loop over batches."""
         assert self._capture is not None
-        if any(run.truck.tables.keys() - self._copied(run, states).keys() for run in self.runs.values()):
-            bring_up_workers(spark)  # a copy will need them
         if self._once:
             self._capture.wait_seen(self.source_lsn, self._stop)
         if self._stop.is_set():
@@ -356,7 +353,7 @@ class SourceRun:
         self._start_copy(self._spark, needs)
         del self._away[destination]
 
-    def _start_copy(self, spark: SparkSession, needs: Sequence[Need]) -> None:
+    def _start_copy(self, spark: Spark, needs: Sequence[Need]) -> None:
         first, self._first = self._first, None
         if not needs:
             if first is not None:

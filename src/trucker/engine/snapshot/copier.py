@@ -42,7 +42,7 @@ from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun, letters_of
-from trucker.errors import SourceUnavailable, TruckerError
+from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
@@ -57,7 +57,7 @@ from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
 from trucker.table import TableId
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.copy")
 
@@ -68,6 +68,9 @@ MOST_CHUNKS = 10_000
 # More tasks than can run at once, so that all end about together; more chunks than tasks, so that a task pays off.
 TASKS_PER_CORE = 8
 SHARE_CHUNKS = 16
+# So much the driver copies itself in less time than Spark's workers take to start.
+HERE_BYTES = 8 << 20
+HERE_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Copier:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         connection: PostgresConnection,
         temporary_slot: str,
         destinations: Mapping[str, Destination],
@@ -447,6 +450,8 @@ class _Attempt:
             self._watch = watch
             outcomes = self._copy_here(shared, parts, watch)
             left = parts[len(outcomes) :]
+            if left and copier.cancelled:
+                raise JobFailed("the copy was cancelled")
             if left:
                 own = copy_shares(left, max(TASKS_PER_CORE * cores(copier.spark), len(left) // SHARE_CHUNKS))
                 work = partial(copy_share, shared)
@@ -462,13 +467,14 @@ class _Attempt:
         return receipts
 
     def _copy_here(self, shared: CopyBatch, parts: Sequence[CopyPart], watch: CopyWatch) -> list[Outcome]:
-        """Copy the first chunks here, for as long as Spark's workers are not up: of small tables that may be all."""
+        """Copy small tables here, and of others the first chunks, for as long as Spark's workers are not up."""
         copier, outcomes = self._copier, list[Outcome]()
         if not copier.here:
             return outcomes
-        up = bring_up_workers(copier.spark)
+        small = len(parts) <= HERE_PARTS and sum(part.chunk.bytes for part in parts) <= HERE_BYTES
+        up = None if small else bring_up_workers(copier.spark)
         for part in parts:
-            if up.is_set() or copier.cancelled:
+            if copier.cancelled or (up is not None and up.is_set()):
                 break
             outcomes.append(copy_share(shared, (part,)))
             watch.count(outcomes[-1].copied)

@@ -57,7 +57,7 @@ from trucker.process.backoff import Backoff
 from trucker.sinks.base import Batch, Phase, Receipt, TableState
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.merge")
 
@@ -82,7 +82,7 @@ class Merger:
         destination: Destination,
         schemas: Schemas,
         recipes: Recipes,
-        spark: SparkSession,
+        spark: Spark,
         source: ResolvedSource,
         *,
         small_bytes: int,

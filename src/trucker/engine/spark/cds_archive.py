@@ -1,7 +1,7 @@
 """`python -m trucker.engine.spark.cds_archive`: make the class-data archive now, so that the next start is a quick one.
 
 Any run that ends well leaves an archive; this is for those who cannot wait for one: tests, the demo, an image being
-built. It does what a run does to Spark, on nothing: micro-batches of a Python source, jobs of Python tasks, the end.
+built. It does what a run does to Spark, on nothing: jobs of Python tasks, Spark SQL, the end.
 """
 
 from __future__ import annotations
@@ -9,52 +9,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from trucker.engine.spark.java import cache_folder, find_java
 from trucker.engine.spark.launch import archive_missing
-from trucker.engine.spark.session import INTERPRETED, start_session, stop_session
+from trucker.engine.spark.session import start_session, stop_session
 
-_BATCHES = 3
 _EXIT_SECONDS = 180.0
-
-
-class _Nothing(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "trucker_nothing"
-
-    def schema(self) -> str:
-        return "block string"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        return _NothingReader()
-
-
-class _NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As many offsets as batches, and no rows."""
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"lsn": 0}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        pass
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        return {"lsn": min(start["lsn"] + 1, _BATCHES)}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(None)]
-
-    def read(self, partition: InputPartition) -> Any:
-        return iter(())
 
 
 def warm_up() -> bool:
@@ -65,25 +28,16 @@ def warm_up() -> bool:
         return True
     with tempfile.TemporaryDirectory(prefix="trk-") as folder:
         spark = start_session("warm", state=Path(folder))
-        _exercise(spark, Path(folder) / "checkpoint")
+        _exercise(spark)
         stop_session(spark, wait=_EXIT_SECONDS)
     return not archive_missing(java, cache)
 
 
-def _exercise(spark: SparkSession, checkpoint: Path) -> None:
-    def batch(_: DataFrame, number: int) -> None:
-        tasks = spark.sparkContext.parallelize([number, number], 2)
-        tasks.mapPartitions(list).collect()
-
-    spark.dataSource.register(_Nothing)
-    stream = spark.readStream.format(_Nothing.name()).load().writeStream.foreachBatch(batch)
-    for trigger in ({"availableNow": True}, {"processingTime": "0 seconds"}):
-        folder = checkpoint / next(iter(trigger))
-        for name, value in INTERPRETED.items() if "processingTime" in trigger else ():
-            spark.conf.set(name, value)
-        query = stream.trigger(**trigger).option("checkpointLocation", str(folder)).start()
-        query.processAllAvailable() if "processingTime" in trigger else query.awaitTermination()
-        query.stop()
+def _exercise(spark: SparkSession) -> None:
+    spark.sparkContext.parallelize([1, 2], 2).mapPartitions(list).collect()
+    rows = spark.createDataFrame(pa.table({"id": [1, 2], "word": ["a", "b"]}))
+    rows.createOrReplaceTempView("rows")
+    spark.sql("select word, count(*) as n from rows where id > 0 group by word").toArrow()
 
 
 if __name__ == "__main__":

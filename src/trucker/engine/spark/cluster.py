@@ -29,7 +29,8 @@ from trucker.errors import EngineError, TruckerError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.cluster")
 
@@ -115,7 +116,7 @@ def _absolute(paths: str) -> str:
 # -- executors that do not fit -------------------------------------------------------------------------------------
 
 
-def expected(spark: SparkSession) -> Runtime | None:
+def expected(spark: Spark) -> Runtime | None:
     """What executors are held against; None where they are the driver itself."""
     return _expected(spark.sparkContext)
 
@@ -155,7 +156,7 @@ def _other_python(text: str) -> TruckerError | None:
 _PYTHON: Final = "{}; spark.pyspark.python sets its path"
 
 
-def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) -> None:
+def check_executors(spark: Spark, *, arrival: float = ARRIVAL_SECONDS) -> None:
     """Wait for the first executors, and see whether they can do the driver's work."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -171,7 +172,7 @@ def check_executors(spark: SparkSession, *, arrival: float = ARRIVAL_SECONDS) ->
         raise
 
 
-def await_executor(spark: SparkSession, seconds: float) -> None:
+def await_executor(spark: Spark, seconds: float) -> None:
     """Return once there is an executor."""
     deadline = time.monotonic() + seconds
     while not count_executors(spark):
@@ -189,7 +190,7 @@ def await_executor(spark: SparkSession, seconds: float) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def ship(spark: SparkSession) -> None:
+def ship(spark: Spark) -> None:
     """Have the executors of somebody's own session run this trucker, where they are not the driver itself."""
     if not is_local(spark.sparkContext.master) and spark.sparkContext.getConf().get(MARKS) is None:
         spark.sparkContext.addPyFile(str(shipped(cache_folder())))
@@ -198,13 +199,13 @@ def ship(spark: SparkSession) -> None:
 # -- while it runs -------------------------------------------------------------------------------------------------
 
 
-def count_executors(spark: SparkSession) -> int:
+def count_executors(spark: Spark) -> int:
     """How many there are now."""
     # The driver counts as one of those who hold blocks.
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def cores(spark: SparkSession) -> int:
+def cores(spark: Spark) -> int:
     """How many tasks run at once, with the executors there are now."""
     context = spark.sparkContext
     return _own_cores(context) if is_local(context.master) else max(1, int(context.defaultParallelism))
@@ -216,7 +217,7 @@ def _own_cores(context: SparkContext) -> int:
     return max(1, int(context.defaultParallelism))
 
 
-def check_context(spark: SparkSession) -> None:
+def check_context(spark: Spark) -> None:
     """Raise when the cluster has let go of the application: nothing can be done in it any more."""
     if spark.sparkContext._jsc.sc().isStopped():
         raise EngineError(
@@ -226,7 +227,7 @@ def check_context(spark: SparkSession) -> None:
         )
 
 
-def let_go(spark: SparkSession) -> None:
+def let_go(spark: Spark) -> None:
     """Give up what is under way where no executor is left to do it: somebody waits for it to end."""
     if not is_local(spark.sparkContext.master) and not count_executors(spark):
         spark.sparkContext.cancelAllJobs()
@@ -235,7 +236,7 @@ def let_go(spark: SparkSession) -> None:
 class Executors:
     """Tells in the log when executors come and go, and is the `trouble` when none is left. Call `look` now and then."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Spark) -> None:
         self._spark = spark
         self._local = is_local(spark.sparkContext.master)
         self._known: int | None = None

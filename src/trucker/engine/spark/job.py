@@ -16,7 +16,7 @@ from trucker.engine.spark.secret_pickle import seal
 from trucker.errors import EngineError, JobFailed, TruckerError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.job")
 
@@ -32,7 +32,7 @@ Reporting = tuple[Callable[[ResultT], ReportT], Callable[[ReportT], None]]
 
 
 def run_job(
-    spark: SparkSession,
+    spark: Spark,
     function: Callable[[PartT], ResultT],
     parts: Sequence[PartT],
     *,
@@ -61,7 +61,7 @@ def run_job(
 
 
 def _run(
-    spark: SparkSession, task: Callable[..., Any], function: Callable[[PartT], ResultT], parts: Sequence[PartT]
+    spark: Spark, task: Callable[..., Any], function: Callable[[PartT], ResultT], parts: Sequence[PartT]
 ) -> list[ResultT]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PythonException
@@ -85,9 +85,7 @@ def _run(
         ) from error
 
 
-def start_job(
-    spark: SparkSession, function: Callable[[PartT], ResultT], parts: Sequence[PartT]
-) -> OutcomeStream[ResultT]:
+def start_job(spark: Spark, function: Callable[[PartT], ResultT], parts: Sequence[PartT]) -> OutcomeStream[ResultT]:
     """As `run_job`, and does not wait: the results arrive as their tasks are done."""
     board = board_of(spark.sparkContext)
     job, arriving = board.open(len(parts))
@@ -111,7 +109,7 @@ def start_job(
 
 
 @contextmanager
-def _held(spark: SparkSession, what: bytes) -> Iterator[Any]:
+def _held(spark: Spark, what: bytes) -> Iterator[Any]:
     """Something whose `value` is `what` in every task. Spark writes a large function into a file, as it does the parts:
     the secrets, which travel with it, must not be in there.
     """

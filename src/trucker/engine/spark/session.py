@@ -14,21 +14,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker import private
 from trucker.engine.spark import cluster
+from trucker.engine.spark.application import ContextAlone, Spark, session_of
 from trucker.engine.spark.interpreter import away, python_environment
 from trucker.engine.spark.java import cache_folder, find_java
 from trucker.engine.spark.launch import Launch, prepare_launch
 from trucker.errors import EngineError
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession as SparkSession
 
 log = logging.getLogger("trucker.session")
+
+SparkT = TypeVar("SparkT", bound=Spark)
 
 # The most the driver's heap may take. It holds plans and receipts, never rows, and stays far below.
 DRIVER_MEMORY = "1g"
@@ -51,12 +55,8 @@ _JVM = (
 _SETTINGS: Mapping[str, str] = {
     # 40 ms less per hop between JVM and Python than loopback TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    # 60 ms less per batch: the defaults start processes for each file of a checkpoint.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Hadoop has a umask of its own, for checkpoints.
+    # Hadoop has a umask of its own.
     "spark.hadoop.fs.permissions.umask-mode": f"{private.UMASK:03o}",
     # Workers are forked with trucker imported.
     "spark.python.daemon.module": "trucker.engine.spark.worker_daemon",
@@ -64,9 +64,6 @@ _SETTINGS: Mapping[str, str] = {
     # The other way needs pandas, and says so at every function where there is none.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "20",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -76,13 +73,6 @@ _SETTINGS: Mapping[str, str] = {
     "spark.ui.retainedTasks": "500",
     "spark.scheduler.mode": "FAIR",
 }
-
-INTERPRETED: Mapping[str, str] = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For a session without SQL of its user's: its batches give no rows to Spark, which would compile Java for them all the
-same. A second of the JVM's time less until the first of them."""
 
 # With all of Spark on this machine nothing listens to the outside.
 _LOOPBACK: Mapping[str, str] = {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -104,14 +94,40 @@ def start_session(
     shared: Sequence[Path] | None = None,
     record: bool = True,
 ) -> SparkSession:
+    """As `start_context`, with a session for Spark SQL."""
+    return _start(_session, app_name, master, settings, state, shared, record=record)
+
+
+def start_context(
+    app_name: str,
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    state: Path,
+    shared: Sequence[Path] | None = None,
+    record: bool = True,
+) -> Spark:
     """Start Spark's driver and connect to `master`. One per process; its log and scratch files are below `state`.
 
     `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
     an earlier run left in the scratch folder is deleted.
-    `record=False` is for a session that does not do what a run does: it leaves no class-data archive for others.
+    `record=False` is for one that does not do what a run does: it leaves no class-data archive for others.
     On a cluster it waits for the first executors, and raises when they cannot do the driver's work, or do not see the
     folders that are to be `shared`: `state`, unless something else is said.
     """
+    return _start(_context, app_name, master, settings, state, shared, record=record)
+
+
+def _start(
+    connect: Callable[[SparkConf], SparkT],
+    app_name: str,
+    master: str,
+    settings: Mapping[str, str] | None,
+    state: Path,
+    shared: Sequence[Path] | None,
+    *,
+    record: bool,
+) -> SparkT:
     asked = dict(settings or {})
     try:
         scratch = _scratch(state)
@@ -135,8 +151,7 @@ def start_session(
     if master.startswith("local-cluster"):
         environment["SPARK_HOME"] = str(_own_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
     with _environment(environment):
-        spark = _connect(_retrying(master), {**defaults, **asked}, launch)
-        _skip_lookup(spark)
+        spark = _connect(connect, _retrying(master), {**defaults, **asked}, launch)
     if not local:
         _check_executors(spark)
     return spark
@@ -156,7 +171,7 @@ def _skip_lookup(spark: SparkSession) -> None:
         log.debug("the lookup of data sources is not skipped", extra={"reason": type(error).__name__})
 
 
-def _check_executors(spark: SparkSession) -> None:
+def _check_executors(spark: Spark) -> None:
     try:
         cluster.check_executors(spark)
     except BaseException:
@@ -165,7 +180,7 @@ def _check_executors(spark: SparkSession) -> None:
         raise
 
 
-def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
+def stop_session(spark: Spark, *, wait: float | None = None) -> None:
     """Stop Spark and let its JVM end; with `wait`, give it so many seconds to be gone, archive written.
 
     The process can start no other session that differs in what concerns the JVM, unless it has waited.
@@ -188,20 +203,35 @@ def stop_session(spark: SparkSession, *, wait: float | None = None) -> None:
         process.wait()
 
 
-def _connect(master: str, settings: Mapping[str, str], launch: Launch) -> SparkSession:
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
+def _session(conf: SparkConf) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    _skip_lookup(spark)
+    return spark
+
+
+def _context(conf: SparkConf) -> Spark:
+    from pyspark import SparkContext
+
+    return ContextAlone(SparkContext.getOrCreate(conf))
+
+
+def _connect(
+    connect: Callable[[SparkConf], SparkT], master: str, settings: Mapping[str, str], launch: Launch
+) -> SparkT:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+
     shown = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
     try:
         # The JVM's command line, which everybody can see, has what it is told here; the rest it is told when it runs.
         told = SparkConf(loadDefaults=False).setMaster(master).setAll(shown)
         SparkContext._ensure_initialized(conf=told)
-        return builder.getOrCreate()
+        spark = connect(SparkConf().setMaster(master).setAll(list(settings.items())))
+        if launch.recording:
+            session_of(spark)  # other projects, which have SQL for Spark, will use the same archive
+        return spark
     except PySparkException as error:
         raise EngineError(
             f"Spark's driver did not start: {_complaint(launch.output) or error}",

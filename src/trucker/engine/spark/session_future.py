@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
 from trucker.config.sql_files import ON_SPARK
-from trucker.engine.spark.session import INTERPRETED, start_session, stop_session
+from trucker.engine.spark.session import start_context, start_session, stop_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 _LOOK_SECONDS = 0.05
 
@@ -34,12 +34,13 @@ def has_spark_sql(trucks: Sequence[TruckConfig]) -> bool:
     return any(truck.file(name) for truck in trucks for name in ON_SPARK)
 
 
-def started(config: ProjectConfig) -> SparkSession:
-    """The project's session. Call it only while the project's lock is held."""
-    return start_session(
+def started(config: ProjectConfig) -> Spark:
+    """The project's application, with a session if it has SQL for Spark. The project's lock must be held."""
+    start = start_session if has_spark_sql(config.trucks) else start_context
+    return start(
         f"trucker {config.unique_id}",
         master=config.spark.master,
-        settings={**({} if has_spark_sql(config.trucks) else INTERPRETED), **config.spark.settings},
+        settings=config.spark.settings,
         state=config.state_folder,
         shared=_shared(config),
     )
@@ -67,13 +68,13 @@ class SessionFuture:
 
     def __init__(self, config: ProjectConfig) -> None:
         self._config = config
-        self._future: Future[SparkSession] = Future()
+        self._future: Future[Spark] = Future()
         self._taken = False
         # A daemon: a process that ends does not wait for it, and the JVM ends with the process.
         self._thread = threading.Thread(target=self._start, name="spark", daemon=True)
         self._thread.start()
 
-    def result(self) -> SparkSession:
+    def result(self) -> Spark:
         """The session, once it is there; raises what kept it from starting."""
         self._taken = True
         return self._future.result()

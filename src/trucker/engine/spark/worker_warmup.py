@@ -13,13 +13,14 @@ from trucker.engine.spark.parts import do_nothing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+
+    from trucker.engine.spark.application import Spark
 
 _up: weakref.WeakKeyDictionary[SparkContext, threading.Event] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def bring_up_workers(spark: SparkSession) -> threading.Event:
+def bring_up_workers(spark: Spark) -> threading.Event:
     """Have Spark start its workers, unless it has been told to; set when they are there, or cannot be."""
     with _lock:
         known = _up.get(spark.sparkContext)

@@ -26,7 +26,7 @@ from trucker.lsn import Lsn
 from trucker.sinks.base import Batch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 # So that the first parts are applied while the last are made.
 PARTS_PER_CORE: Final = 2
@@ -67,7 +67,7 @@ class BatchRunner:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         log: LogLocation,
         destinations: Mapping[str, Destination],
         recipes: Recipes,

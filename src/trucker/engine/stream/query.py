@@ -12,6 +12,7 @@ stored positions.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -53,7 +54,7 @@ from trucker.sinks.base import Batch, Receipt
 from trucker.table import TableId
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.query")
 
@@ -62,6 +63,8 @@ QUIET_COMMIT_SECONDS = 10.0
 # costs whatever its size is shared by more rows when it is given the time to grow.
 WORTH_SHARE = 4
 PATIENCE_SECONDS = 2.0
+# Workers take two seconds of CPU to start. A run that ends sooner, or has small batches alone at first, does without.
+WORKERS_AFTER_SECONDS = 10.0
 
 Failures = Mapping[str, TruckerError]
 
@@ -75,7 +78,7 @@ class StreamQuery:
     def __init__(
         self,
         name: str,
-        spark: SparkSession,
+        spark: Spark,
         log_place: LogLocation,
         destinations: Mapping[str, Destination],
         schemas: Schemas,
@@ -107,6 +110,7 @@ class StreamQuery:
         self._copy_again = copy_again
         self._merge = merge
         self._loop: BatchLoop | None = None
+        self._workers_at = math.inf
         self._once = False
         self._until: Lsn | None = None
         self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
@@ -130,6 +134,7 @@ class StreamQuery:
     def start(self, *, once: bool) -> None:
         """Start the loop over batches at `main`; with `once` it takes what is durable now and ends."""
         self._once = once
+        self._workers_at = time.monotonic() + WORKERS_AFTER_SECONDS
         self._until = self.reader.durable().commit_lsn if once else None
         self._loop = BatchLoop(
             self.name,
@@ -176,7 +181,7 @@ class StreamQuery:
             failures = self.apply(runs, start, end)
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
-            if not self._once:
+            if not self._once and time.monotonic() >= self._workers_at:
                 self._stager.bring_up_workers()
 
     def _alive(self) -> list[TruckRun]:

@@ -37,9 +37,8 @@ from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from trucker.engine.destination.task_sinks import SinkSpec
+    from trucker.engine.spark.application import Spark
     from trucker.engine.transform.spark_sql.spark_plan import SparkPlan, SpooledRows
     from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
     from trucker.rows import Rows
@@ -66,23 +65,25 @@ class Recipes:
         self._slow_ms = slow_ms
         self._kept = kept
         self.folder = folder
-        self._session: SparkSession | None = None
+        self._session: Spark | None = None
         self._spark: dict[str, SparkTruck] | None = None
         self._made: dict[tuple[str, TableId], tuple[Target, tuple[Target, Recipe]]] = {}
         self._lock = threading.Lock()
 
-    def start(self, spark: SparkSession, config: ProjectConfig) -> None:
+    def start(self, spark: Spark, config: ProjectConfig) -> None:
         """Spark is there: have it ready for every truck that has files for it."""
         trucks = [truck for truck in config.trucks if any(truck.file(name) for name in ON_SPARK)]
         if self._spark is not None or not trucks:
             return
+        from trucker.engine.spark.application import session_of
         from trucker.engine.transform.spark_sql.spark_truck import SparkTruck
 
         assert self.folder is not None
         self._session = spark
         shutil.rmtree(self.folder, ignore_errors=True)
         private.make_folder(self.folder)
-        self._spark = {truck.name: SparkTruck(spark, truck, config.connections, self.folder) for truck in trucks}
+        session = session_of(spark)
+        self._spark = {truck.name: SparkTruck(session, truck, config.connections, self.folder) for truck in trucks}
 
     def close(self) -> None:
         """Give back what trucks hold for Spark SQL."""

@@ -34,9 +34,8 @@ from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Sink, Target
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from trucker.config.sql_files import SqlFile
+    from trucker.engine.spark.application import Spark
 
 LAST: Final = "written"
 
@@ -98,7 +97,7 @@ class Trial:
     """One truck to be tried. `spark` is there where it has SQL for it."""
 
     def __init__(
-        self, config: ProjectConfig, source: ResolvedSource, truck: Truck, sink: Sink, spark: SparkSession | None
+        self, config: ProjectConfig, source: ResolvedSource, truck: Truck, sink: Sink, spark: Spark | None
     ) -> None:
         self._config, self._source, self._truck, self._sink, self._spark = config, source, truck, sink, spark
 

@@ -53,19 +53,21 @@ def test_spark_looks_for_no_data_sources_in_the_modules_of_this_python(spark: Sp
     assert manager.dataSourceBuilders().get().isEmpty()
 
 
-@pytest.mark.parametrize(("files", "codegen"), [((), "false"), (("transform.sql",), None)])
-def test_java_is_compiled_only_for_sql(
-    files: tuple[str, ...], codegen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("files", "started"), [((), "start_context"), (("transform.sql",), "start_session")])
+def test_a_session_is_started_only_for_sql(
+    files: tuple[str, ...], started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(starting_module, "start_session", lambda *_, **options: given.update(options["settings"]))
+    calls: list[tuple[str, Any]] = []
+    for name in ("start_context", "start_session"):
+        monkeypatch.setattr(
+            starting_module, name, lambda *_, name=name, **options: calls.append((name, options["settings"]))
+        )
     monkeypatch.setattr(starting_module, "_shared", lambda _: [])
     truck = SimpleNamespace(file=lambda name: name in files)
-    spark_config = SimpleNamespace(master="local[*]", settings={"spark.sql.codegen.factoryMode": "FALLBACK"})
+    spark_config = SimpleNamespace(master="local[*]", settings={"spark.executor.memory": "2g"})
     config: Any = SimpleNamespace(unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path)
     starting_module.started(config)
-    assert given.get("spark.sql.codegen.wholeStage") == codegen
-    assert given["spark.sql.codegen.factoryMode"] == "FALLBACK"
+    assert calls == [(started, {"spark.executor.memory": "2g"})]
 
 
 def test_a_failed_task_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from trucker.lsn import Lsn
 from trucker.sinks.base import Receipt, Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from trucker.engine.spark.application import Spark
 
 # A sink is used by one thread at a time; this process has one of each destination.
 _writing = threading.Lock()
@@ -100,7 +99,7 @@ class Handing:
             return error
 
 
-def hand_on(spark: SparkSession, handing: Handing, folder: Path) -> Receipt | None:
+def hand_on(spark: Spark, handing: Handing, folder: Path) -> Receipt | None:
     """Stage the results: here where all of them are, else where files are read. None where there are no rows."""
     from trucker.engine.spark.job import run_job
 

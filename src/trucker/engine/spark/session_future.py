@@ -100,12 +100,20 @@ class SessionFuture:
             self._future.set_exception(error)
 
     def _kill(self) -> None:
-        """Kill what the thread has started: the JVM, or a program that looks for one."""
-        own = Path(f"/proc/self/task/{self._thread.native_id}/children")
-        with suppress(OSError):
-            for pid in own.read_text().split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        """Kill what the thread has started, with all that this has started: the JVM, which a shell may have begun that
+        names the archive afterwards, or a program that looks for one."""
+        _kill_children(Path(f"/proc/self/task/{self._thread.native_id}/children"))
+
+
+def _kill_children(listing: Path) -> None:
+    """Kill the processes that the file lists, and theirs. Each is stopped before its own are looked for, or it could
+    start another one meanwhile, which nobody would find any more."""
+    with suppress(OSError):
+        for pid in map(int, listing.read_text().split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                _kill_children(Path(f"/proc/{pid}/task/{pid}/children"))
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from fixtures.waiting import wait_until
 from trucker.engine.spark import session_future
 
 _PROGRAM = """
@@ -62,6 +64,24 @@ def test_a_session_given_up_leaves_no_process_and_does_not_keep_the_next_from_st
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip().endswith("fine"), done.stdout + done.stderr
+
+
+def test_what_the_starting_program_has_started_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM that records an archive is begun by a shell, which would leave it behind."""
+    begun: list[int] = []
+
+    def start(config: Any) -> Any:
+        shell = subprocess.Popen(["sh", "-c", "sleep 600; true"])
+        begun.append(shell.pid)
+        assert shell.wait() != 0
+        raise ConnectionError
+
+    monkeypatch.setattr(session_future, "started", start)
+    monkeypatch.setattr(session_future, "_forget_gateway", lambda: None)
+    starting = session_future.StartingSession(SimpleNamespace())  # type: ignore[arg-type]
+    (sleep,) = wait_until(lambda: begun and psutil.Process(begun[0]).children())
+    starting.give_up()
+    wait_until(lambda: not sleep.is_running() or sleep.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_py4j_does_not_log_the_jvm_that_is_killed_on_purpose(

@@ -21,7 +21,20 @@ import trucker
 from figure import Cpu, Figure, Verdict, number, spread
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {ROOT / "README.md": ("table",), ROOT / "docs" / "explanation" / "performance.md": ("table", "cpu")}
+PAGES = {ROOT / "README.md": ("short",), ROOT / "docs" / "explanation" / "performance.md": ("table", "cpu")}
+# What a user wants to know before anything else; the page on performance has all rows.
+SHORT = (
+    "stream, inserts, against native subscription",
+    "stream, updates, against native subscription",
+    "stream, hot keys, against native subscription",
+    "first copy, against native initial sync",
+    "first copy, against pg_dump | pg_restore",
+    "commit to visible, 100 transactions/s, p50, against native subscription",
+    "commit to visible, pgbench at 2,000 transactions/s, p99",
+    "start of `trucker run` to first row, warm cache",
+    "idle CPU, all processes",
+    "memory during a transaction of 5,000,000 rows, resident",
+)
 _COLORS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.MISSING: "yellow", Verdict.OPEN: "dim"}
 _SMALL_CPU = 0.05
 
@@ -174,6 +187,8 @@ def _processor() -> str:
 def markdown(content: Mapping[str, Any], figures: Sequence[Figure], parts: Sequence[str] = ("table",)) -> str:
     """What stands between a page's markers."""
     rounds = content["repeat"]
+    if "short" in parts:
+        figures = [figure for figure in figures if named(figure) in SHORT]
     lines = [
         f"PostgreSQL {content['postgres']} with fsync on, {content['rows']:,} rows of ten columns a round, source,"
         f" destination and trucker on the same {content['cores']} cores; median of {rounds} rounds in alternating"

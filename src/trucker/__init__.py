@@ -1,21 +1,92 @@
-"""Move changes out of PostgreSQL: streaming pipelines made of YAML and SQL, on Spark, exactly once."""
+"""Move changes out of PostgreSQL: streaming pipelines made of YAML and SQL, on Spark, exactly once.
+
+What a program needs is here; `docs/reference/library.md` has examples.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from trucker.abilities import Abilities, Visible
+    from trucker.change import Changes
+    from trucker.config.adapter import Adapter, Connection
+    from trucker.errors import (
+        ConfigError,
+        DataError,
+        EngineError,
+        SinkError,
+        SinkUnavailable,
+        SourceError,
+        SourceUnavailable,
+        TruckerError,
+        TruckFailed,
+    )
+    from trucker.finding import Finding, Level
     from trucker.project import Project
-
-__all__ = ["Project", "__version__"]
+    from trucker.row_changes import RowChange, row_changes
+    from trucker.sinks.base import Sink, Workspace
+    from trucker.table import TableId, TableSchema
 
 __version__ = "0.1.0"
 
+_HOMES: Final = {
+    "Abilities": "abilities",
+    "Adapter": "config.adapter",
+    "Changes": "change",
+    "ConfigError": "errors",
+    "Connection": "config.adapter",
+    "DataError": "errors",
+    "EngineError": "errors",
+    "Finding": "finding",
+    "Level": "finding",
+    "Project": "project",
+    "RowChange": "row_changes",
+    "Sink": "sinks.base",
+    "SinkError": "errors",
+    "SinkUnavailable": "errors",
+    "SourceError": "errors",
+    "SourceUnavailable": "errors",
+    "TableId": "table",
+    "TableSchema": "table",
+    "TruckFailed": "errors",
+    "TruckerError": "errors",
+    "Visible": "abilities",
+    "Workspace": "sinks.base",
+    "row_changes": "row_changes",
+}
+
+__all__ = [
+    "Abilities",
+    "Adapter",
+    "Changes",
+    "ConfigError",
+    "Connection",
+    "DataError",
+    "EngineError",
+    "Finding",
+    "Level",
+    "Project",
+    "RowChange",
+    "Sink",
+    "SinkError",
+    "SinkUnavailable",
+    "SourceError",
+    "SourceUnavailable",
+    "TableId",
+    "TableSchema",
+    "TruckFailed",
+    "TruckerError",
+    "Visible",
+    "Workspace",
+    "__version__",
+    "row_changes",
+]
+
 
 def __getattr__(name: str) -> Any:
-    """`Project` is loaded when it is first asked for, so that `trucker --help` need not wait for it."""
-    if name == "Project":
-        from trucker.project import Project
-
-        return Project
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """A name is imported when it is first asked for, so that `trucker --help` need not wait for all of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

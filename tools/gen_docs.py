@@ -203,7 +203,13 @@ def _offers() -> str:
     """What each adapter can be used for, and with which command its driver is installed."""
     rows = []
     for adapter in ADAPTERS:
-        facts = (adapter.is_source, adapter.sink, adapter.runs_sql, adapter.keeps_letters, adapter.lookup)
+        facts = (
+            adapter.is_source,
+            adapter.sink,
+            adapter.abilities.output_sql,
+            adapter.abilities.dead_letters,
+            adapter.lookup,
+        )
         marks = " | ".join("yes" if fact else "" for fact in facts)
         rows.append(f"| `{adapter.name}` | {marks} | {f'`{adapter.install}`' if adapter.install else 'trucker'} |\n")
     return "".join(rows)

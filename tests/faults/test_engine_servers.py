@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from fixtures.waiting import wait_until
 from trucker.config.adapter import Connection
 from trucker.errors import CheckFailed
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import Batch, Receipt, Sink, TruckState, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.factory import make_sink
+from trucker.sinks.ledger import Ledger
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.server import Server
 
@@ -128,23 +130,23 @@ class LateSink(FaultySink):
     def __init__(self, inner: Sink) -> None:
         super().__init__(inner)
         self.lose = threading.Event()
-        self.lost: tuple[Batch, Sequence[Receipt]] | None = None
+        self.lost: Delivery | None = None
         self.landed = threading.Event()
 
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        if self.lose.is_set() and receipts:
+    def publish(self, delivery: Delivery) -> None:
+        if self.lose.is_set() and delivery.receipts:
             self.lose.clear()
-            self.lost = (batch, receipts)
+            self.lost = delivery
             raise unavailable().error
-        super().commit(batch, receipts)
+        super().publish(delivery)
 
-    def open(self) -> Mapping[str, TruckState]:
-        states = super().open()
+    def open(self) -> Ledger:
+        ledger = super().open()
         lost, self.lost = self.lost, None
         if lost is not None:
-            self.inner.commit(*lost)
+            self.inner.publish(lost)
             self.landed.set()
-        return states
+        return ledger
 
 
 @pytest.fixture
@@ -168,7 +170,7 @@ def test_a_commit_whose_answer_is_lost_counts_once(
         run.wait_streaming(90)
         (made,) = sink
         for number in range(3):
-            made.script("commit", unavailable(after=True))
+            made.script("publish", unavailable(after=True))
             database.execute(f"insert into ledger values ({number}, 'once'), ({number}, 'once')")
             wait_until(lambda: made.done, 30)
             database.execute(f"insert into ledger values ({number}, 'more')")

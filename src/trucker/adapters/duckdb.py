@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
+from trucker.abilities import Abilities
 from trucker.config.adapter import Adapter, Connection
 from trucker.config.model import MIB, Model
 from trucker.config.values import Bytes, ProjectPath, Seconds
@@ -79,8 +80,11 @@ DUCKDB: Final = Adapter(
     connection=DuckDBConnection,
     sink="trucker.sinks.duckdb:DuckDBSink",
     lookup="trucker.sinks.duckdb.lookup:DuckDBLookup",
-    runs_sql=True,
-    keeps_letters=True,
+    abilities=Abilities(
+        output_sql=True,
+        dead_letters=True,
+        guarantee="exactly once: data and positions in one transaction per batch",
+    ),
     driver="duckdb",
     install='pip install "trucker[duckdb]"',
     types=TYPES,

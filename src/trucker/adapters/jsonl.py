@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from trucker.abilities import Abilities
 from trucker.adapters.json_types import TYPES
 from trucker.config.adapter import Adapter, Connection
 from trucker.config.model import MIB
@@ -24,5 +25,8 @@ JSONL: Final = Adapter(
     name="jsonl",
     connection=JsonLinesConnection,
     sink="trucker.sinks.jsonl:JsonLinesSink",
+    abilities=Abilities(
+        every_change=True, guarantee="exactly once: after a crash, lines beyond those in the manifest are removed"
+    ),
     types=TYPES,
 )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from trucker.abilities import Abilities
 from trucker.adapters.postgres_url import PARAMETERS, UrlError, parse_url
 from trucker.config.adapter import Adapter, Connection, read_secret
 from trucker.config.model import Model, Port, Text
@@ -283,8 +284,12 @@ POSTGRES: Final = Adapter(
     sink="trucker.sinks.postgres:PostgresSink",
     lookup="trucker.postgres.lookup:LookupSession",
     is_source=True,
-    runs_sql=True,
-    keeps_letters=True,
+    abilities=Abilities(
+        output_sql=True,
+        dead_letters=True,
+        many_writers=True,
+        guarantee="exactly once; a source transaction becomes visible as a whole",
+    ),
     uses_folder=False,
     types=TYPES,
 )

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from trucker.abilities import Abilities
 from trucker.adapters.json_types import TYPES
 from trucker.config.adapter import Adapter, Connection
 
@@ -20,6 +21,11 @@ STDOUT: Final = Adapter(
     name="stdout",
     connection=StdoutConnection,
     sink="trucker.sinks.stdout:StdoutSink",
+    abilities=Abilities(
+        every_change=True,
+        exactly_once=False,
+        guarantee="at least once: a batch may be printed again after a crash",
+    ),
     uses_stdout=True,
     types=TYPES,
 )

@@ -21,12 +21,13 @@ from __future__ import annotations
 import importlib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import Field, PrivateAttr, SecretStr
 
+from trucker.abilities import Abilities
 from trucker.config.model import Model, Name
 from trucker.errors import ConfigError
 from trucker.types import TypeForms
@@ -119,8 +120,7 @@ class Adapter:
 
     What its destinations do, for those who must know before there is a sink:
 
-    - `runs_sql`: they run a truck's output.sql;
-    - `keeps_letters`: they set rows aside that they refuse (`on_error: dead_letter`, `trucker.sinks.letters`);
+    - `abilities`: what their tables or streams can do (`trucker.abilities`);
     - `uses_folder`: rows are handed from executors to the driver through files of the workspace, so that on a cluster
       the state folder must be one that all machines share;
     - `uses_stdout`: they write to standard output, so that nothing else may.
@@ -134,8 +134,7 @@ class Adapter:
     sink: str = ""
     lookup: str = ""
     is_source: bool = False
-    runs_sql: bool = False
-    keeps_letters: bool = False
+    abilities: Abilities = field(default_factory=Abilities)
     uses_folder: bool = True
     uses_stdout: bool = False
     driver: str = ""

@@ -316,7 +316,7 @@ class _Loading:
         if item is not None and adapter is not None:
             if not adapter.sink:
                 self._cannot(item, adapter, "which cannot be an output", lambda other: other.sink)
-            elif not adapter.keeps_letters:
+            elif not adapter.abilities.dead_letters:
                 self._refuse_letters(document, adapter)
 
     def _looked_up(self, document: Item) -> None:
@@ -369,8 +369,8 @@ class _Loading:
         adapter = (self.adapters or {}).get(item.value) if isinstance(item.value, str) else None
         if file is None:
             return
-        if adapter is not None and adapter.sink and not adapter.runs_sql:
-            able = " or ".join(installed().offering(lambda other: other.runs_sql))
+        if adapter is not None and adapter.sink and not adapter.abilities.output_sql:
+            able = " or ".join(installed().offering(lambda other: other.abilities.output_sql))
             self._error(
                 f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter.name} connection",
                 Place(file.label),

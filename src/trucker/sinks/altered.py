@@ -6,7 +6,7 @@ import logging
 import re
 from typing import Final
 
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 
 log = logging.getLogger("trucker.schema")
 

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from trucker.adapters.json_types import TYPES, JsonForm
 from trucker.change import DELETE, NO_OLD, OLD_FULL, OPERATIONS, TRUNCATE, Changes, Column, TableSchema
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.types import Unfit, column_kind
 
 Indices = npt.NDArray[np.int64]

@@ -1,13 +1,12 @@
 """What a destination stores of trucks and tables, and what a batch still has to do there.
 
-Every sink that keeps positions keeps these two things, in whatever form suits it (tables, a file):
+Every sink stores these two things, in whatever form suits it (tables, a file):
 
     positions   truck                  → the end LSN of the last commit applied
     entries     (truck, source table)  → phase, LSN, destination table, name of the snapshot attempt
 
 `Ledger.plan` is the one place that decides whether a batch, or a truck's or a table's share of it, has been applied
-already (I4), so that every sink answers alike. It is pure: read the ledger under a lock, plan, apply the data,
-store `plan.positions`, `plan.entries` and `plan.forgotten`, and commit all of it together (I3).
+already (I4), so that it is the same for every sink. It is pure.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from typing import Final
 
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch, Phase, TableState, Target, TruckState
+from trucker.sinks.batch import Batch, Phase, TableState, TruckState
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
-
-Slot = tuple[str, TableId]
-"""A truck and one of its source tables."""
 
 _ORDER: Final = {Phase.COPYING: 0, Phase.CATCHING_UP: 1, Phase.STREAMING: 2}
 
@@ -155,8 +152,9 @@ class Ledger:
 
     def after(self, plan: Plan) -> Ledger:
         """The ledger once `plan` has been stored."""
-        kept = {truck: lsn for truck, lsn in self.positions.items() if truck not in plan.forgotten}
-        return Ledger({**kept, **plan.positions}, {**self.entries, **plan.entries})
+        positions = {truck: lsn for truck, lsn in self.positions.items() if truck not in plan.forgotten}
+        entries = {**self.entries, **plan.entries} if plan.entries else self.entries
+        return Ledger({**positions, **plan.positions}, entries)
 
     def _check_start(self, batch: Batch) -> None:
         for (truck, table), believed in batch.builds_on.items():

@@ -16,7 +16,7 @@ from typing import Any, Final
 from trucker.errors import SinkError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
-from trucker.sinks.base import Phase
+from trucker.sinks.batch import Phase
 from trucker.sinks.ledger import Entry, Ledger
 from trucker.table import TableId
 

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from trucker.errors import DataError, SinkError
 from trucker.lsn import Lsn
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.table import Column, TableId, TableSchema
 
 log = logging.getLogger("trucker.letters")

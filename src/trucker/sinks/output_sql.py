@@ -25,7 +25,7 @@ from trucker.config.sql_lexer import Statement
 from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place, SinkError
 from trucker.rows import OPERATION
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.slow_sql import SlowQueries
 
 FAILED: Final = "TRK480"

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from trucker import private
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import CARRIED, Batch, Receipt, Target, Work
+from trucker.sinks.batch import CARRIED, Batch, Receipt, Work
+from trucker.sinks.target import Target
 from trucker.table import TableId
 
 SUFFIX: Final = ".arrows"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from trucker.change import Changes, CopiedRows
-from trucker.sinks.base import Batch, Receipt, Work
+from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.json_lines import lines
 from trucker.sinks.spool import Spool
 
@@ -32,7 +32,7 @@ def stage_lines(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows
             yield from _pieces(work, value)
 
     staged = spool.stage(work, pieces())
-    return Receipt(work.target.truck, work.target.source.table, work.part, count, staged)
+    return work.receipt(count, staged)
 
 
 def _pieces(work: Work, value: Changes | CopiedRows) -> Iterator[pa.RecordBatch]:

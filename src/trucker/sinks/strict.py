@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 
 
 def refuse_columns(target: Target, columns: Collection[str], optional: Collection[str]) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch, Phase, Sink, TableState, Target, Work
+from trucker.sinks.batch import Batch, Phase, TableState, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.table_identity import CODE, TableChange
+from trucker.sinks.target import Target
 from trucker.table import Column, TableId
 from trucker.testing.handmade import copied_rows_of, insert, update
 from trucker.testing.sink_suite import ITEMS, START, target_of
@@ -56,12 +58,12 @@ class ChangedTablesSuite(TableSinkSuite):
             if what.endswith("added again"):
                 self.add_column(target.table, column)
 
-    def again(self, sink: Sink, target: Target) -> None:
+    def again(self, sink: Committer, target: Target) -> None:
         """The table is to be copied again."""
         state = TableState(Phase.COPYING, Lsn(0))
         sink.commit(Batch(Lsn(0), Lsn(0), tables={(target.truck, target.source.table): state}), [])
 
-    def only_change(self, sink: Sink) -> TableChange:
+    def only_change(self, sink: Committer) -> TableChange:
         (change,) = sink.changed_tables()
         assert (change.truck, change.source, change.table) == (*SLOT, ITEMS.table)
         return change
@@ -73,10 +75,10 @@ class ChangedTablesSuite(TableSinkSuite):
         """Neither a table nor a column that was filled is made again."""
         items = target_of(ITEMS)
         self.filled(items, item(1)).close()
-        assert not self.make_sink().changed_tables()
+        assert not self.committer().changed_tables()
         self.happen(what, items)
-        self.only_change(self.make_sink())
-        sink = self.make_sink()
+        self.only_change(self.committer())
+        sink = self.committer()
         sink.open()
         before = self.rows(items.table)
         with pytest.raises(SinkError) as caught:
@@ -91,7 +93,7 @@ class ChangedTablesSuite(TableSinkSuite):
     @pytest.mark.parametrize("what", HAPPENINGS)
     def test_the_next_commit_notices(self, what: str) -> None:
         items, other = target_of(ITEMS), target_of(replace(ITEMS, table=TableId("public", "others")), "other")
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.copy(sink, {t: [[copied_rows_of(t.source, [item(1)])]] for t in (items, other)})
         self.change(sink, items, insert(item(2)), step=1)
@@ -102,7 +104,7 @@ class ChangedTablesSuite(TableSinkSuite):
         assert caught.value.code == CODE
         if isinstance(caught.value, TruckFailed):
             assert caught.value.truck == "main"
-        assert self.make_sink().open()["main"].lsn == self.batch([items], 1).end
+        assert self.committer().open()["main"].lsn == self.batch([items], 1).end
         self.change(sink, other, insert(item(4)), step=2)
         self.holds(other, item(1), item(4))
         assert "items" in self.only_change(sink).what()
@@ -142,7 +144,7 @@ class ChangedTablesSuite(TableSinkSuite):
         sink.prepare(wide)
         assert not sink.changed_tables()
         self.change(sink, wide, insert({**item(2), "more": "x"}))
-        assert not self.make_sink().changed_tables()
+        assert not self.committer().changed_tables()
         self.drop_column(items.table, "more")
         self.add_column(items.table, "more")
         with pytest.raises((TruckFailed, SinkError)) as caught:
@@ -156,7 +158,7 @@ class ChangedTablesSuite(TableSinkSuite):
         items = target_of(ITEMS)
         self.filled(items, item(1), item(2)).close()
         self.happen(what, items)
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.again(sink, items)
         assert not sink.changed_tables()
@@ -172,11 +174,11 @@ class ChangedTablesSuite(TableSinkSuite):
         items = target_of(ITEMS)
         self.filled(items, item(1, "one", note="x")).close()
         self.happen(what, items)
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         sink.accept_tables([SLOT])
         assert not sink.changed_tables()
-        assert not self.make_sink().changed_tables()
+        assert not self.committer().changed_tables()
         sink.open()
         sink.prepare(items)
         self.change(sink, items, insert(item(2)))
@@ -192,7 +194,7 @@ class ChangedTablesSuite(TableSinkSuite):
 
     def test_a_table_replaced_while_it_is_copied_is_copied_again(self) -> None:
         items = target_of(ITEMS)
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.begin_copy(sink, [items])
         done = self.copied([items])
@@ -208,13 +210,13 @@ class ChangedTablesSuite(TableSinkSuite):
 
     def test_a_state_without_identities_is_taken_as_it_is_found(self) -> None:
         items, lost = target_of(ITEMS), target_of(replace(ITEMS, table=TableId("public", "lost")), "lost")
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.copy(sink, {t: [[copied_rows_of(t.source, [item(1)])]] for t in (items, lost)})
         sink.close()
         self.drop_table(lost.table)
         self.forget_identities()
-        sink = self.make_sink()
+        sink = self.committer()
         assert [change.truck for change in sink.changed_tables()] == ["lost"]
         sink.open()
         assert [change.truck for change in sink.changed_tables()] == ["lost"]
@@ -225,4 +227,4 @@ class ChangedTablesSuite(TableSinkSuite):
         assert caught.value.code == CODE
         self.happen("made again", items)
         assert {change.truck for change in sink.changed_tables()} == {"lost", "main"}
-        assert self.make_sink().open()["main"].lsn == Lsn(START + 0x100)
+        assert self.committer().open()["main"].lsn == Lsn(START + 0x100)

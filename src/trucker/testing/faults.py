@@ -1,9 +1,9 @@
 """A sink that fails as told, around any other.
 
     sink = FaultySink(MemorySink("shop"))
-    sink.script("commit", Pass(), unavailable(), Fail(SinkError("full"), after=True))
+    sink.script("publish", Pass(), unavailable(), Fail(SinkError("full"), after=True))
 
-The first commit passes, the second fails before anything is written, the third takes effect and then fails, as when a
+The first call passes, the second fails before anything is written, the third takes effect and then fails, as when a
 connection is lost under COMMIT; every further one passes. Each method has a script of its own, worked off in
 order. Scripts live in one process: a pickled copy has what was left of them when it was made.
 """
@@ -16,12 +16,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from trucker.change import Changes, CopiedRows, TableId
+from trucker.change import Changes, CopiedRows
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import Batch, Receipt, Sink, Target, TruckState, Work
+from trucker.sinks.base import Discards, FinishesCopies, ForeseesCopies, RecognizesTables, Sink
+from trucker.sinks.batch import Batch, Receipt, Work
+from trucker.sinks.delivery import Delivery
+from trucker.sinks.ledger import Ledger
 from trucker.sinks.table_identity import TableChange
+from trucker.sinks.target import Slot, Target
 
-Method = Literal["open", "prepare", "write", "commit", "discard", "changed_tables", "accept_tables", "close"]
+Method = Literal[
+    "open",
+    "prepare",
+    "stage",
+    "publish",
+    "close",
+    "discard",
+    "changed_tables",
+    "accept_tables",
+    "expect_copies",
+    "unfinished",
+    "finish_copy",
+]
 T = TypeVar("T")
 
 
@@ -78,7 +94,7 @@ class FaultySink(Sink):
         self.inner = inner
         self.calls: list[Method] = []
         self._scripts: dict[Method, deque[Fault]] = {}
-        self.capabilities = inner.capabilities  # type: ignore[misc]
+        self.abilities = inner.abilities  # type: ignore[misc]
 
     def script(self, method: Method, *faults: Fault) -> None:
         """Add to what the next calls of `method` meet."""
@@ -89,26 +105,41 @@ class FaultySink(Sink):
         """Whether every scripted fault has been met."""
         return not any(self._scripts.values())
 
-    def open(self) -> Mapping[str, TruckState]:
+    def open(self) -> Ledger:
         return self._call("open", self.inner.open)
 
     def prepare(self, target: Target) -> frozenset[str]:
         return self._call("prepare", lambda: self.inner.prepare(target))
 
-    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
-        return self._call("write", lambda: self.inner.write(work, changes))
+    def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+        return self._call("stage", lambda: self.inner.stage(work, changes))
 
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        self._call("commit", lambda: self.inner.commit(batch, receipts))
+    def publish(self, delivery: Delivery) -> None:
+        self._call("publish", lambda: self.inner.publish(delivery))
 
     def discard(self, batch: Batch) -> None:
-        self._call("discard", lambda: self.inner.discard(batch))
+        if isinstance(inner := self.inner, Discards):
+            self._call("discard", lambda: inner.discard(batch))
 
     def changed_tables(self) -> Sequence[TableChange]:
-        return self._call("changed_tables", self.inner.changed_tables)
+        inner = self.inner
+        return self._call("changed_tables", inner.changed_tables) if isinstance(inner, RecognizesTables) else ()
 
-    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
-        self._call("accept_tables", lambda: self.inner.accept_tables(slots))
+    def accept_tables(self, slots: Collection[Slot]) -> None:
+        if isinstance(inner := self.inner, RecognizesTables):
+            self._call("accept_tables", lambda: inner.accept_tables(slots))
+
+    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+        if isinstance(inner := self.inner, ForeseesCopies):
+            self._call("expect_copies", lambda: inner.expect_copies(sizes))
+
+    def unfinished(self, receipt: Receipt) -> bool:
+        inner = self.inner
+        return isinstance(inner, FinishesCopies) and self._call("unfinished", lambda: inner.unfinished(receipt))
+
+    def finish_copy(self, target: Target) -> None:
+        if isinstance(inner := self.inner, FinishesCopies):
+            self._call("finish_copy", lambda: inner.finish_copy(target))
 
     def close(self) -> None:
         self._call("close", self.inner.close)

@@ -12,7 +12,9 @@ import pytest
 from trucker.change import DELETE, INSERT, UPDATE, Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.config.sql_files import OUTPUT, SqlFile
 from trucker.errors import TruckerError, TruckFailed
-from trucker.sinks.base import CARRIED, Batch, Phase, Sink, TableState, Target, Work
+from trucker.sinks.batch import CARRIED, Batch, Phase, TableState, Work
+from trucker.sinks.committer import Committer
+from trucker.sinks.target import Target
 from trucker.testing.handmade import TextRow, copied_rows_of, output_rows_of, schema_of, truncate
 from trucker.testing.sink_suite import ODD_NAMES, ODD_VALUES, START, SinkMeans
 
@@ -51,7 +53,7 @@ class OutputSqlSuite(SinkMeans):
 
     # -- means ---------------------------------------------------------------------------------------------------
 
-    def made(self, *targets: Target) -> Sink:
+    def made(self, *targets: Target) -> Committer:
         """An open sink whose targets have nothing yet and stream; totals 1 to 3 are 0, the history is empty."""
         self.execute(
             "create table totals (id integer, n integer)",
@@ -63,7 +65,7 @@ class OutputSqlSuite(SinkMeans):
     def rows_for(self, schema: TableSchema, *rows: InputRow, step: int = 1) -> Changes:
         return output_rows_of(schema, rows, lsn=Lsn(START + 0x100 * step - 8))
 
-    def send(self, sink: Sink, target: Target, *rows: InputRow, step: int = 1) -> Batch:
+    def send(self, sink: Committer, target: Target, *rows: InputRow, step: int = 1) -> Batch:
         """One batch of one part with these rows."""
         return self.apply(sink, {target: [[self.rows_for(target.source, *rows, step=step)]]}, step)
 
@@ -75,7 +77,7 @@ class OutputSqlSuite(SinkMeans):
 
     def refused(self, sql: str, schema: TableSchema = ORDERS) -> TruckerError:
         """Why the file is refused before anything is run."""
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         with pytest.raises(TruckerError) as caught:
             sink.prepare(output_target(sql, schema))
@@ -95,7 +97,7 @@ class OutputSqlSuite(SinkMeans):
         receipts = [self.write_part(Work(batch, target, 0, room), values)]
         sink.commit(batch, receipts)
         assert self.totals() == [("5",), ("7",), ("0",)]
-        again = self.make_sink()
+        again = self.committer()
         again.open()
         again.commit(batch, receipts)
         again.commit(batch, self.write(batch, {target: [values]}))
@@ -113,7 +115,7 @@ class OutputSqlSuite(SinkMeans):
         for room in (CARRIED, 0):
             self.write_part(Work(batch, target, 0, room), values)
         sink.close()
-        again = self.make_sink()
+        again = self.committer()
         again.open()
         assert self.totals() == [("0",), ("0",), ("0",)]
         assert self.leftovers() == 0
@@ -216,7 +218,7 @@ class OutputSqlSuite(SinkMeans):
         sink = self.made(target)
         batch = self.apply(sink, {target: [[]]})
         assert self.history() == []
-        assert self.make_sink().open()["main"].lsn == batch.end
+        assert self.committer().open()["main"].lsn == batch.end
 
     # -- snapshots (I6) ------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class OutputSqlSuite(SinkMeans):
         broken = self.copied([target], name="broken")
         self.write(broken, {target: [[copied_rows_of(ORDERS, [row(1, 100)])]]})
         sink.close()
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.begin_copy(sink, [target])
         done = self.copied([target])
@@ -250,7 +252,7 @@ class OutputSqlSuite(SinkMeans):
             ("c", "insert", "2"),
             ("d", "insert", "2"),
         ]
-        state = self.make_sink().open()["main"]
+        state = self.committer().open()["main"]
         assert (state.lsn, state.tables[ORDERS.table].phase) == (START, Phase.STREAMING)
         assert self.leftovers() == 0
 
@@ -268,7 +270,7 @@ class OutputSqlSuite(SinkMeans):
         assert self.totals() == [("4",), ("0",), ("0",)]
 
     def test_rows_already_in_a_table_are_nobodys_business(self) -> None:
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.execute("create table orders (id integer)", "insert into orders values (1)")
         target = output_target("insert into orders select r.id from {{ rows }}")

@@ -8,7 +8,7 @@
         def put_foreign_row(self, table: TableId) -> None: ...
 
 A sink that keeps tables in step (net changes) inherits `table_suite.TableSinkSuite`; one with
-`capabilities.keeps_changes` inherits `ChangeSinkSuite`; one that runs a truck's output.sql inherits
+`Abilities.every_change` inherits `ChangeSinkSuite`; one that runs a truck's output.sql inherits
 `output_suite.OutputSqlSuite` in another class, too. pytest makes one object of the class per test; give each a
 destination of its own, most simply in an autouse fixture of your class. Writes are tried as the framework does them:
 on a copy of the sink that has been pickled and never opened, with receipts that are pickled on their way to `commit`.
@@ -19,15 +19,21 @@ Only the types `integer` and `text` occur; read values back as text.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from typing import Any, ParamSpec
 
 import pytest
 
+from trucker.abilities import Visible
 from trucker.change import Changes, CopiedRows, Lsn, TableId, TableSchema
 from trucker.errors import SinkError
-from trucker.sinks.base import CARRIED, Batch, Phase, Receipt, Sink, TableState, Target, Work
+from trucker.sinks.base import Sink
+from trucker.sinks.batch import CARRIED, Batch, Phase, Receipt, TableState, Work
+from trucker.sinks.committer import Committer, stage_part
+from trucker.sinks.target import Target
 from trucker.testing.handmade import (
     Change,
     changes_of,
@@ -39,6 +45,7 @@ from trucker.testing.handmade import (
     update,
 )
 
+P = ParamSpec("P")
 Values = Sequence[Changes | CopiedRows]
 TargetLoad = Mapping[Target, Sequence[Values]]
 """By target the parts, each a run of values."""
@@ -48,6 +55,7 @@ ITEMS = schema_of(
     TableId("public", "items"), {"id": "integer not null", "name": "text", "qty": "integer", "note": "text"}, ["id"]
 )
 BAG = schema_of(TableId("public", "bag"), {"a": "integer", "b": "text"})
+PAIR = schema_of(TableId("public", "pair"), {"a": "integer not null", "b": "text"}, ["a"])
 
 ODD_VALUES = (
     None,
@@ -90,11 +98,29 @@ def target_of(schema: TableSchema, truck: str = "main", table: TableId | None = 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One change a `keeps_changes` sink wrote. `new` leaves out the cells that were not sent (I7)."""
+    """One change a sink of every change wrote. `new` leaves out the cells that were not sent (I7)."""
 
     operation: str
     new: dict[str, str | None] | None = None
     old: dict[str, str | None] | None = None
+
+
+def needs(ability: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """A test for sinks with this ability (`trucker.abilities`) alone; others skip it."""
+
+    def mark(test: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(test)
+        def run(*arguments: P.args, **named: P.kwargs) -> None:
+            suite: Any = arguments[0]
+            sink: Sink = suite.make_sink()
+            value = getattr(sink.abilities, ability)
+            if not value or value is Visible.TABLE:
+                pytest.skip(f"a {sink.name} destination does not have the ability {ability!r}")
+            test(*arguments, **named)
+
+        return run
+
+    return mark
 
 
 class SinkMeans:
@@ -103,6 +129,10 @@ class SinkMeans:
     def make_sink(self, project: str = "suite") -> Sink:
         """A new sink, not opened, on this test's destination; every call is as if from another process."""
         raise NotImplementedError
+
+    def committer(self, project: str = "suite") -> Committer:
+        """The framework around a new sink."""
+        return Committer(self.make_sink(project))
 
     def write(self, batch: Batch, load: TargetLoad) -> list[Receipt]:
         """Every part by a worker of its own."""
@@ -115,19 +145,19 @@ class SinkMeans:
     def write_part(self, work: Work, values: Values) -> Receipt:
         worker: Sink = pickle.loads(pickle.dumps(self.make_sink()))
         try:
-            receipt: Receipt = pickle.loads(pickle.dumps(worker.write(work, iter(values))))
+            receipt: Receipt = pickle.loads(pickle.dumps(stage_part(worker, work, iter(values))))
         finally:
             worker.close()
         assert (receipt.truck, receipt.table, receipt.part) == (work.target.truck, work.target.source.table, work.part)
         return receipt
 
-    def copy(self, sink: Sink, load: TargetLoad, *, at: Lsn = START, name: str = "first") -> None:
+    def copy(self, sink: Committer, load: TargetLoad, *, at: Lsn = START, name: str = "first") -> None:
         """Snapshot the targets into their tables and let their trucks stream from `at`."""
         self.begin_copy(sink, tuple(load), at=at, name=name)
         done = self.copied(tuple(load), at=at, name=name)
         sink.commit(done, self.write(done, load))
 
-    def begin_copy(self, sink: Sink, targets: Sequence[Target], *, at: Lsn = START, name: str = "first") -> None:
+    def begin_copy(self, sink: Committer, targets: Sequence[Target], *, at: Lsn = START, name: str = "first") -> None:
         for target in targets:
             sink.prepare(target)
         copying = {(t.truck, t.source.table): TableState(Phase.COPYING, at) for t in targets}
@@ -144,9 +174,9 @@ class SinkMeans:
             snapshot=name,
         )
 
-    def started(self, *targets: Target) -> Sink:
+    def started(self, *targets: Target) -> Committer:
         """An open sink whose targets are empty and stream."""
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.copy(sink, {target: [] for target in targets})
         return sink
@@ -156,13 +186,13 @@ class SinkMeans:
         start, end = Lsn(START + 0x100 * (step - 1)), Lsn(START + 0x100 * step)
         return Batch(start, end, {target.truck: end for target in targets}, targets=tuple(targets))
 
-    def apply(self, sink: Sink, load: TargetLoad, step: int = 1) -> Batch:
+    def apply(self, sink: Committer, load: TargetLoad, step: int = 1) -> Batch:
         """Write and commit the `step`th batch."""
         batch = self.batch(tuple(load), step)
         sink.commit(batch, self.write(batch, load))
         return batch
 
-    def change(self, sink: Sink, target: Target, *changes: Change, step: int = 1) -> Batch:
+    def change(self, sink: Committer, target: Target, *changes: Change, step: int = 1) -> Batch:
         """One batch of one part with these changes."""
         return self.apply(sink, {target: [[self.values(target.source, *changes, step=step)]]}, step)
 
@@ -181,52 +211,52 @@ class SinkSuite(SinkMeans):
     # -- positions and states (I3, I4) ---------------------------------------------------------------------------
 
     def test_a_new_destination_stores_nothing(self) -> None:
-        sink = self.make_sink()
+        sink = self.committer()
         assert dict(sink.open()) == {}
-        assert dict(self.make_sink().open()) == {}
+        assert dict(self.committer().open()) == {}
         sink.close()
 
     def test_close_without_open(self) -> None:
-        sink = self.make_sink()
+        sink = self.committer()
         sink.close()
         sink.close()
 
     def test_a_restart_sees_the_positions(self) -> None:
-        items, bag = target_of(ITEMS), target_of(BAG, "other")
+        items, bag = target_of(ITEMS), target_of(PAIR, "other")
         sink = self.started(items, bag)
         batch = self.change(sink, items, insert({"id": "1"}))
         sink.close()
-        states = self.make_sink().open()
+        states = self.committer().open()
         assert states["main"].lsn == batch.end
         assert states["other"].lsn == START
         assert states["main"].tables[ITEMS.table].phase is Phase.STREAMING
-        assert states["other"].tables[BAG.table].phase is Phase.STREAMING
+        assert states["other"].tables[PAIR.table].phase is Phase.STREAMING
 
     def test_an_empty_batch_moves_the_position(self) -> None:
         items = target_of(ITEMS)
         sink = self.started(items)
         batch = self.apply(sink, {items: []})
-        assert self.make_sink().open()["main"].lsn == batch.end
+        assert self.committer().open()["main"].lsn == batch.end
 
     def test_a_table_being_copied_is_reported(self) -> None:
         items = target_of(ITEMS)
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         self.begin_copy(sink, [items])
-        assert self.make_sink().open()["main"].tables[ITEMS.table] == TableState(Phase.COPYING, START)
+        assert self.committer().open()["main"].tables[ITEMS.table] == TableState(Phase.COPYING, START)
 
     def test_a_batch_committed_again_changes_nothing(self) -> None:
-        items, bag = target_of(ITEMS), target_of(BAG)
+        items, bag = target_of(ITEMS), target_of(PAIR)
         sink = self.started(items, bag)
         batch = self.batch([items, bag])
         load: TargetLoad = {
             items: [[self.values(ITEMS, insert({"id": "1", "qty": "1"}))]],
-            bag: [[self.values(BAG, insert({"a": "1"}), insert({"a": "1"}))]],
+            bag: [[self.values(PAIR, insert({"a": "1"}), insert({"a": "1"}))]],
         }
         receipts = self.write(batch, load)
         sink.commit(batch, receipts)
         before = (self.content(items), self.content(bag))
-        again = self.make_sink()
+        again = self.committer()
         again.open()
         again.commit(batch, self.write(batch, load))
         assert (self.content(items), self.content(bag)) == before
@@ -240,7 +270,7 @@ class SinkSuite(SinkMeans):
         before = self.content(items)
         self.change(sink, items, insert({"id": "3"}), step=1)
         assert self.content(items) == before
-        assert self.make_sink().open()["main"].lsn == last.end
+        assert self.committer().open()["main"].lsn == last.end
 
     @pytest.mark.parametrize("note", ["x", _LARGE], ids=["carried", "large"])
     def test_the_next_batch_may_be_staged_before_this_one_is_committed(self, note: str) -> None:
@@ -256,7 +286,7 @@ class SinkSuite(SinkMeans):
         for step, batch, receipts in zip(steps, batches, staged, strict=True):
             sink.commit(batch, receipts)
             assert len(self.content(items)) == step
-        assert self.make_sink().open()["main"].lsn == batches[-1].end
+        assert self.committer().open()["main"].lsn == batches[-1].end
 
     @pytest.mark.parametrize("note", ["x", _LARGE], ids=["carried", "large"])
     def test_what_was_staged_in_vain_goes(self, note: str) -> None:
@@ -273,31 +303,31 @@ class SinkSuite(SinkMeans):
         assert len(self.content(items)) == 2
 
     def test_a_table_catches_up_by_a_position_of_its_own(self) -> None:
-        items, bag = target_of(ITEMS), target_of(BAG)
+        items, bag = target_of(ITEMS), target_of(PAIR)
         sink = self.started(items)
         self.change(sink, items, insert({"id": "1"}), step=3)
         self.begin_copy(sink, [bag], name="later")
-        slot = (bag.truck, BAG.table)
+        slot = (bag.truck, PAIR.table)
         at = TableState(Phase.CATCHING_UP, START)
         sink.commit(Batch(START, START, tables={slot: at}, targets=(bag,), snapshot="later"), [])
         for step, phase in ((1, Phase.CATCHING_UP), (2, Phase.STREAMING)):
             plain = self.batch([bag], step)
             batch = replace(plain, positions={}, tables={slot: TableState(phase, plain.end)})
-            load: TargetLoad = {bag: [[self.values(BAG, insert({"a": str(step)}), step=step)]]}
+            load: TargetLoad = {bag: [[self.values(PAIR, insert({"a": str(step)}), step=step)]]}
             sink.commit(batch, self.write(batch, load))
             before = self.content(bag)
             sink.commit(batch, self.write(batch, load))
             assert self.content(bag) == before
-            assert self.make_sink().open()["main"].tables[BAG.table].phase is phase
-        assert self.make_sink().open()["main"].lsn == Lsn(START + 0x300)
+            assert self.committer().open()["main"].tables[PAIR.table].phase is phase
+        assert self.committer().open()["main"].lsn == Lsn(START + 0x300)
 
     def test_forget(self) -> None:
-        items, bag = target_of(ITEMS), target_of(BAG, "other")
+        items, bag = target_of(ITEMS), target_of(PAIR, "other")
         sink = self.started(items, bag)
         self.change(sink, items, insert({"id": "1"}))
         before = self.content(items)
         sink.commit(Batch(Lsn(0), Lsn(0), forget=("main", "never heard of")), [])
-        states = self.make_sink().open()
+        states = self.committer().open()
         assert states["main"].lsn == 0
         assert states["main"].tables[ITEMS.table] == TableState(Phase.COPYING, Lsn(0))
         assert states["other"].lsn == START
@@ -305,7 +335,7 @@ class SinkSuite(SinkMeans):
 
     def test_a_table_that_goes_to_another_part_of_its_truck(self) -> None:
         """What is there is known to be the truck's rows, by one of its parts."""
-        items, bag = target_of(ITEMS), target_of(BAG)
+        items, bag = target_of(ITEMS), target_of(PAIR)
         sink = self.started(items, bag)
         self.change(sink, items, insert({"id": "1"}))
         before = self.content(items)
@@ -313,19 +343,19 @@ class SinkSuite(SinkMeans):
         none = TableState(Phase.COPYING, Lsn(0))
         for _ in range(2):
             sink.commit(Batch(Lsn(0), Lsn(0), tables={here: none, there: none}, moved={there: "main"}), [])
-            states = self.make_sink().open()
-            assert set(states["main"].tables) == {BAG.table}
+            states = self.committer().open()
+            assert set(states["main"].tables) == {PAIR.table}
             assert states["main~2"].tables == {ITEMS.table: none}
         assert self.content(items) == before
         self.begin_copy(sink, [target_of(ITEMS, "main~2")], name="moved")
 
     def test_two_sinks_at_once(self) -> None:
         """Where a destination has several writers, each commits its own, whatever the other has staged meanwhile."""
-        items, bag = target_of(ITEMS), target_of(BAG, "main~2")
+        items, bag = target_of(ITEMS), target_of(PAIR, "main~2")
         one = self.started(items, bag)
-        if not one.capabilities.many_writers:
+        if not one.sink.abilities.many_writers:
             return
-        other = self.make_sink()
+        other = self.committer()
         other.open()
         staged = []
         for sink, target, row in ((one, items, {"id": "1", "name": _LARGE}), (other, bag, {"a": "1", "b": _LARGE})):
@@ -334,24 +364,24 @@ class SinkSuite(SinkMeans):
             staged.append((sink, batch, self.write(batch, load)))
         for sink, batch, receipts in staged:
             sink.commit(batch, receipts)
-        states = self.make_sink().open()
+        states = self.committer().open()
         assert states["main"].lsn == states["main~2"].lsn == Lsn(START + 0x100)
 
     def test_projects_do_not_see_each_other(self) -> None:
         """A destination that takes one project only refuses the other."""
         self.started(target_of(ITEMS))
         with contextlib.suppress(SinkError):
-            assert dict(self.make_sink("another").open()) == {}
-        assert set(self.make_sink().open()) == {"main"}
+            assert dict(self.committer("another").open()) == {}
+        assert set(self.committer().open()) == {"main"}
 
     def test_an_empty_commit(self) -> None:
         sink = self.started(target_of(ITEMS))
         sink.commit(Batch(START, START), [])
-        assert self.make_sink().open()["main"].lsn == START
+        assert self.committer().open()["main"].lsn == START
 
 
 class ChangeSinkSuite(SinkSuite):
-    """For sinks that keep every change (`capabilities.keeps_changes`)."""
+    """For sinks that keep every change (`Abilities.every_change`)."""
 
     def written(self, table: TableId) -> list[Written]:
         """The changes of one table that a reader finds at the destination, in order."""
@@ -404,7 +434,7 @@ class ChangeSinkSuite(SinkSuite):
 
     def test_snapshot_rows_are_inserts(self) -> None:
         items = target_of(ITEMS)
-        sink = self.make_sink()
+        sink = self.committer()
         sink.open()
         rows = [{"id": str(n), "name": "n", "qty": None, "note": ""} for n in range(4)]
         self.copy(sink, {items: [[copied_rows_of(ITEMS, rows[:2])], [copied_rows_of(ITEMS, rows[2:])]]})
@@ -424,7 +454,7 @@ class ChangeSinkSuite(SinkSuite):
         sink = self.started(bag)
         self.write(self.batch([bag]), {bag: [[self.values(BAG, insert({"a": "1"}))]]})
         sink.close()
-        again = self.make_sink()
+        again = self.committer()
         again.open()
         assert self.written(BAG.table) == []
         self.change(again, bag, insert({"a": "2", "b": None}))

@@ -14,8 +14,11 @@ from fixtures.pg import Database, new_database
 from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.errors import SinkError, TruckFailed
-from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Batch, Phase, TableState, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.duckdb import DuckDBSink
+from trucker.sinks.target import Target
 from trucker.testing.server import Server
 from trucker.types import Unfit
 
@@ -175,7 +178,8 @@ def copied(database: Database, type_name: str, zone: str) -> tuple[Target, Copie
 
 
 def replicate(path: Path, target: Target, rows: CopiedRows) -> None:
-    sink = DuckDBSink(DuckDBConnection(name="d", adapter="duckdb", path=path), Workspace("p", path.parent))
+    connection = DuckDBConnection(name="d", adapter="duckdb", path=path)
+    sink = Committer(DuckDBSink(connection, Workspace("p", path.parent)))
     slot = (target.truck, target.source.table)
     try:
         sink.open()

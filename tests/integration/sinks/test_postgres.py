@@ -14,9 +14,11 @@ from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.task.payload import Outcome
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import CARRIED, Sink, Target, Work, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import CARRIED, Work
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle
+from trucker.sinks.target import Target
 from trucker.testing.changed_tables_suite import ChangedTablesSuite
 from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
 from trucker.testing.server import Server
@@ -78,6 +80,20 @@ class TestPostgresSink(ChangedTablesSuite):
         sink.commit(batch, receipts)
         self.holds(items, item(1, "part 11"), *(item(n) for n in range(7, 12)))
         assert len(self.rows(bag.table)) == 9
+        self.nothing_is_left()
+
+    def test_what_a_truncate_voids_is_removed(self) -> None:
+        """Much has been staged, the truncate comes, and what follows is carried in the receipt."""
+        items = target_of(ITEMS)
+        sink = self.filled(items, item(1))
+        batch = self.batch([items])
+        values = [self.values(ITEMS, insert(item(2, "x" * 5000))), self.values(ITEMS, truncate(), insert(item(3)))]
+        sink.commit(batch, [self.write_part(Work(batch, items, 0, 1000), values)])
+        self.holds(items, item(3))
+        self.nothing_is_left()
+
+    def nothing_is_left(self) -> None:
+        """No table and no file of staged rows."""
         left = "select count(*) from pg_class where relname like 's\\_%' and relkind = 'r'"
         assert self.database.query(left) == [(0,)]
         assert not any(self.folder.iterdir())

@@ -169,7 +169,7 @@ def test_bad_values_in_a_large_part(place: PostgresDestination) -> None:
         sink.commit(batch, receipts)
     assert "secret" not in str(failed.value)
     place.holds(items)
-    place.make_sink().open()
+    place.committer().open()
     assert place.stages() == 0
 
 
@@ -254,9 +254,9 @@ def test_what_a_crash_left_goes_at_the_next_open(place: PostgresDestination) -> 
     batch = place.batch([items])
     receipts = place.write(batch, {items: [[place.values(ITEMS, *large())]]})
     assert place.stages() == 1
-    place.make_sink("another").open()
+    place.committer("another").open()
     assert place.stages() == 1
-    place.make_sink().open()
+    place.committer().open()
     assert place.stages() == 0
     with pytest.raises(SinkUnavailable, match="are missing"):
         sink.commit(batch, receipts)
@@ -285,7 +285,7 @@ def test_many_updates_of_rows_some_of_which_are_gone(place: PostgresDestination)
 
 def test_a_straggler_cannot_write_into_the_next_copy(place: PostgresDestination) -> None:
     items = target_of(ITEMS)
-    sink = place.make_sink()
+    sink = place.committer()
     sink.open()
     place.begin_copy(sink, [items], name="old")
     place.begin_copy(sink, [items], name="new")
@@ -305,7 +305,7 @@ def test_two_at_once_commit_a_batch_once(place: PostgresDestination) -> None:
     failures: list[Exception] = []
 
     def commit() -> None:
-        sink = place.make_sink()
+        sink = place.committer()
         barrier.wait(20)
         try:
             sink.commit(batch, receipts)
@@ -327,7 +327,7 @@ def test_open_waits_for_a_commit_that_is_still_under_way(
     """Its connection may be lost, its transaction goes on: the position before it must not be gone by (I4)."""
     place.started(target_of(ITEMS))
     found: list[Lsn] = []
-    opening = threading.Thread(target=lambda: found.append(place.make_sink().open()["main"].lsn))
+    opening = threading.Thread(target=lambda: found.append(place.committer().open()["main"].lsn))
     with place.database.connect() as other, other.transaction():
         other.execute("update trucker.positions set lsn = '0/2000'")
         opening.start()
@@ -340,7 +340,7 @@ def test_open_waits_for_a_commit_that_is_still_under_way(
 def test_projects_share_a_destination(place: PostgresDestination) -> None:
     """Same truck, same source table, other project and other output: neither disturbs the other."""
     one, two = target_of(ITEMS), target_of(ITEMS, table=TableId("second", "items"))
-    first, second = place.make_sink("one"), place.make_sink("two")
+    first, second = place.committer("one"), place.committer("two")
     for sink, target, row in ((first, one, item(1)), (second, two, item(2))):
         sink.open()
         place.begin_copy(sink, [target])
@@ -391,7 +391,7 @@ def test_a_role_without_rights_is_told_the_grant(place: PostgresDestination) -> 
 
 
 def test_a_schema_made_by_someone_else(place: PostgresDestination) -> None:
-    place.make_sink().open()
+    place.committer().open()
     connection = role(place, "guest")
     try:
         found = PostgresSink(connection, Workspace("suite", Path("unused"))).check()
@@ -427,10 +427,10 @@ def test_no_connection(
 
 
 def test_a_newer_format_is_left_alone(place: PostgresDestination) -> None:
-    place.make_sink().open()
+    place.committer().open()
     place.database.execute("update trucker.format set version = 99")
     with pytest.raises(SinkError, match="format 99"):
-        place.make_sink().open()
+        place.committer().open()
 
 
 def test_own_tables_can_be_read(place: PostgresDestination) -> None:

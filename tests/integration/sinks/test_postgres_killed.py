@@ -27,7 +27,7 @@ def test_killed(place: PostgresDestination, tmp_path: Path) -> None:
     connection_file(place, tmp_path)
 
     def check(committed: int) -> None:
-        last = place.make_sink().open()["main"].lsn // 10 - 1
+        last = place.committer().open()["main"].lsn // 10 - 1
         assert last >= committed
         rows = sorted((int(row["id"] or -1), int(row["n"] or -1)) for row in place.rows(SCHEMA.table))
         kept = range(max(1, last - KEEPS + 1), last + 1)
@@ -42,7 +42,7 @@ def test_killed_while_output_sql_adds(place: PostgresDestination, tmp_path: Path
     place.database.execute(*TOTALS)
 
     def check(committed: int) -> None:
-        last = place.make_sink().open()["main"].lsn // 10 - 1
+        last = place.committer().open()["main"].lsn // 10 - 1
         assert last >= committed
         assert place.database.query("select n, batches from totals") == [(sum(range(last + 1)), last + 1)]
         assert place.stages() == 0

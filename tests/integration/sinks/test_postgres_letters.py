@@ -16,11 +16,13 @@ from fixtures.strict import BATCHES, MOST, TARGETS, Action, StrictDestination, r
 from trucker.change import Lsn, TableId
 from trucker.engine.transform.compact import compact
 from trucker.errors import SinkUnavailable, TruckFailed
-from trucker.sinks.base import Sink, Target, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Letter
 from trucker.sinks.postgres import PostgresSink, letter_table
 from trucker.sinks.postgres.isolate import Isolation
 from trucker.sinks.postgres.session import Session, close_idle, session
+from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.testing.server import Server
 from trucker.testing.sink_suite import START, TargetLoad, target_of
@@ -105,7 +107,9 @@ def order(number: int, **cells: str | None) -> dict[str, str | None]:
     return {"id": str(number), "name": "x", "qty": "1", "note": None, "code": None, "parent": None, **cells}
 
 
-def apply(strict: StrictPostgres, sink: Sink, changes: Mapping[Target, Sequence[Change]], step: int, most: int) -> None:
+def apply(
+    strict: StrictPostgres, sink: Committer, changes: Mapping[Target, Sequence[Change]], step: int, most: int
+) -> None:
     load: TargetLoad = {
         t: [[changes_of(t.source, made, lsn=Lsn(START + 0x100 * step - 8))]] for t, made in changes.items()
     }
@@ -176,7 +180,7 @@ def test_a_crash_at_the_commit(strict: StrictPostgres, monkeypatch: pytest.Monke
         with pytest.raises(SinkUnavailable):
             sink.commit(batch, receipts)
     assert keys(strict) == ([] if before else ["2"])
-    again = strict.make_sink()
+    again = strict.committer()
     assert again.open()["main"].lsn == (START if before else batch.end)
     again.commit(batch, receipts)
     again.commit(batch, receipts)
@@ -223,7 +227,7 @@ def test_a_key_of_equal_value_and_another_text(strict: StrictPostgres) -> None:
     strict.database.execute(
         "drop table if exists priced", "create table priced (id numeric primary key, n int check (n > 0))"
     )
-    sink = strict.make_sink()
+    sink = strict.committer()
     sink.open()
     strict.copy(sink, {target: []}, name="priced", at=Lsn(START + 0x1000))
     apply(strict, sink, {target: [insert({"id": "1.0", "n": "-1"})]}, 17, MOST)

@@ -14,7 +14,7 @@ from fixtures.pg import new_database
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import TableId
 from trucker.engine.transform.compact import compact
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, TextRow, changes_of, delete, insert, schema_of, truncate, update
 from trucker.testing.memory import MemoryTable
 from trucker.testing.server import Server

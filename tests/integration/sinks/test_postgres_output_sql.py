@@ -17,11 +17,14 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import INSERT, TableId
 from trucker.errors import DataError, SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import VARIABLE, InjectedError, arm
-from trucker.sinks.base import CARRIED, Sink, Target, Work, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import CARRIED, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.output_sql import pieces, renderings
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.output_sql import refuse_statement
 from trucker.sinks.postgres.session import close_idle, session
+from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, schema_of
 from trucker.testing.output_suite import HISTORY, ORDERS, REFUNDS, SUMS, OutputSqlSuite, output_target, row
 from trucker.types import Unfit
@@ -62,8 +65,8 @@ class Place(TestPostgresOutputSql):
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def sinks(self, connection: PostgresConnection) -> PostgresSink:
-        return PostgresSink(connection, Workspace("suite", Path("unused")))
+    def sinks(self, connection: PostgresConnection) -> Committer:
+        return Committer(PostgresSink(connection, Workspace("suite", Path("unused"))))
 
 
 @pytest.fixture
@@ -258,7 +261,7 @@ def test_a_strict_table_may_have_values_of_its_own(own: Place) -> None:
         "create table public.orders (id integer primary key, qty integer, note text, at timestamptz default now(),"
         " number int generated always as identity, twice int generated always as (qty * 2) stored)"
     )
-    sink = own.make_sink()
+    sink = own.committer()
     sink.open()
     target = Target("main", ORDERS, ORDERS.table, strict=True)
     own.copy(sink, {target: [[copied_rows_of(ORDERS, [row(1, 4)])]]})
@@ -280,7 +283,7 @@ def test_an_error_at_any_point_of_a_commit(own: Place, point: str) -> None:
             sink.commit(batch, receipts)
     finally:
         arm({})
-    again = own.make_sink()
+    again = own.committer()
     again.open()
     again.commit(batch, own.write(batch, {target: [[own.rows_for(ORDERS, (INSERT, row(1, 2), 0))]]}))
     assert own.totals() == [("2",), ("0",), ("0",)]
@@ -306,7 +309,7 @@ def test_the_guides_examples_fit_their_tables(own: Place) -> None:
     blocks_of = [block.text for block in blocks(ROOT / "docs" / "howto" / "output_sql.md") if block.language == "sql"]
     tables, *files = blocks_of
     own.execute(*filter(str.strip, tables.split(";")))
-    sink = own.make_sink()
+    sink = own.committer()
     sink.open()
     for number, text in enumerate(files):
         sink.prepare(output_target(text, schema, f"truck{number}"))

@@ -9,7 +9,7 @@ import pytest
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, delete, insert, schema_of, update
 from trucker.testing.sink_suite import ITEMS, target_of
 from trucker.testing.table_suite import item
@@ -26,7 +26,7 @@ def columns(place: PostgresDestination, table: TableId) -> dict[str, tuple[str, 
 
 
 def prepared(place: PostgresDestination, schema: TableSchema) -> Target:
-    sink = place.make_sink()
+    sink = place.committer()
     sink.open()
     target = target_of(schema)
     sink.prepare(target)

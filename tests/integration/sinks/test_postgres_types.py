@@ -9,7 +9,8 @@ import pytest
 from fixtures.postgres_sink import PostgresDestination
 from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SinkError
-from trucker.sinks.base import Sink, Target
+from trucker.sinks.committer import Committer
+from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, delete, insert, schema_of, update
 from trucker.testing.sink_suite import target_of
 from trucker.types import Unfit
@@ -28,8 +29,8 @@ def using(definition: str, type_name: str = "public.pair") -> Target:
     return target_of(TableSchema(PLACE, columns, ("id",)))
 
 
-def opened(place: PostgresDestination) -> Sink:
-    sink = place.make_sink()
+def opened(place: PostgresDestination) -> Committer:
+    sink = place.committer()
     sink.open()
     return sink
 

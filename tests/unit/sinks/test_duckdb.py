@@ -17,11 +17,15 @@ from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.finding import Checkable, Level
-from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Batch, Phase, TableState, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.duckdb import DuckDBSink
+from trucker.sinks.duckdb.session import Session
 from trucker.sinks.duckdb.types import duckdb_type, holds, widens
+from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, copied_rows_of, delete, insert, schema_of, update
-from trucker.testing.memory import MemoryTable
+from trucker.testing.memory_table import MemoryTable
 
 ITEMS = schema_of(TableId("public", "items"), {"id": "integer", "a": "text", "b": "integer"}, ["id"])
 TARGET = Target("main", ITEMS, ITEMS.table)
@@ -37,8 +41,8 @@ def make(path: Path) -> DuckDBSink:
     return DuckDBSink(DuckDBConnection(name="d", adapter="duckdb", path=path), Workspace("p", path.parent / "work"))
 
 
-def started(path: Path, target: Target = TARGET) -> DuckDBSink:
-    sink = make(path)
+def started(path: Path, target: Target = TARGET) -> Committer:
+    sink = Committer(make(path))
     sink.open()
     sink.prepare(target)
     slot = (target.truck, target.source.table)
@@ -48,10 +52,15 @@ def started(path: Path, target: Target = TARGET) -> DuckDBSink:
     return sink
 
 
-def change(sink: DuckDBSink, *changes: Change, step: int = 1, target: Target = TARGET) -> None:
+def change(sink: Committer, *changes: Change, step: int = 1, target: Target = TARGET) -> None:
     start, end = Lsn(AT + step * 16 - 16), Lsn(AT + step * 16)
     batch = Batch(start, end, {target.truck: end}, targets=(target,))
     sink.commit(batch, [sink.write(Work(batch, target, 0), iter([changes_of(target.source, changes, lsn=start)]))])
+
+
+def session_of(sink: Committer) -> Session:
+    assert isinstance(sink.sink, DuckDBSink)
+    return sink.sink._session
 
 
 def query(path: Path, statement: str) -> list[tuple[object, ...]]:
@@ -99,7 +108,7 @@ def test_others_can_read_when_it_is_quiet(
     monkeypatch.setattr("trucker.sinks.duckdb.session.IDLE_SECONDS", 0.05)
     sink = started(path)
     change(sink, insert({"id": "1"}))
-    wait_until(lambda: not sink._session.is_open)
+    wait_until(lambda: not session_of(sink).is_open)
     code = (
         "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).execute('FROM public.items').fetchall())"
     )
@@ -107,13 +116,13 @@ def test_others_can_read_when_it_is_quiet(
     assert done.stdout == "[(1, None, None)]\n"
     change(sink, insert({"id": "2"}), step=2)
     sink.close()
-    assert not sink._session.is_open
+    assert not session_of(sink).is_open
     assert len(query(path, "FROM public.items")) == 2
 
 
 def test_a_sink_pickles(path: Path) -> None:
     sink = started(path)
-    copy: DuckDBSink = pickle.loads(pickle.dumps(sink))
+    copy: DuckDBSink = pickle.loads(pickle.dumps(sink.sink))
     assert not copy._session.is_open
     sink.close()
 
@@ -384,7 +393,7 @@ def test_any_net_change(tmp_path_factory: pytest.TempPathFactory, seed: int) -> 
             changes = first if step == 1 else net_change(draw, rows)
             oracle.apply_net([[changes_of(ITEMS, changes)]])
             change(sink, *changes, step=step)
-            with sink._session.use() as connection:
+            with session_of(sink).use() as connection:
                 found = connection.execute("SELECT id, a, b FROM public.items").fetchall()
             expected = [(int(r["id"] or 0), r["a"], None if r["b"] is None else int(r["b"])) for r in oracle.rows]
             assert sorted(map(repr, found)) == sorted(map(repr, expected))

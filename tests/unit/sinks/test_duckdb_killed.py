@@ -20,7 +20,7 @@ def make_sink(folder: Path) -> DuckDBSink:
 def test_killed(tmp_path: Path) -> None:
     def check(committed: int) -> None:
         sink = make_sink(tmp_path)
-        position = sink.open()["main"].lsn
+        position = sink.open().states()["main"].lsn
         sink.close()
         last = position // 10 - 1
         assert last >= committed
@@ -40,7 +40,7 @@ def test_killed_while_output_sql_adds(tmp_path: Path) -> None:
 
     def check(committed: int) -> None:
         sink = make_sink(tmp_path)
-        last = sink.open()["main"].lsn // 10 - 1
+        last = sink.open().states()["main"].lsn // 10 - 1
         sink.close()
         assert last >= committed
         with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:

@@ -16,8 +16,10 @@ from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import INSERT, TableId
 from trucker.errors import TruckFailed
 from trucker.failpoint import POINTS, VARIABLE, InjectedError, arm
-from trucker.sinks.base import Target, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.committer import Committer
 from trucker.sinks.duckdb import DuckDBSink
+from trucker.sinks.target import Target
 from trucker.testing.handmade import TextRow, copied_rows_of, schema_of
 from trucker.testing.output_suite import ORDERS, SUMS, OutputSqlSuite, output_target, row
 from trucker.testing.sink_suite import START
@@ -100,7 +102,7 @@ def test_a_statement_that_takes_too_long_stops_its_truck(own: Place) -> None:
     connection = DuckDBConnection.model_validate(
         {"name": "duck", "adapter": "duckdb", "path": own.folder / "data.duckdb", "timeouts": {"statement": 0.2}}
     )
-    sink = DuckDBSink(connection, Workspace("suite", own.folder / "suite"))
+    sink = Committer(DuckDBSink(connection, Workspace("suite", own.folder / "suite")))
     sink.open()
     own.copy(sink, {target: []})
     with pytest.raises(TruckFailed) as caught:
@@ -157,7 +159,7 @@ def test_the_place_of_an_error_counts_letters(own: Place) -> None:
 
 
 def test_a_strict_table_may_have_values_of_its_own(own: Place) -> None:
-    sink = own.make_sink()
+    sink = own.committer()
     sink.open()
     sink.close()
     own.execute(
@@ -183,7 +185,7 @@ def test_an_error_at_any_point_of_a_commit(own: Place, point: str) -> None:
             sink.commit(batch, own.write(batch, load))
     finally:
         arm({})
-    again = own.make_sink()
+    again = own.committer()
     again.open()
     again.commit(batch, own.write(batch, load))
     assert own.totals() == [("2",), ("0",), ("0",)]

@@ -9,9 +9,10 @@ import pytest
 
 from trucker.adapters.duckdb import DuckDBConnection
 from trucker.change import TableId
-from trucker.sinks.base import Target, Workspace
+from trucker.sinks.base import Workspace
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.sinks.duckdb.types import duckdb_type
+from trucker.sinks.target import Target
 from trucker.testing.changed_tables_suite import ChangedTablesSuite
 
 

@@ -17,22 +17,29 @@ from trucker.change import Changes, Lsn, TableId
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.finding import Checkable, Level
 from trucker.sinks import ledger_file
-from trucker.sinks.base import Batch, Receipt, Target, Work, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Batch, Receipt, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.jsonl import JsonLinesSink
 from trucker.sinks.spool import Spool
 from trucker.sinks.staged_lines import stage_lines, staged_lines
+from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, insert, schema_of
 
 TABLES = [schema_of(TableId("public", name), {"n": "integer"}, ["n"]) for name in ("a", "b", "c")]
 A = Target("main", TABLES[0], TABLES[0].table)
 
 
-def make(folder: Path, *, rotate_bytes: int = 1 << 20, project: str = "p") -> JsonLinesSink:
+def make_sink(folder: Path, *, rotate_bytes: int = 1 << 20) -> JsonLinesSink:
     connection = JsonLinesConnection(name="l", adapter="jsonl", path=folder / "lines", rotate_bytes=rotate_bytes)
-    return JsonLinesSink(connection, Workspace(project, folder / "work"))
+    return JsonLinesSink(connection, Workspace("p", folder / "work"))
 
 
-def commit(sink: JsonLinesSink, step: int, count: int = 1, target: Target = A) -> None:
+def make(folder: Path, *, rotate_bytes: int = 1 << 20) -> Committer:
+    return Committer(make_sink(folder, rotate_bytes=rotate_bytes))
+
+
+def commit(sink: Committer, step: int, count: int = 1, target: Target = A) -> None:
     batch = Batch(Lsn(step), Lsn(step + 1), {target.truck: Lsn(step + 1)}, targets=(target,))
     rows = [insert({"n": str(step * 1000 + n)}) for n in range(count)]
     values = changes_of(target.source, rows, lsn=Lsn(step))
@@ -146,7 +153,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str, code: str) -> 
     (tmp_path / "lines" / "manifest.json").write_text(text)
     with pytest.raises(SinkError, match=code):
         make(tmp_path).open()
-    (finding,) = make(tmp_path).check()
+    (finding,) = make_sink(tmp_path).check()
     assert (finding.level, finding.code) == (Level.ERROR, code)
 
 
@@ -161,7 +168,7 @@ def test_odd_truck_names(tmp_path: Path) -> None:
 
 
 def test_check_creates_nothing(tmp_path: Path) -> None:
-    sink = make(tmp_path)
+    sink = make_sink(tmp_path)
     assert isinstance(sink, Checkable)
     (finding,) = sink.check()
     assert finding.level is Level.OK

@@ -18,7 +18,7 @@ def make_sink(folder: Path) -> JsonLinesSink:
 
 def test_killed(tmp_path: Path) -> None:
     def check(committed: int) -> None:
-        position = make_sink(tmp_path).open()["main"].lsn
+        position = make_sink(tmp_path).open().states()["main"].lsn
         last = position // 10 - 1
         assert last >= committed
         files = sorted((tmp_path / "lines" / "main").iterdir())

@@ -34,5 +34,5 @@ class TestJsonLinesSink(ChangeSinkSuite):
         """A folder is one project's: another is refused, not mixed in."""
         self.started(target_of(ITEMS))
         with pytest.raises(SinkError, match="belongs to project 'suite'"):
-            self.make_sink("another").open()
-        assert set(self.make_sink().open()) == {"main"}
+            self.committer("another").open()
+        assert set(self.committer().open()) == {"main"}

@@ -11,10 +11,12 @@ import pytest
 from trucker.change import TableId
 from trucker.config.sql_files import SqlFile
 from trucker.errors import SinkError
-from trucker.sinks.base import Sink, Target
+from trucker.sinks.base import Sink
+from trucker.sinks.target import Target
 from trucker.testing.changed_tables_suite import ChangedTablesSuite
 from trucker.testing.handmade import schema_of
-from trucker.testing.memory import MemorySink, MemoryTable, drop_store, store
+from trucker.testing.memory import MemorySink, drop_store, store
+from trucker.testing.memory_table import MemoryTable
 from trucker.testing.sink_suite import ITEMS, target_of
 
 
@@ -55,6 +57,6 @@ class TestMemorySink(ChangedTablesSuite):
         store(self.name).identities.clear()
 
     def test_it_runs_no_sql(self) -> None:
-        sink = self.make_sink()
+        sink = self.committer()
         with pytest.raises(SinkError, match="cannot run SQL"):
             sink.prepare(replace(target_of(ITEMS), statement=SqlFile("output.sql", "output.sql", "select 1")))

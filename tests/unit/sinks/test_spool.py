@@ -10,8 +10,9 @@ import pytest
 
 from trucker.change import Lsn, TableId
 from trucker.errors import SinkUnavailable
-from trucker.sinks.base import Batch, Receipt, Target, Work
+from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.spool import Inline, Spool, Spooled
+from trucker.sinks.target import Target
 from trucker.testing.handmade import schema_of
 
 SCHEMA = schema_of(TableId("public", "items"), {"id": "integer"}, ["id"])

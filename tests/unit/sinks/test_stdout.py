@@ -15,19 +15,26 @@ from trucker.change import Lsn, TableId
 from trucker.errors import SinkError
 from trucker.finding import Checkable, Level
 from trucker.sinks import ledger_file
-from trucker.sinks.base import Batch, Receipt, Target, Work, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Batch, Receipt, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.stdout import StdoutSink
+from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, insert, schema_of
 
 SCHEMA = schema_of(TableId("public", "t"), {"n": "integer"}, ["n"])
 TARGET = Target("main", SCHEMA, SCHEMA.table)
 
 
-def make(folder: Path) -> StdoutSink:
+def make_sink(folder: Path) -> StdoutSink:
     return StdoutSink(StdoutConnection(name="out", adapter="stdout"), Workspace("p", folder))
 
 
-def staged(sink: StdoutSink, count: int = 3) -> tuple[Batch, list[Receipt]]:
+def make(folder: Path) -> Committer:
+    return Committer(make_sink(folder))
+
+
+def staged(sink: Committer, count: int = 3) -> tuple[Batch, list[Receipt]]:
     batch = Batch(Lsn(1), Lsn(2), {"main": Lsn(2)}, targets=(TARGET,))
     values = changes_of(SCHEMA, [insert({"n": str(n)}) for n in range(count)])
     return batch, [sink.write(Work(batch, TARGET, 0), iter([values]))]
@@ -95,7 +102,7 @@ def test_a_closed_pipe_leaves_the_exit_clean(tmp_path: Path) -> None:
 
 
 def test_check(tmp_path: Path) -> None:
-    sink = make(tmp_path / "work")
+    sink = make_sink(tmp_path / "work")
     assert isinstance(sink, Checkable)
     assert [finding.level for finding in sink.check()] == [Level.OK]
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from trucker.adapters import Adapter, Connection, Form, Kind, ProjectPath, Seconds, TypeForms
+from trucker.adapters import Abilities, Adapter, Connection, Form, Kind, ProjectPath, Seconds, TypeForms
 
 
 class SqliteConnection(Connection):
@@ -32,5 +32,6 @@ SQLITE: Final = Adapter(
     name="sqlite",
     connection=SqliteConnection,
     sink="trucker_sqlite.sink:SqliteSink",
+    abilities=Abilities(guarantee="exactly once: data and positions in one transaction per batch"),
     types=TYPES,
 )

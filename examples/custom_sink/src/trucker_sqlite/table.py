@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trucker.change import DELETE, NO_OLD, TRUNCATE, UPDATE, Changes, Column, SchemaChanges, TableId, quote_identifier
+from trucker.change import DELETE, NO_OLD, UPDATE, Changes, Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
 from trucker.sinks.strict import refuse_columns
+from trucker.sinks.target import Target
 from trucker.types import Unfit, column_kind
 from trucker_sqlite.adapter import TYPES
 
@@ -47,6 +47,13 @@ def table_name(table: TableId) -> str:
     return f"{table.schema.replace('%', '%25').replace('.', '%2E')}.{table.name}"
 
 
+def has_rows(database: sqlite3.Connection, table: TableId) -> bool:
+    """Whether there is such a table, with rows in it."""
+    name = quote_identifier(table_name(table))
+    there = database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table_name(table)]).fetchone()
+    return there is not None and database.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() is not None
+
+
 class Table:
     """The table of a target, in the caller's transaction."""
 
@@ -61,9 +68,6 @@ class Table:
     def columns(self) -> dict[str, str]:
         """The types of its columns by name; empty where there is no such table."""
         return {row[1]: row[2] for row in self._run(f"PRAGMA table_info({self.name})")}
-
-    def has_rows(self) -> bool:
-        return bool(self.columns()) and self._run(f"SELECT 1 FROM {self.name} LIMIT 1").fetchone() is not None
 
     def clear(self) -> None:
         self._run(f"DELETE FROM {self.name}")
@@ -102,11 +106,10 @@ class Table:
 
     def apply(self, changes: Changes) -> None:
         """One value: each key at most once."""
-        found = [change for change in each(changes) if change.op != TRUNCATE]
         if self.key:
-            self._apply_keyed(found)
+            self._apply_keyed(list(each(changes)))
         else:
-            self._apply_rows(found)
+            self._apply_rows(list(each(changes)))
 
     def _apply_keyed(self, changes: Sequence[Change]) -> None:
         """Deletes, then keys that move, as a set from the rows before, then the rest."""

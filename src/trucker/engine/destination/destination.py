@@ -7,17 +7,18 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
 
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
-from trucker.sinks.base import Batch, Receipt, Receipts, Target, TruckState
+from trucker.sinks.base import FinishesCopies, ForeseesCopies
+from trucker.sinks.batch import Batch, Receipt, Receipts, TruckState
+from trucker.sinks.committer import Committer
 from trucker.sinks.factory import make_sink
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.table_identity import TableChange
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.destination")
@@ -30,6 +31,7 @@ class Destination:
         self.spec = spec
         self.name = spec.connection.name
         self.sink = make_sink(spec.connection, spec.workspace)
+        self._committer = Committer(self.sink)
         self.committed_at = -math.inf
         self._lost: tuple[float, TruckerError] | None = None
         self._lock = threading.RLock()
@@ -40,7 +42,7 @@ class Destination:
         with self._lock:
             self._prepared.clear()
             try:
-                states = self.sink.open()
+                states = self._committer.open()
             except TruckerError as error:
                 self._note(error)
                 raise
@@ -50,7 +52,7 @@ class Destination:
     @property
     def keeps_changes(self) -> bool:
         """Whether it takes every change as it is, so that no row of it can be out of date."""
-        return self.sink.capabilities.keeps_changes
+        return self.sink.abilities.every_change
 
     def fails_by_table(self, truck: Truck) -> bool:
         """Whether a table of the truck that fails is set aside alone. What keeps every change cannot copy again."""
@@ -59,7 +61,7 @@ class Destination:
     @property
     def many_writers(self) -> bool:
         """Whether there may be another one of it, with a sink of its own."""
-        return self.sink.capabilities.many_writers
+        return self.sink.abilities.many_writers
 
     def prepare(self, target: Target) -> frozenset[str]:
         """Have the table ready for the target's shape, if it is not; the columns it has no place for.
@@ -92,9 +94,9 @@ class Destination:
         """
         failures: dict[str, TruckerError] = {}
         with self._lock:
-            while trucks := trucks_of(batch):
+            while trucks := batch.trucks:
                 try:
-                    self.sink.commit(batch, receipts)
+                    self._committer.commit(batch, receipts)
                     self.committed_at = time.monotonic()
                     self._note(None)
                     break
@@ -107,7 +109,8 @@ class Destination:
                             failures = {**failed, **failures}
                     except TruckerError as missing:  # some receipt that was on its way will not come
                         return {**failures, **dict.fromkeys(left, missing)}
-                    batch, receipts = without(batch, receipts, failures.keys())
+                    batch = batch.without(failures)
+                    receipts = [receipt for receipt in receipts if receipt.truck not in failures]
                 except TruckerError as error:
                     self._note(error)
                     return {**failures, **dict.fromkeys(trucks, error)}
@@ -132,12 +135,23 @@ class Destination:
     def discard(self, batch: Batch) -> None:
         """Have what was staged for the batch taken away: it is not going to be committed."""
         with suppress(TruckerError), self._lock:
-            self.sink.discard(batch)
+            self._committer.discard(batch)
 
     def changed_tables(self) -> Sequence[TableChange]:
         """Tables that are no longer the ones that were filled."""
         with self._lock:
-            return self.sink.changed_tables()
+            return self._committer.changed_tables()
+
+    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+        """Say how many bytes the copies that begin with the next commit will bring, about."""
+        if isinstance(self.sink, ForeseesCopies):
+            with self._lock:
+                self.sink.expect_copies(sizes)
+
+    def unfinished(self, receipts: Sequence[Receipt]) -> set[Slot]:
+        """The tables of these receipts for which the sink has work to do before their copies are committed."""
+        sink = self.sink
+        return {each.slot for each in receipts if sink.unfinished(each)} if isinstance(sink, FinishesCopies) else set()
 
     def letters(self, truck: str) -> int:
         """How many dead letters a truck has, as far as the sink has seen."""
@@ -146,21 +160,3 @@ class Destination:
     def close(self) -> None:
         with self._lock:
             self.sink.close()
-
-
-def trucks_of(batch: Batch) -> frozenset[str]:
-    """The trucks that a batch moves."""
-    return frozenset(batch.positions) | {truck for truck, _ in batch.tables} | frozenset(batch.forget)
-
-
-def without(batch: Batch, receipts: Sequence[Receipt], trucks: AbstractSet[str]) -> tuple[Batch, list[Receipt]]:
-    """The batch as it is for the other trucks."""
-    kept = replace(
-        batch,
-        positions={name: lsn for name, lsn in batch.positions.items() if name not in trucks},
-        tables={found: state for found, state in batch.tables.items() if found[0] not in trucks},
-        targets=tuple(target for target in batch.targets if target.truck not in trucks),
-        forget=tuple(name for name in batch.forget if name not in trucks),
-        moved={found: before for found, before in batch.moved.items() if found[0] not in trucks},
-    )
-    return kept, [receipt for receipt in receipts if receipt.truck not in trucks]

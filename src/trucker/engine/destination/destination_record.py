@@ -22,7 +22,7 @@ from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError
 from trucker.lsn import ZERO, Lsn
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.table import TableId
 
 FORMAT: Final = 1

@@ -12,7 +12,7 @@ from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch, Phase, TableState
+from trucker.sinks.batch import Batch, Phase, TableState
 from trucker.table import TableId
 
 

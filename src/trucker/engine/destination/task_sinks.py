@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from trucker.change import Changes, CopiedRows
 from trucker.config.adapter import Component, Connection
 from trucker.failpoint import reach
-from trucker.sinks.base import Receipt, Sink, Work, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.committer import stage_part
 from trucker.sinks.factory import make_sink
 
 
@@ -51,6 +53,6 @@ def sink_for(spec: SinkSpec) -> Sink:
 def staged(spec: SinkSpec, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
     """Have this process's sink stage one part."""
     reach("worker.stage.before")
-    receipt = sink_for(spec).write(work, changes)
+    receipt = stage_part(sink_for(spec), work, changes)
     reach("worker.stage.after")
     return receipt

@@ -22,7 +22,7 @@ from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Batch, TableState, TruckState
+from trucker.sinks.batch import Batch, TableState, TruckState
 
 if TYPE_CHECKING:
     from trucker.engine.project.source_run import SourceRun

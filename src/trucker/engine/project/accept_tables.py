@@ -9,6 +9,7 @@ from trucker.config.models import ProjectConfig
 from trucker.config.slots import whole_name
 from trucker.engine.project.reset import chosen_trucks
 from trucker.sinks.base import Sink
+from trucker.sinks.committer import Committer
 from trucker.sinks.table_identity import TableChange
 from trucker.table import TableId
 
@@ -19,18 +20,18 @@ def accept(
     """Store what the trucks' tables are now; what had changed. Without `table` all tables of the trucks."""
     accepted: list[TableChange] = []
     for destination, own in chosen_trucks(config, trucks).items():
-        sink = sinks[destination]
+        committer = Committer(sinks[destination])
         private.make_folder(config.state_folder / "spool" / destination)
         try:
-            sink.open()
+            committer.open()
             changes = [
                 change
-                for change in sink.changed_tables()
+                for change in committer.changed_tables()
                 if (change.truck in own or whole_name(change.truck) in own) and table in (None, change.source)
             ]
             if changes:
-                sink.accept_tables([(change.truck, change.source) for change in changes])
+                committer.accept_tables([(change.truck, change.source) for change in changes])
             accepted += changes
         finally:
-            sink.close()
+            committer.close()
     return accepted

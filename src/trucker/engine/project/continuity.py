@@ -23,7 +23,7 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import ChangeLogError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.slot import SlotInfo
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.table import TableId
 
 

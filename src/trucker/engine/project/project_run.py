@@ -37,7 +37,8 @@ from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckPhase, write_status
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Sink, TruckState, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import TruckState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,7 +333,7 @@ def checked_on_spark(
     """What is wrong with the trucks that have SQL for Spark."""
     with spark_for(config, config.trucks) as spark:
         assert spark is not None
-        kept = {name: sink.capabilities.keeps_changes for name, sink in sinks.items()}
+        kept = {name: sink.abilities.every_change for name, sink in sinks.items()}
         findings: list[Finding] = []
         for source in resolved.values():
             recipes = Recipes(

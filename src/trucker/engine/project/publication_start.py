@@ -25,7 +25,7 @@ from trucker.observe.status import TruckPhase
 from trucker.pg.connection import PgConnection
 from trucker.postgres.membership import Membership, memberships
 from trucker.postgres.publication import ensure_publication
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.table import SchemaChanges, TableId
 
 log = logging.getLogger("trucker.publication")

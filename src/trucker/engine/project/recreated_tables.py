@@ -22,7 +22,7 @@ from trucker.postgres.catalog_look import digests
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import publish_again
-from trucker.sinks.base import TruckState
+from trucker.sinks.batch import TruckState
 
 log = logging.getLogger("trucker.source")
 

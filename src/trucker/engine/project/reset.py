@@ -20,7 +20,9 @@ from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.publication import drop_publication
 from trucker.postgres.slot import drop_slot
-from trucker.sinks.base import Batch, Phase, Sink, TableState, TruckState
+from trucker.sinks.base import Sink
+from trucker.sinks.batch import Batch, Phase, TableState, TruckState
+from trucker.sinks.committer import Committer
 from trucker.table import TableId
 
 
@@ -78,17 +80,17 @@ def reset(
     """
     done = plan(config, trucks, table)
     for destination, own in chosen_trucks(config, trucks).items():
-        sink = sinks[destination]
+        committer = Committer(sinks[destination])
         private.make_folder(config.state_folder / "spool" / destination)
         try:
-            stored = sink.open()
+            stored = committer.open()
             known = tuple(sorted(name for name in stored if name in own or whole_name(name) in own))
             if table is not None:
-                _forget_table(sink, table, {name: stored[name] for name in known}, own)
+                _forget_table(committer, table, {name: stored[name] for name in known}, own)
             elif known:
-                sink.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
+                committer.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
         finally:
-            sink.close()
+            committer.close()
     _forget_positions(config, trucks)
     if trucks is None:
         for connection in _sources(config):
@@ -104,7 +106,9 @@ def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> No
         record.forget(name for name in record.trucks if name in own or whole_name(name) in own)
 
 
-def _forget_table(sink: Sink, table: TableId, stored: Mapping[str, TruckState], trucks: Iterable[str]) -> None:
+def _forget_table(
+    committer: Committer, table: TableId, stored: Mapping[str, TruckState], trucks: Iterable[str]
+) -> None:
     parts = [name for name, state in stored.items() if table in state.tables]
     if not parts:
         tables = sorted(str(each) for state in stored.values() for each in state.tables)
@@ -115,7 +119,7 @@ def _forget_table(sink: Sink, table: TableId, stored: Mapping[str, TruckState], 
             else "run: trucker run; it has copied no table yet",
         )
     before = TableState(Phase.COPYING, Lsn(0))
-    sink.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in parts}), ())
+    committer.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in parts}), ())
 
 
 def _require_trucks(trucks: Sequence[str] | None) -> None:

@@ -26,7 +26,7 @@ from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import drop_slot, find_slot
-from trucker.sinks.base import Batch, TruckState
+from trucker.sinks.batch import Batch, TruckState
 
 log = logging.getLogger("trucker.source")
 

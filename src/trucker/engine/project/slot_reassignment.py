@@ -28,7 +28,7 @@ from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import find_slots
-from trucker.sinks.base import Batch, Phase, TableState, TruckState
+from trucker.sinks.batch import Batch, Phase, TableState, TruckState
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.streams")

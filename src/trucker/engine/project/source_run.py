@@ -62,7 +62,7 @@ from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from trucker.lsn import Lsn
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.postgres.pgoutput import Relation, Renames, parse_relation
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.table import Column, Partitions, TableId, TableSchema
 
 log = logging.getLogger("trucker.shapes")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.slot_creation import Stopped, new_snapshot
-from trucker.engine.destination.destination import Destination, without
+from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
@@ -53,7 +53,8 @@ from trucker.postgres.pgoutput import Renames
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.sinks.target import Target
 from trucker.table import TableId
 
 if TYPE_CHECKING:
@@ -378,8 +379,11 @@ class _Attempt:
         wanted = [t for t in targets if self._is_going_on(t) and (phase or self._is_done(t))]
         slots = {(target.truck, target.source.table) for target in wanted}
         batch = self._batch(wanted, self._exported.lsn, phase)
-        fine, taken = without(batch, [r for r in receipts if (r.truck, r.table) in slots], self._failures.keys())
-        failures = self._copier.destinations[destination].commit(fine, taken)
+        taken = [r for r in receipts if r.slot in slots and r.truck not in self._failures]
+        at = self._copier.destinations[destination]
+        if phase:
+            at.expect_copies({slot: self._sizes[slot[1]] for slot in slots if slot[1] in self._sizes})
+        failures = at.commit(batch.without(self._failures), taken)
         return [
             self._fail_share(self._needs[truck].run.truck, None if error.transient else error.table, error)
             for truck, error in failures.items()
@@ -401,8 +405,7 @@ class _Attempt:
             if whole and phase is None:
                 positions[target.truck] = lsn
         letters = letters_of([need.run for need in self._needs.values()])
-        sizes = {slot: self._sizes[slot[1]] for slot in tables if slot[1] in self._sizes} if phase else {}
-        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters, sizes=sizes)
+        return Batch(lsn, lsn, positions, tables, tuple(targets), self._name, dead_letters=letters)
 
     def _parts(
         self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[SnapshotChunk]]
@@ -482,7 +485,8 @@ class _Attempt:
 
     def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
         """What sinks want done for tables that have been copied, outside of any commit: a task for each."""
-        asked = {(name, r.truck, r.table) for name, own in receipts.items() for r in own if r.unfinished}
+        destinations = self._copier.destinations
+        asked = {(name, *slot) for name, own in receipts.items() for slot in destinations[name].unfinished(own)}
         due = {
             slot: assignment
             for assignment in (assignment for part in parts for assignment in part.assignments)

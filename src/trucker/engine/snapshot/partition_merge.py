@@ -54,7 +54,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Batch, Phase, Receipt, TableState
+from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
-from trucker.engine.stream.stream_task import hand_on, reason_of, write_share
+from trucker.engine.destination import task_sinks
+from trucker.engine.stream.stream_task import failing_alone, hand_on, reason_of, write_share
 from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, WaitingRows
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
@@ -21,7 +22,8 @@ from trucker.errors import TruckerError
 from trucker.failpoint import reach
 from trucker.postgres.snapshot import RawChunk, SnapshotChunk, SnapshotSession, read_chunk
 from trucker.rows import concat_rows
-from trucker.sinks.base import Receipt
+from trucker.sinks.base import FinishesCopies
+from trucker.sinks.batch import Receipt
 
 
 @noting_slow
@@ -39,7 +41,10 @@ def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
     """Have the sink do what it has left to do for a table when all chunks of it are there."""
     failures: list[Failure] = []
     reach("worker.finish.before")
-    write_share(batch, 0, assignment, (), defaultdict(list), failures, finishes=True)
+    sink = task_sinks.sink_for(batch.sinks[assignment.destination])
+    with failing_alone(assignment.target, failures):
+        if isinstance(sink, FinishesCopies):
+            sink.finish_copy(assignment.target)
     reach("worker.finish.after")
     return Outcome(failures=failures)
 

@@ -9,7 +9,7 @@ from typing import overload
 from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.task.payload import Outcome
 from trucker.errors import TruckerError, TruckFailed
-from trucker.sinks.base import Receipt, Receipts
+from trucker.sinks.batch import Receipt, Receipts
 
 
 class ArrivingReceipts(Receipts):

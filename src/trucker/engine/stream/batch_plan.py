@@ -17,7 +17,7 @@ from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.pgoutput import parse_relation
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.table import SchemaChanges, TableId
 
 

@@ -23,7 +23,7 @@ from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch
+from trucker.sinks.batch import Batch
 
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
@@ -98,10 +98,15 @@ class BatchRunner:
             {name: self._destinations[name].spec for name in batches},
             assignments,
             room(len(pieces), len(assignments)),
-            self._reads if any(assignment.recipe for assignment in assignments) else None,
+            self._reads if any(self._reads_source(assignment) for assignment in assignments) else None,
             self._recipes.folder,
         )
         return Staging(batch, parts, sum(block.bytes for block in blocks), end)
+
+    def _reads_source(self, assignment: Assignment) -> bool:
+        """Whether a task may have to ask the source for an assignment."""
+        abilities = self._destinations[assignment.destination].sink.abilities
+        return assignment.recipe is not None or not (abilities.partial_rows or abilities.every_change)
 
     def run(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Do it, or have it begun; Spark SQL is done with as well when this returns."""

@@ -21,7 +21,7 @@ from trucker.errors import SinkError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 
 log = logging.getLogger("trucker.lane")
 

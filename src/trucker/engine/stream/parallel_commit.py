@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trucker.engine.destination.destination import Destination, trucks_of
+from trucker.engine.destination.destination import Destination
 from trucker.errors import SinkUnavailable, TruckerError
-from trucker.sinks.base import Batch, Receipt
+from trucker.sinks.batch import Batch, Receipt
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class DestinationCommit:
             remedy="none needed if it is only slow: its trucks catch up; otherwise check for locks there",
             code="TRK419",
         )
-        return dict.fromkeys(trucks_of(self.batch), reason)
+        return dict.fromkeys(self.batch.trucks, reason)
 
 
 def commit_all(shares: Sequence[DestinationCommit], patience: float) -> dict[str, TruckerError]:

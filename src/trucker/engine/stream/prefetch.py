@@ -21,7 +21,7 @@ from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.task.payload import Outcome
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch
+from trucker.sinks.batch import Batch
 
 log = logging.getLogger("trucker.ahead")
 

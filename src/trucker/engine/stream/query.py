@@ -26,7 +26,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import RUN_BYTES
 from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
-from trucker.engine.destination.destination import Destination, trucks_of, without
+from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.set_aside import leave, set_aside, table_at_fault
 from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.spark.cluster import let_go
@@ -50,7 +50,7 @@ from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.catalog_look import Sighting
 from trucker.postgres.pgoutput import parse_relation
-from trucker.sinks.base import Batch, Receipt
+from trucker.sinks.batch import Batch, Receipt
 from trucker.table import TableId
 
 if TYPE_CHECKING:
@@ -511,11 +511,14 @@ class StreamQuery:
         self, destination: str, batch: Batch, arriving: OutcomeStream[Outcome], failures: Failures
     ) -> tuple[Batch, Sequence[Receipt]]:
         """What goes to one destination, without the trucks that have failed already."""
-        receipts = ArrivingReceipts(destination, trucks_of(batch), arriving)
+        receipts = ArrivingReceipts(destination, batch.trucks, arriving)
         if not failures and not arriving.is_done:
             return batch, receipts
-        found, failed = receipts.settled()
-        return without(batch, found, failures.keys() | failed.keys()) if failures or failed else (batch, receipts)
+        settled, failed = receipts.settled()
+        if not failures and not failed:
+            return batch, receipts
+        left_out = failures.keys() | failed.keys()
+        return batch.without(left_out), [receipt for receipt in settled if receipt.truck not in left_out]
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""

@@ -9,7 +9,8 @@ from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.lsn import Lsn
-from trucker.sinks.base import Batch, Phase, TableState, Target
+from trucker.sinks.batch import Batch, Phase, TableState
+from trucker.sinks.target import Target
 from trucker.table import TableId
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -22,12 +23,13 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import has_truncate
 from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.engine.transform.recipe import Recipe
-from trucker.engine.transform.row_transform import make
+from trucker.engine.transform.row_transform import make, whole_rows
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.postgres.pgoutput import ShapeKeys, decode
 from trucker.rows import Rows
-from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.target import Target
 
 log = logging.getLogger("trucker.work")
 
@@ -35,7 +37,7 @@ log = logging.getLogger("trucker.work")
 @noting_slow
 def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     """Decode the part's changes and hand each truck its share: the net change, or all of them where they are kept."""
-    keepers = {name for name, spec in batch.sinks.items() if task_sinks.sink_for(spec).capabilities.keeps_changes}
+    keepers = {name for name, spec in batch.sinks.items() if task_sinks.sink_for(spec).abilities.every_change}
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: list[Failure] = []
     waiting: list[WaitingRows] = []
@@ -135,7 +137,27 @@ def _fold(
     if last or net.due:
         number, changes = net.take()
         for each in own:
-            _write_some(batch, number, each, changes, receipts, failures)
+            _write_net(batch, number, each, changes, receipts, failures)
+
+
+def _write_net(
+    batch: StreamBatch,
+    part: int,
+    assignment: Assignment,
+    changes: Sequence[Changes],
+    receipts: dict[str, list[Receipt]],
+    failures: list[Failure],
+) -> None:
+    """Net changes as they are, or whole rows for a sink that cannot keep the cells it has."""
+    target, abilities = assignment.target, task_sinks.sink_for(batch.sinks[assignment.destination]).abilities
+    if not abilities.partial_rows and any(each.unchanged for each in changes):
+        try:
+            changes = whole_rows(changes, batch.source)
+        except Exception as error:
+            reason = reason_of(error, f"reading unsent values of {target.source.table}").of_table(target.source.table)
+            failures.append(Failure(target.truck, reason))
+            return
+    _write_some(batch, part, assignment, changes, receipts, failures)
 
 
 def _by_truck(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
@@ -160,7 +182,9 @@ def _make(
     truck = assignments[0].target.truck
     try:
         raw = [(each, shares.of(each)) for each in assignments]
-        made = make([share for share in raw if share[1]], batch.source, part)
+        abilities = task_sinks.sink_for(batch.sinks[assignments[0].destination]).abilities
+        whole = not (abilities.partial_rows or abilities.every_change)
+        made = make([share for share in raw if share[1]], batch.source, part, whole=whole)
         for each in made:
             hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
     except Exception as error:
@@ -221,14 +245,19 @@ def write_share(
     changes: Iterable[Changes | CopiedRows],
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
-    *,
-    finishes: bool = False,
 ) -> None:
-    """Have the sink stage an assignment's share of a part; or finish a table that has been copied."""
+    """Have the sink stage an assignment's share of a part."""
     target, destination = assignment.target, assignment.destination
-    work = Work(batch.batches[destination], target, part, batch.room, finishes)
-    try:
+    work = Work(batch.batches[destination], target, part, batch.room)
+    with failing_alone(target, failures):
         receipts[destination].append(task_sinks.staged(batch.sinks[destination], work, iter(changes)))
+
+
+@contextmanager
+def failing_alone(target: Target, failures: list[Failure]) -> Iterator[None]:
+    """A failure is the target's alone: it is added to `failures`."""
+    try:
+        yield
     except TruckerError as error:
         failures.append(Failure(target.truck, error.of_table(target.source.table), target.source.table))
     except Exception as error:

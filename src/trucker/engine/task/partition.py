@@ -9,7 +9,7 @@ from typing import Final
 
 from trucker.changelog.format.reference import BlockRef
 from trucker.engine.task.payload import CopyPart, CopyShare, StreamPart
-from trucker.sinks.base import CARRIED
+from trucker.sinks.batch import CARRIED
 
 LEAST_PART: Final = 4 << 20
 """Changes of fewer bytes are not worth a task of their own."""

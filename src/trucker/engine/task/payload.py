@@ -16,7 +16,7 @@ from trucker.engine.transform.spark_sql.spark_plan import SpooledRows
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.snapshot import SnapshotChunk
-from trucker.sinks.base import CARRIED, Batch, Receipt
+from trucker.sinks.batch import CARRIED, Batch, Receipt
 from trucker.slow_sql import SlowStatement
 from trucker.table import TableId
 

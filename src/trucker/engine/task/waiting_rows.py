@@ -9,7 +9,7 @@ from functools import partial
 from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, WaitingRows
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.errors import EngineError, TruckerError
-from trucker.sinks.base import Work
+from trucker.sinks.batch import Work
 
 log = logging.getLogger("trucker.recipe")
 

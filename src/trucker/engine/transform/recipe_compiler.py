@@ -31,7 +31,8 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query import SourceQuery, prepare_query
-from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.target import Target
 from trucker.slow_sql import SlowQueries
 from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit

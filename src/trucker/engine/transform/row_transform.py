@@ -39,8 +39,8 @@ from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot
 from trucker.postgres.source_query import query_chunk, reselect
 from trucker.postgres.visibility import await_visible
 from trucker.rows import Rows
-from trucker.sinks.base import Target
 from trucker.sinks.output_sql import TRUNCATED
+from trucker.sinks.target import Target
 
 PLACE = ("commit_lsn", "ordinal")
 
@@ -75,12 +75,17 @@ def recipe_of(assignment: Assignment) -> Recipe:
 
 
 def make(
-    shares: Sequence[tuple[Assignment, Sequence[Changes]]], source: PostgresConnection | None, part: int
+    shares: Sequence[tuple[Assignment, Sequence[Changes]]],
+    source: PostgresConnection | None,
+    part: int,
+    *,
+    whole: bool = False,
 ) -> list[TransformedRows]:
-    """The rows of one truck's tables in a part; `part` keeps their places apart from other parts'."""
+    """The rows of one truck's tables in a part; `part` keeps their places apart from other parts'. `whole` says that
+    the destination cannot keep cells that were not sent."""
     made = [TransformedRows(assignment) for assignment, _ in shares]
     reader = _SourceReader(source, [changes.xid for _, own in shares for changes in own])
-    left = [_prepared(each, changes, reader) for each, (_, changes) in zip(made, shares, strict=True)]
+    left = [_prepared(each, changes, reader, whole) for each, (_, changes) in zip(made, shares, strict=True)]
     going = [(each, changes) for each, changes in zip(made, left, strict=True) if changes is not None]
     if not going:
         return made
@@ -89,6 +94,23 @@ def make(
     for (each, changes), run in zip(going, runs, strict=True):
         _queried(each, changes, run, reader, part)
     return made
+
+
+def whole_rows(changes: Sequence[Changes], source: PostgresConnection | None) -> list[Changes]:
+    """Net changes with every cell, for a destination that cannot keep those that were not sent (I7).
+
+    What is read is the value of now: a later one has its change on the way.
+    """
+    reader = _SourceReader(source, [each.xid for each in changes if each.unchanged])
+    return [whole for each in changes for whole in _whole(each, reader)]
+
+
+def _whole(changes: Changes, reader: _SourceReader) -> list[Changes]:
+    rows = filled(changes)
+    if not rows.unchanged:
+        return [rows]
+    with reader.session() as session:
+        return fold([reselect(session, taken_apart(rows))], Fold.NET)
 
 
 class _SourceReader:
@@ -108,7 +130,7 @@ class _SourceReader:
             yield session
 
 
-def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _SourceReader) -> Changes | None:
+def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _SourceReader, whole: bool) -> Changes | None:
     """What goes through SQL, ready for it; what goes past it is done with."""
     assignment, recipe = made.assignment, recipe_of(made.assignment)
     target = assignment.target
@@ -118,6 +140,8 @@ def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _Source
         changes = without_truncates(changes)
     net = [each for each in fold(changes, recipe.fold) if len(each)]
     if not recipe.relation:
+        if whole:  # before rules, whose names the source does not know
+            net = [rows for each in net for rows in _whole(each, reader)]
         made.changes = _ruled(recipe, net)
         return None
     if not net:

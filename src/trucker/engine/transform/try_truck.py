@@ -31,7 +31,8 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkUnavailable
 from trucker.postgres.pgoutput import decode
 from trucker.rows import OPERATION, Rows
-from trucker.sinks.base import Sink, Target
+from trucker.sinks.base import Sink
+from trucker.sinks.target import Target
 
 if TYPE_CHECKING:
     from trucker.config.sql_files import SqlFile
@@ -106,7 +107,7 @@ class Trial:
         with tempfile.TemporaryDirectory() as folder:
             recipes = Recipes(
                 self._source.reads,
-                {self._truck.destination: self._sink.capabilities.keeps_changes},
+                {self._truck.destination: self._sink.abilities.every_change},
                 self._config.slow_query_threshold_ms,
                 Path(folder) / "rows",
             )

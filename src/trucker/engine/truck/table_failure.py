@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.sinks.base import Phase, TableState
+from trucker.sinks.batch import Phase, TableState
 
 BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
 """The state of a table that is to be copied."""

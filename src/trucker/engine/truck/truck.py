@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trucker.config.models import TruckConfig
 from trucker.config.sql_files import OUTPUT
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
 

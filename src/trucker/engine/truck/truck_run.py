@@ -22,7 +22,7 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress, TruckPhase
-from trucker.sinks.base import Phase, TruckState
+from trucker.sinks.batch import Phase, TruckState
 from trucker.table import TableId
 
 Listener = Callable[[LifeEvent], None]

@@ -30,11 +30,11 @@ import pyarrow as pa
 from trucker.change import DELETE, UPDATE, TableSchema, quote_identifier
 from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError
-from trucker.sinks.base import Target
 from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import MOVE, StagedPart
 from trucker.sinks.duckdb.table import Table, has_unique, unfit_value
 from trucker.sinks.duckdb.types import from_text
+from trucker.sinks.target import Target
 from trucker.types import Unfit
 
 LARGE: Final = 200_000
@@ -46,7 +46,7 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StagedLoad:
     """All of a batch for one target: the parts that count, in order, and their rows with rounds numbered through.
 
     Of a table that others write to as well it is one part, with its number.
@@ -56,10 +56,7 @@ class Load:
     parts: Sequence[StagedPart]
     batches: Batches
     part: int = 0
-
-    @property
-    def truncated(self) -> bool:
-        return any(part.truncated for part in self.parts)
+    truncated: bool = False
 
     @property
     def rounds(self) -> int:
@@ -76,7 +73,7 @@ class Load:
 class Applier:
     """Applies a load to its table inside the caller's transaction."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, load: Load) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, load: StagedLoad) -> None:
         self._connection = connection
         self._table = table
         self._load = load

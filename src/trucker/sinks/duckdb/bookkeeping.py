@@ -9,7 +9,7 @@ import duckdb
 
 from trucker.errors import SinkError
 from trucker.lsn import Lsn
-from trucker.sinks.base import Phase
+from trucker.sinks.batch import Phase
 from trucker.sinks.duckdb import identity, letter_table
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.ledger import Entry, Ledger, Plan

@@ -21,8 +21,9 @@ import pyarrow as pa
 from trucker.change import DELETE, INSERT, UPDATE, Lsn, TableId
 from trucker.errors import DataError, SinkError, TruckFailed
 from trucker.failpoint import reach
-from trucker.sinks.base import Batch, Receipt, Target
-from trucker.sinks.duckdb.apply import Applier, Load
+from trucker.sinks.batch import Batch, Receipt
+from trucker.sinks.delivery import Delivery, Load
+from trucker.sinks.duckdb.apply import Applier, StagedLoad
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.identity import Identities
 from trucker.sinks.duckdb.letter_table import LetterTable
@@ -31,9 +32,10 @@ from trucker.sinks.duckdb.session import Session, run
 from trucker.sinks.duckdb.sieve import Sieve
 from trucker.sinks.duckdb.staging import MOVE, StagedPart, later_rounds
 from trucker.sinks.duckdb.table import Table, constraint_of, has_keys, is_empty, table_of
-from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
+from trucker.sinks.ledger import Copy, Ledger, Plan, foreign_rows
 from trucker.sinks.letters import Choice, Identity, Letter, Pending, Reason, Redriven, name_row, too_many
 from trucker.sinks.spool import Spool
+from trucker.sinks.target import Slot, Target
 
 VALUES: Final[tuple[type[duckdb.Error], ...]] = (duckdb.DataError, duckdb.InvalidInputException)
 Place = tuple[TableId, tuple[str, ...], bool]
@@ -42,6 +44,7 @@ Place = tuple[TableId, tuple[str, ...], bool]
 # So many rows that a constraint refuses are tried once more at the end.
 _AGAIN: Final = 50
 _NO_REASON: Final = Reason("", "")
+_NOTHING: Final = Delivery(Batch(Lsn(0), Lsn(0)), Ledger(), Plan((), frozenset(), {}, {}, frozenset()), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,12 @@ class _Try:
 
 
 class Commit:
-    """A batch, or letters of one truck to be redriven."""
+    """A delivery, or letters of one truck to be redriven."""
 
-    def __init__(
-        self, stores: Stores, batch: Batch, receipts: Sequence[Receipt], redriven: Sequence[Letter] = ()
-    ) -> None:
+    def __init__(self, stores: Stores, delivery: Delivery, redriven: Sequence[Letter] = ()) -> None:
         self.stores = stores
-        self.batch = batch
-        self.receipts = receipts
+        self.delivery = delivery
+        self.batch = delivery.batch
         self.redriven = redriven
         self.bad: dict[tuple[str, Identity], DataError] = {}
         self.sieves: dict[Slot, Sieve] = {}
@@ -160,14 +161,11 @@ class Commit:
             self.attempt = _Try()
 
     def _all(self, connection: duckdb.DuckDBPyConnection) -> None:
-        stores, batch = self.stores, self.batch
-        plan = stores.books.load(connection).plan(batch)
+        stores, plan = self.stores, self.delivery.plan
+        self.delivery.verify(stores.books.load(connection))
         counts = stores.letters.count(connection)
-        if plan.empty and not self.redriven:
-            self.counts = counts
-            return
         if counts:
-            stores.letters.forget(connection, [(c.target.truck, c.target.source.table) for c in plan.copies])
+            stores.letters.forget(connection, [copy.target.slot for copy in plan.copies])
         _Work(self, connection, plan, counts).run()
         reach("sink.position.before")
         stores.books.store(connection, plan)
@@ -203,7 +201,7 @@ class Commit:
         """All rows with a value that does not fit its column, by one query."""
         with self.stores.session.use() as connection:
             batches = refused.sieve.batches
-            load = Load(refused.target, [StagedPart(None, rounds=1)], batches)
+            load = StagedLoad(refused.target, [StagedPart(None, rounds=1)], batches)
             return Applier(connection, refused.table, load).unfit()
 
     def _by_halves(self, refused: Refused) -> tuple[int, DataError]:
@@ -251,12 +249,13 @@ class _Work:
         for copy in self._plan.copies:
             with blaming(copy.target):
                 self._begin_copy(copy)
-        all_due = [t for t in self._batch.targets if (t.truck, t.source.table) in self._plan.apply]
-        due = [target for target in all_due if not target.statement]
-        self._refuse_changed(due)
+        delivery = self._commit.delivery
+        due = {load.target: load for load in delivery.loads_of(delivery.receipts)}
+        tables = [target for target in due if not target.statement]
+        self._refuse_changed(tables)
         if self._batch.snapshot:
-            self._empty(due)
-        loads = [load for target in self._ordered(due) for load in self._loads(target)]
+            self._empty([target for target in delivery.replaced() if not target.statement])
+        loads = [load for target in self._ordered(tables) for load in self._loads(due[target])]
         if not self._batch.snapshot:
             # Part by part: a row may leave one of the tables that share one and come to another.
             loads = sorted(loads, key=lambda load: load.part)
@@ -266,10 +265,10 @@ class _Work:
         for load in loads:
             with blaming(load.target):
                 self._apply(load)
-        outputs = [target for target in all_due if target.statement]
+        outputs = [load for target, load in due.items() if target.statement]
         if outputs:
             stores = self._commit.stores
-            Outputs(self._connection, stores.spool, stores.timeout).run(outputs, self._commit.receipts)
+            Outputs(self._connection, stores.spool, stores.timeout).run(outputs)
             stores.session.tables.clear()  # they may be others now
         for truck, pending in self._pending.items():
             self._drive(truck, pending)
@@ -292,9 +291,8 @@ class _Work:
 
     def _empty(self, targets: Sequence[Target]) -> None:
         """All of a copy comes now, and what an earlier one brought goes with the same commit."""
-        added = {target.table for target in targets if (target.truck, target.source.table) in self._plan.adds}
-        for table in dict.fromkeys(self._table(target).sql for target in targets if target.table not in added):
-            run(self._connection, f"DELETE FROM {table}")
+        for target in targets:
+            run(self._connection, f"DELETE FROM {self._table(target).sql}")
 
     def _begin_copy(self, copy: Copy) -> None:
         if copy.target.statement:
@@ -328,21 +326,20 @@ class _Work:
 
     # -- staged rows ---------------------------------------------------------------------------------------------------
 
-    def _loads(self, target: Target) -> Iterator[Load]:
+    def _loads(self, load: Load) -> Iterator[StagedLoad]:
         """What is due for a target: at once, but part by part where other tables' rows are in its table, too."""
-        slot = (target.truck, target.source.table)
-        mine = _that_count([r for r in self._commit.receipts if (r.truck, r.table) == slot])
+        target, parts = load.target, load.parts
         apart = target.shared and target.truck not in self._pending and not self._batch.snapshot
         spool = self._commit.stores.spool
-        for some in [[receipt] for receipt in mine] if apart else [mine] if mine else []:
-            staged = [receipt.staged for receipt in some]
-            yield Load(target, staged, partial(_rows, spool, some), some[0].part if apart else 0)
+        for some in [(receipt,) for receipt in parts] if apart else [parts] if parts else []:
+            staged, number = [receipt.staged for receipt in some], some[0].part if apart else 0
+            yield StagedLoad(target, staged, partial(_rows, spool, some), number, load.truncates)
 
-    def _sieve(self, load: Load) -> Sieve:
+    def _sieve(self, load: StagedLoad) -> Sieve:
         known = self._commit.sieves.get((load.target.truck, load.target.source.table))
         return known or Sieve(load.target, load.batches, moves=load.count(MOVE) > 0)
 
-    def _fold(self, load: Load) -> None:
+    def _fold(self, load: StagedLoad) -> None:
         pending, target = self._pending.get(load.target.truck), load.target
         if pending is None:
             return
@@ -357,7 +354,7 @@ class _Work:
                 self._connection, self._table(target), pending, lambda found: self._commit.why(target.truck, found)
             )
 
-    def _apply(self, load: Load) -> None:
+    def _apply(self, load: StagedLoad) -> None:
         sieve = self._sieve(load)
         place = (load.target.source.table, load.target.source.names, False)
         # In a table that others' rows are in, too, a key may be there already; and SQL may give one twice.
@@ -367,7 +364,7 @@ class _Work:
     def _limited(
         self,
         place: Place,
-        load: Load,
+        load: StagedLoad,
         sieve: Sieve,
         *,
         copied: bool,
@@ -430,14 +427,14 @@ def redrive(stores: Stores, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         chosen = [replace(letter, tries=letter.tries + 1) for letter in letters if choice.takes(letter)]
         if not chosen:
             continue
-        commit = Commit(stores, Batch(Lsn(0), Lsn(0)), (), chosen)
+        commit = Commit(stores, _NOTHING, chosen)
         commit.run(keep=not dry_run)
         left = {letter.number: letter for letter in commit.left}
         found += [Redriven(left.get(letter.number, letter), letter.number not in left) for letter in chosen]
     return found
 
 
-def _letters_load(target: Target, letters: Sequence[Letter]) -> Load:
+def _letters_load(target: Target, letters: Sequence[Letter]) -> StagedLoad:
     """Letters of one target with the same columns, as if they had been staged."""
     names = target.source.names
     cells = {
@@ -459,7 +456,7 @@ def _letters_load(target: Target, letters: Sequence[Letter]) -> Load:
     columns = {**first, **cells}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     actions = {DELETE: sum(deletes), INSERT: count - sum(deletes)}
-    return Load(target, [StagedPart(None, rounds=1, actions=actions)], lambda: iter([batch]))
+    return StagedLoad(target, [StagedPart(None, rounds=1, actions=actions)], lambda: iter([batch]))
 
 
 def _identity(target: Target, data: Mapping[str, str | None]) -> Identity:
@@ -488,22 +485,14 @@ def explained(error: duckdb.Error, target: Target) -> DataError:
     )
 
 
-def _that_count(receipts: Sequence[Receipt]) -> list[Receipt]:
-    """A target's receipts in order, from the last one with a truncate on."""
-    ordered = sorted(receipts, key=lambda receipt: receipt.part)
-    truncated = [number for number, receipt in enumerate(ordered) if receipt.staged.truncated]
-    return ordered[truncated[-1] if truncated else 0 :]
-
-
 def _rows(spool: Spool, receipts: Sequence[Receipt]) -> Iterator[pa.RecordBatch]:
-    """All rows that no truncate has voided; each part's rounds come after those of the part before."""
+    """All rows; each part's rounds come after those of the part before."""
     before = 0
     for receipt in receipts:
         part: StagedPart = receipt.staged
         if part.rows is not None:
-            for number, batch in enumerate(spool.read(part.rows)):
-                if number >= part.skip:
-                    yield later_rounds(batch, before)
+            for batch in spool.read(part.rows):
+                yield later_rounds(batch, before)
         before += part.rounds
 
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 import duckdb
 
 from trucker.errors import SinkError
-from trucker.sinks.base import Phase, Target
+from trucker.sinks.batch import Phase
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.ledger import Slot
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId, quote_identifier
 
 log = logging.getLogger("trucker.sinks.duckdb")

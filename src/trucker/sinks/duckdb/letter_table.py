@@ -10,10 +10,9 @@ import duckdb
 
 from trucker.errors import TruckFailed
 from trucker.lsn import Lsn
-from trucker.sinks.base import Target
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.ledger import Slot
 from trucker.sinks.letters import Letter, Pending, Reason, log_set_aside, to_json, too_many
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
 # Numbers are given once, by the sequence: whoever has read of a letter must not find another under its number.

@@ -21,14 +21,16 @@ from trucker.config.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.rows import OPERATION
 from trucker.sinks import output_sql
-from trucker.sinks.base import Receipt, Target, Work
-from trucker.sinks.duckdb.apply import Applier, Load, scan
+from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.delivery import Load
+from trucker.sinks.duckdb.apply import Applier, StagedLoad, scan
 from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import StagedPart
 from trucker.sinks.duckdb.table import Table, constraint_of, refuse_capitals
 from trucker.sinks.duckdb.types import duckdb_type, from_text
 from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
 from trucker.sinks.spool import Spool
+from trucker.sinks.target import Target
 
 _Kind: Final = duckdb.StatementType
 _CHECKED: Final = frozenset({_Kind.SELECT, _Kind.INSERT, _Kind.UPDATE, _Kind.DELETE, _Kind.MERGE_INTO})
@@ -63,12 +65,11 @@ def stage_rows(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]
     counted: list[int] = []
     rows = spool.stage(work, _batches(work.target, changes, counted))
     staged = StagedPart(rows, rounds=1 if rows else 0)
-    return Receipt(work.target.truck, work.target.source.table, work.part, sum(counted), staged)
+    return work.receipt(sum(counted), staged)
 
 
 def _batches(target: Target, changes: Iterator[Changes | CopiedRows], counted: list[int]) -> Iterator[pa.RecordBatch]:
     for value in output_sql.as_rows(changes):
-        output_sql.refuse_truncate(target, value)
         shaped = value.reshaped(target.source)
         output_sql.refuse_partial(target, shaped)
         counted.append(len(shaped))
@@ -142,25 +143,25 @@ class Outputs:
         self._transaction = run(connection, "SELECT txid_current()")
         self._known: set[str] = set()
 
-    def run(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
-        """`targets` are those whose rows are due. Raises `TruckFailed` for the truck whose file fails."""
-        trucks: dict[str, list[Target]] = defaultdict(list)
-        for target in targets:
-            trucks[target.truck].append(target)
-        for truck, own in trucks.items():
+    def run(self, loads: Sequence[Load]) -> None:
+        """Raises `TruckFailed` for the truck whose file fails."""
+        trucks: dict[str, list[Load]] = defaultdict(list)
+        for load in loads:
+            trucks[load.target.truck].append(load)
+        for truck, due in trucks.items():
             try:
-                self._run_truck(own, receipts)
+                self._run_truck(due)
             except SinkUnavailable:
                 raise
             except TruckerError as error:
                 raise TruckFailed(truck, error) from None
 
-    def _run_truck(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
+    def _run_truck(self, loads: Sequence[Load]) -> None:
         by_part: dict[int, list[tuple[Target, Receipt]]] = defaultdict(list)
-        for target in targets:
-            for receipt in receipts:
-                if (receipt.truck, receipt.table) == (target.truck, target.source.table) and receipt.rows:
-                    by_part[receipt.part].append((target, receipt))
+        for load in loads:
+            for receipt in load.parts:
+                if receipt.rows:
+                    by_part[receipt.part].append((load.target, receipt))
         for part in sorted(by_part):
             shares = [self._share(f"output_{i}", *each) for i, each in enumerate(by_part[part])]
             with _json_errors(self._connection):
@@ -184,7 +185,7 @@ class Outputs:
 
     def _unfit(self, target: Target, types: Sequence[str], receipt: Receipt) -> TruckerError:
         """Which column's value does not fit: asked beside the transaction, which has failed of it."""
-        load = Load(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
+        load = StagedLoad(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
         table = Table("", dict(zip(target.source.names, types, strict=True)))
         with self._connection.cursor() as beside:
             found = Applier(beside, table, load).unfit()

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from trucker.change import DELETE, INSERT, UPDATE, Lsn, quote_identifier
 from trucker.config.slots import whole_name
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
 from trucker.sinks.duckdb.apply import Batches, key_positions
 from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import MOVE
 from trucker.sinks.duckdb.table import Table
 from trucker.sinks.duckdb.types import literal, to_text
 from trucker.sinks.letters import Identity, Letter, Operation, Pending, Reason, Row, fold
+from trucker.sinks.target import Target
 from trucker.types import Unfit
 
 Cells = tuple[str | None, ...]

@@ -12,12 +12,15 @@ from typing import ClassVar
 
 import duckdb
 
-from trucker.adapters.duckdb import DuckDBConnection
+from trucker.abilities import Abilities
+from trucker.adapters.duckdb import DUCKDB, DuckDBConnection
 from trucker.change import Changes, CopiedRows, TableId
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.file_errors import file_error, file_trouble
 from trucker.finding import Finding, Level
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import Batch, Receipt, TruckState, Work
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
 from trucker.sinks.duckdb.commit import Commit, Stores, redrive
@@ -26,9 +29,11 @@ from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.session import Session, connect, refuse_held, written_here
 from trucker.sinks.duckdb.staging import stage
 from trucker.sinks.duckdb.table import examine_tables, prepare_table, unique_columns
+from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
 from trucker.sinks.table_identity import TableChange
+from trucker.sinks.target import Slot, Target
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
@@ -38,9 +43,7 @@ class DuckDBSink(Sink):
     """Guarantee: exactly once; whole source transactions, positions committed with the data."""
 
     name: ClassVar[str] = "duckdb"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        guarantee="exactly once: data and positions in one transaction per batch"
-    )
+    abilities: ClassVar[Abilities] = DUCKDB.abilities
 
     def __init__(self, connection: DuckDBConnection, workspace: Workspace) -> None:
         self._connection = connection
@@ -115,7 +118,7 @@ class DuckDBSink(Sink):
         finally:
             connection.close()
 
-    def open(self) -> Mapping[str, TruckState]:
+    def open(self) -> Ledger:
         if (trouble := file_trouble(self._path)) is not None:
             raise self._unusable(trouble)
         with self._explaining(f"opening {self._path}"):
@@ -128,7 +131,7 @@ class DuckDBSink(Sink):
                 ledger = self._books.load(connection)
                 self.letters = self._letters.count(connection)
         self._opened = True
-        return ledger.states()
+        return ledger
 
     def prepare(self, target: Target) -> frozenset[str]:
         if target.statement is not None:
@@ -144,17 +147,21 @@ class DuckDBSink(Sink):
                 self._letters.reshape(connection, target)
         return left
 
-    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         if work.target.statement is not None:
             return output_sql.stage_rows(self._spool, work, changes)
         return stage(self._spool, work, changes)
 
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        self._spool.keep_only(batch, [receipt.staged.rows for receipt in receipts])
+    def publish(self, delivery: Delivery) -> None:
+        batch = delivery.batch
+        self._spool.keep_only(batch, [receipt.staged.rows for receipt in delivery.receipts])
         with self._explaining(f"writing to {self._path}"):
-            commit = Commit(self._stores, batch, receipts)
+            commit = Commit(self._stores, delivery)
             commit.run()
             self.letters = commit.counts
+        self._spool.discard(batch)
+
+    def discard(self, batch: Batch) -> None:
         self._spool.discard(batch)
 
     def changed_tables(self) -> Sequence[TableChange]:
@@ -172,7 +179,7 @@ class DuckDBSink(Sink):
                     self._changes = self._identities.changed(connection)
         return self._changes
 
-    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
+    def accept_tables(self, slots: Collection[Slot]) -> None:
         with self._explaining(f"accepting tables of {self._path}"), self._session.transaction() as connection:
             self._identities.accept(connection, slots)
 

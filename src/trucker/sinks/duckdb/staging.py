@@ -10,8 +10,7 @@ A table without one:   delta, n…
     delta        +1 a row n… comes, -1 one goes; what a batch does to a bag of rows is the sum of these
 
 For a truck that sets failing rows aside, op, lsn and ordinal say what a change was and where it stands.
-n0… are the columns of the target's source, k0… those of its key. A truncate is no row: it voids what the part had
-before it, and the receipt says so.
+n0… are the columns of the target's source, k0… those of its key.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import DELETE, INSERT, NO_OLD, TRUNCATE, UPDATE, Changes, CopiedRows, Mask, TableSchema
-from trucker.sinks.base import Receipt, Target, Work
-from trucker.sinks.output_sql import refuse_truncate
+from trucker.change import DELETE, INSERT, NO_OLD, UPDATE, Changes, CopiedRows, Mask, TableSchema
+from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.spool import Spool, Staged
 
 MOVE: Final = ord("M")
@@ -36,14 +34,12 @@ MOVE: Final = ord("M")
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """A receipt's load: the rows, how many batches of them a truncate voided, and what there is to do with the rest.
+    """What a receipt carries: the rows, and what there is to do with them.
 
     `actions` counts the rows by action (in a bag, by DELETE and INSERT), `kept` the updates by columns not sent.
     """
 
     rows: Staged | None
-    skip: int = 0
-    truncated: bool = False
     rounds: int = 0
     actions: Mapping[int, int] = field(default_factory=dict)
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -52,50 +48,31 @@ class StagedPart:
 def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
     """Stage one part, one value at a time."""
     target = work.target
-    tally = _Tally(placed=target.truck in work.batch.dead_letters, shared=target if target.shared else None)
+    tally = _Tally(placed=target.truck in work.batch.dead_letters)
     rows = spool.stage(work, tally.batches(target.source, changes))
-    staged = StagedPart(rows, tally.skip, tally.truncated, tally.rounds, dict(tally.actions), dict(tally.kept))
-    return Receipt(target.truck, target.source.table, work.part, tally.rows, staged)
+    return work.receipt(tally.rows, StagedPart(rows, tally.rounds, dict(tally.actions), dict(tally.kept)))
 
 
 class _Tally:
     """Counts what goes by."""
 
-    def __init__(self, *, placed: bool, shared: Target | None = None) -> None:
+    def __init__(self, *, placed: bool) -> None:
         self._placed = placed
-        self._shared = shared
         self.rows = 0
-        self.skip = 0
-        self.truncated = False
         self.rounds = 0
         self.actions: Counter[int] = Counter()
         self.kept: Counter[str] = Counter()
-        self._batches = 0
 
     def batches(self, schema: TableSchema, changes: Iterator[Changes | CopiedRows]) -> Iterator[pa.RecordBatch]:
         for value in changes:
             whole = value.to_changes() if isinstance(value, CopiedRows) else value
             self.rows += len(whole)
-            if self._shared is not None:
-                refuse_truncate(self._shared, whole)
-            truncates = np.flatnonzero(whole.op == TRUNCATE)
-            if len(truncates):
-                self._void()
-                whole = whole.take(np.arange(int(truncates[-1]) + 1, len(whole), dtype=np.int64))
             if not len(whole):
                 continue
             shaped = whole.reshaped(schema)
             batch = self._keyed(shaped) if schema.key else self._bag(shaped)
             self.rounds += 1
-            self._batches += 1
             yield batch
-
-    def _void(self) -> None:
-        self.truncated = True
-        self.skip = self._batches
-        self.rounds = 0
-        self.actions.clear()
-        self.kept.clear()
 
     def _keyed(self, changes: Changes) -> pa.RecordBatch:
         key = [position for position, name in enumerate(changes.schema.names) if name in changes.schema.key]

@@ -18,12 +18,12 @@ from trucker.adapters.duckdb import TEXT
 from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
-from trucker.sinks.base import Target
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
 from trucker.sinks.ledger import Ledger, foreign_rows
 from trucker.sinks.strict import refuse_columns
+from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.types import Unfit
 

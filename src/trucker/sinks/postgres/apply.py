@@ -13,10 +13,10 @@ from typing import Final
 
 from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
-from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.postgres.unique import PARKED, UniqueIndex
+from trucker.sinks.target import Target
 from trucker.table import TableId, quote_identifier
 
 MANY: Final = 500

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from trucker.sinks.base import Target
-from trucker.sinks.ledger import Slot
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.staging import digest, drop_stages, left_stages, stage_name
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId, quote_identifier
 
 _REFERENCES = """

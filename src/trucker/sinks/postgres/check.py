@@ -9,13 +9,14 @@ import psycopg
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.sinks.base import Target, TruckState
+from trucker.sinks.batch import TruckState
 from trucker.sinks.postgres import own_tables
 from trucker.sinks.postgres.examine import examine as examined
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.own_tables import OLDEST
 from trucker.sinks.postgres.session import Session, session
 from trucker.sinks.postgres.unique import INDEXES, UniqueIndex
+from trucker.sinks.target import Target
 from trucker.table import TableId, quote_identifier
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
 
 from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
-from trucker.sinks.base import Batch, Receipt, Receipts, Target
-from trucker.sinks.ledger import Copy, Plan, Slot, foreign_rows
+from trucker.sinks.batch import Batch, Receipt
+from trucker.sinks.delivery import Delivery, Load
+from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.postgres import beside, identity, late_key, letter_table, own_tables
 from trucker.sinks.postgres.apply import (
     Step,
@@ -34,9 +33,10 @@ from trucker.sinks.postgres.output_sql import Outputs
 from trucker.sinks.postgres.pile import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
 from trucker.sinks.postgres.row_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import Chunk, Part
+from trucker.sinks.postgres.stage import Chunk
 from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.text_file import TextFiles
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
@@ -61,10 +61,13 @@ class Commit:
         timeout: float | None = None,
         new: Collection[TableId] = (),
         files: TextFiles | None = None,
-        unsure: set[tuple[str, TableId]] | None = None,
+        unsure: set[Slot] | None = None,
         written: identity.WrittenTables | None = None,
+        sizes: Mapping[Slot, int] | None = None,
     ) -> None:
-        """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows."""
+        """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows. `sizes` says about
+        how many bytes the copies that begin will bring."""
+        self._sizes = sizes or {}
         self._written = written or identity.WrittenTables(project)
         self._touched: list[Target] = []
         self._ends_copies = False
@@ -79,50 +82,53 @@ class Commit:
         self._piles = 0
         self.letters: dict[str, int] = {}
 
-    def run(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Commit the batch. Where a row is refused, all is done again with that truck's rows apart (`isolate`)."""
+    def run(self, delivery: Delivery) -> None:
+        """Commit. Where a row is refused, all is done again with that truck's rows apart (`isolate`)."""
         apart: frozenset[str] = frozenset()
         while True:
             try:
-                self._commit(batch, receipts, apart)
+                self._commit(delivery, apart)
                 return
             except TruckFailed as error:
                 more = {error.truck}
                 if not isinstance(error.reason, DataError) or more <= apart:
                     raise
             except DataError:
-                more = {target.truck for target in batch.targets}
+                more = {target.truck for target in delivery.targets}
                 if more <= apart:
                     raise
             except Unforeseen as unforeseen:
-                self._unsure.add(_slot(unforeseen.target))
+                self._unsure.add(unforeseen.target.slot)
                 more = set()
             apart |= more
 
-    def _commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
+    def _commit(self, delivery: Delivery, apart: frozenset[str]) -> None:
         try:
-            self._apply(batch, receipts, apart)
+            self._apply(delivery, apart)
             reach("sink.commit.before")
             self._session.run("commit")
             reach("sink.commit.after")
-            self._sweep(batch, receipts)
+            self._sweep(delivery)
         except psycopg.Error as error:
             self._roll_back()
             if passing(error):
                 raise explain(error, "committing a batch") from None
-            raise self._blame(batch, receipts, error, apart) from None
+            raise self._blame(delivery, error, apart) from None
         except BaseException:
             self._roll_back()
             raise
 
-    def _sweep(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    def _sweep(self, delivery: Delivery) -> None:
         """Drop what was staged for the batch, by attempts without a receipt too; after a crash `open` does it."""
+        receipts, prefix = delivery.receipts, stage_prefix(self._project, delivery.batch)
         chunks = _chunks(receipts)
-        if self._files is not None and any(chunk.file for chunk in chunks):
-            self._files.remove(stage_prefix(self._project, batch))
-        if any(chunk.table for chunk in chunks) or any(_rows_staged(receipt) for receipt in receipts):
+        # What was staged of a part before a truncate has no receipt.
+        voided = any(receipt.truncates for receipt in receipts)
+        if self._files is not None and (voided or any(chunk.file for chunk in chunks)):
+            self._files.remove(prefix)
+        if voided or any(chunk.table for chunk in chunks) or any(_rows_staged(receipt) for receipt in receipts):
             with suppress(psycopg.Error):
-                drop_stages(self._session, left_stages(self._session, stage_prefix(self._project, batch)))
+                drop_stages(self._session, left_stages(self._session, prefix))
 
     def _roll_back(self) -> None:
         # Temporary tables made in this transaction go, those dropped in it come back.
@@ -135,20 +141,18 @@ class Commit:
 
     # -- whose fault ------------------------------------------------------------------------------------------------
 
-    def _blame(
-        self, batch: Batch, receipts: Sequence[Receipt], error: psycopg.Error, apart: frozenset[str]
-    ) -> TruckerError:
+    def _blame(self, delivery: Delivery, error: psycopg.Error, apart: frozenset[str]) -> TruckerError:
         """COMMIT itself failed, by a deferred constraint: the truck without which it would not have is to blame."""
         reason = explain(error, "committing a batch")
-        trucks = sorted({target.truck for target in batch.targets} | set(batch.positions))
+        trucks = delivery.plan.trucks
         for truck in trucks if len(trucks) > 1 else ():
-            if self._would_commit(*_without(batch, receipts, truck), apart - {truck}):
+            if self._would_commit(delivery.without(truck), apart - {truck}):
                 return TruckFailed(truck, reason)
         return TruckFailed(trucks[0], reason) if len(trucks) == 1 else reason
 
-    def _would_commit(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> bool:
+    def _would_commit(self, delivery: Delivery, apart: frozenset[str]) -> bool:
         try:
-            self._apply(batch, receipts, apart)
+            self._apply(delivery, apart)
             self._session.run("set constraints all immediate")
         except psycopg.Error as error:
             if passing(error):
@@ -162,68 +166,64 @@ class Commit:
 
     # -- the transaction --------------------------------------------------------------------------------------------
 
-    def _apply(self, batch: Batch, receipts: Sequence[Receipt], apart: frozenset[str]) -> None:
+    def _apply(self, delivery: Delivery, apart: frozenset[str]) -> None:
         """Everything but COMMIT."""
-        session = self._session
-        ledger, self.letters = own_tables.lock(session, self._project, _trucks(batch))
-        plan = ledger.plan(batch)
-        self._touched = [target for target in batch.targets if not target.statement and _due(target, plan)]
-        self._ends_copies = bool(batch.snapshot)
+        session, plan = self._session, delivery.plan
+        stored, self.letters = own_tables.lock(session, self._project, plan.trucks, plan.entries)
+        delivery.verify(stored)
+        due = delivery.targets
+        self._touched = [target for target in due if not target.statement]
+        self._ends_copies = bool(delivery.snapshot)
         self._written.learn(session, self._touched)
-        self._begin_copies(batch, plan)
+        self._begin_copies(delivery)
         if self.letters:
-            begun = [(copy.target.truck, copy.target.source.table) for copy in plan.copies]
-            letter_table.forget(session, self._project, begun)
-        if batch.snapshot:
-            self._settle_copies(batch, plan, receipts)
-        outputs = [target for target in batch.targets if target.statement and _due(target, plan)]
+            letter_table.forget(session, self._project, [copy.target.slot for copy in delivery.copies])
+        if delivery.snapshot:
+            self._settle_copies(delivery)
+        outputs = [target for target in due if target.statement]
         if outputs:
-            Outputs(session, self._project, self._describe, self._timeout).run(batch, outputs, receipts)
-        if batch.snapshot:
+            Outputs(session, self._project, self._describe, self._timeout).run(delivery)
+        if delivery.snapshot:
             self._run([], plan)
             return
         written = {truck for truck, _ in plan.apply} - {target.truck for target in outputs}
         apart = frozenset(written & (apart | self.letters.keys()))
-        if isinstance(receipts, Receipts) and not apart:
-            self._apply_arriving(batch, plan, receipts)
+        if not apart:
+            self._apply_by_part(delivery)
             return
-        todo = self._steps(batch, plan, receipts, apart, Temporaries(self._session))
-        if apart:
-            self._run(todo)
-            todo = []
+        loads = delivery.loads_of(delivery.receipts)
+        self._run(self._steps([load for load in loads if load.target.truck not in apart], Temporaries(session)))
         for truck in sorted(apart):
-            self._apply_apart(truck, batch, plan, receipts)
-        self._run(todo, plan)
+            self._apply_apart(truck, delivery, [load for load in loads if load.target.truck == truck])
+        self._run([], plan)
 
-    def _apply_arriving(self, batch: Batch, plan: Plan, receipts: Receipts) -> None:
+    def _apply_by_part(self, delivery: Delivery) -> None:
         """Part by part, while later ones are still being staged."""
         todo: list[Step] = []
         temporaries = Temporaries(self._session)
-        for part in receipts.by_part():
+        for loads in delivery.loads_by_part():
             self._run(todo)
-            todo = self._steps(batch, plan, part, frozenset(), temporaries)
-        self._run(todo, plan)
+            todo = self._steps(loads, temporaries)
+        self._run(todo, delivery.plan)
 
-    def _apply_apart(self, truck: str, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
+    def _apply_apart(self, truck: str, delivery: Delivery, loads: Sequence[Load]) -> None:
         """The rows of one truck, so that those that are refused can be told from the others."""
-        session, most = self._session, batch.dead_letters.get(truck)
+        session, most = self._session, delivery.batch.dead_letters.get(truck)
         self._look_again()  # what did not fit may fit by now
-        targets = [target for target in batch.targets if target.truck == truck and _due(target, plan)]
-        parts = {target: _parts(target, receipts) for target in targets}
-        emptied = [target for target in targets if parts[target] and parts[target][0][1].truncates]
+        emptied = [load.target for load in loads if load.truncates]
         if emptied:
             with blaming(emptied[0]):
                 session.run(f"truncate {', '.join(target.table.quoted for target in emptied)}")
         rounds: dict[tuple[int, int], list[Pile]] = defaultdict(list)
-        for target in targets:
-            for number, part in parts[target]:
-                for place, chunk in enumerate(part.chunks):
-                    with blaming(target, chunk.contents.columns):
-                        rounds[number, place].append(self._pile(chunk, target))
+        for load in loads:
+            for receipt in load.parts:
+                for place, chunk in enumerate(receipt.staged):
+                    with blaming(load.target, chunk.contents.columns):
+                        rounds[receipt.part, place].append(self._pile(chunk, load.target))
         stored = letter_table.load(session, self._project, [truck])
         isolation = Isolation(session, truck, self._describe, stored, most)
         try:
-            isolation.run([rounds[found] for found in sorted(rounds)], [target.source.table for target in emptied])
+            isolation.run([rounds[each] for each in sorted(rounds)], [target.source.table for target in emptied])
         except psycopg.Error as error:
             if passing(error):
                 raise
@@ -250,30 +250,30 @@ class Commit:
             raise gone(target.table)
         return Pile(self._session, target, table, contents, name)
 
-    def _begin_copies(self, batch: Batch, plan: Plan) -> None:
+    def _begin_copies(self, delivery: Delivery) -> None:
         """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
         from which half of a copy that broke off goes first."""
-        late = late_key.find(self._session, self._project, map(_slot, (c.target for c in plan.copies)))
+        session, copies = self._session, delivery.copies
+        late = late_key.find(session, self._project, [copy.target.slot for copy in copies])
         straight = []
-        for copy in plan.copies:
-            slot = _slot(copy.target)
+        for copy in copies:
+            slot = copy.target.slot
             if copy.target.statement:
                 with blaming(copy.target):
-                    rows = self._describe(self._session, copy.target)
-                    begin_rows(self._session, self._project, copy.target, rows)
-            elif slot not in late and (copy.whole or beside.find(self._session, self._project, slot)):
+                    begin_rows(session, self._project, copy.target, self._describe(session, copy.target))
+            elif slot not in late and (copy.whole or beside.find(session, self._project, slot)):
                 with blaming(copy.target):
                     if not copy.ours:
                         self._refuse_foreign(copy.target)
-                    beside.begin(self._session, self._project, copy.target)
+                    beside.begin(session, self._project, copy.target)
             else:
                 straight.append(copy)
         if straight:
-            refuse_foreign_keys(self._session, straight)
+            refuse_foreign_keys(session, straight)
         for copy in straight:
             with blaming(copy.target):
                 self._empty(copy)
-                self._put_off_key(copy.target, batch, late.get(_slot(copy.target)))
+                self._put_off_key(copy.target, delivery.batch, late.get(copy.target.slot))
 
     def _empty(self, copy: Copy) -> None:
         if not copy.ours:
@@ -287,7 +287,7 @@ class Commit:
         if due is not None:
             late_key.make(self._session, self._project, target)
         own = target.table in self._new or (due is not None and due.table == target.table)
-        large = batch.sizes.get(_slot(target), 0) >= late_key.LARGE
+        large = self._sizes.get(target.slot, 0) >= late_key.LARGE
         if own and large and target.source.key and target.truck not in batch.dead_letters:
             late_key.put_off(self._session, self._project, target)
 
@@ -296,13 +296,14 @@ class Commit:
         if found == (True,):
             raise foreign_rows(target)
 
-    def _settle_copies(self, batch: Batch, plan: Plan, receipts: Sequence[Receipt]) -> None:
+    def _settle_copies(self, delivery: Delivery) -> None:
         """A copy that begins forgets the parts of earlier ones; one that ends must have every part it is told of."""
-        begun = {(copy.target.truck, copy.target.source.table) for copy in plan.copies}
-        copied = own_tables.take_parts(self._session, self._project, begun | plan.apply)
-        for receipt in receipts:
-            slot = (receipt.truck, receipt.table)
-            if slot in plan.apply and copied.get((*slot, batch.snapshot, receipt.part)) != receipt.rows:
+        session, plan = self._session, delivery.plan
+        begun = {copy.target.slot for copy in delivery.copies}
+        copied = own_tables.take_parts(session, self._project, begun | plan.apply)
+        loads = delivery.loads()
+        for receipt in (receipt for load in loads for receipt in load.parts):
+            if copied.get((*receipt.slot, delivery.snapshot, receipt.part)) != receipt.rows:
                 raise TruckFailed(
                     receipt.truck,
                     SinkUnavailable(
@@ -312,47 +313,34 @@ class Commit:
                     ),
                     receipt.table,
                 )
-        self._settle_beside(batch, plan)
-        for target in batch.targets if late_key.find(self._session, self._project, plan.apply) else ():
-            if _due(target, plan):
-                with blaming(target):
-                    late_key.make(self._session, self._project, target)
+        self._settle_beside(loads)
+        for target in delivery.targets if late_key.find(session, self._project, plan.apply) else ():
+            with blaming(target):
+                late_key.make(session, self._project, target)
 
-    def _settle_beside(self, batch: Batch, plan: Plan) -> None:
+    def _settle_beside(self, loads: Sequence[Load]) -> None:
         """Copies that wait beside their tables become those tables' rows."""
         session = self._session
-        found = [
-            beside.Beside(
-                target, self._describe(session, target), waiting, (target.truck, target.source.table) in plan.adds
-            )
-            for target in batch.targets
-            if not target.statement
-            and _due(target, plan)
-            and (waiting := beside.find(session, self._project, (target.truck, target.source.table)))
+        copies = [
+            beside.Beside(load.target, self._describe(session, load.target), waiting, load.adds)
+            for load in loads
+            if not load.target.statement and (waiting := beside.find(session, self._project, load.target.slot))
         ]
-        for copy, statement in beside.settle(session, found):
+        for copy, statement in beside.settle(session, copies):
             with blaming(copy.target, copy.target.source.names):
                 session.run(statement)
-        beside.end(session, self._project, [(copy.target.truck, copy.target.source.table) for copy in found])
+        beside.end(session, self._project, [copy.target.slot for copy in copies])
 
-    def _steps(
-        self,
-        batch: Batch,
-        plan: Plan,
-        receipts: Sequence[Receipt],
-        apart: AbstractSet[str],
-        temporaries: Temporaries,
-    ) -> list[Step]:
+    def _steps(self, loads: Sequence[Load], temporaries: Temporaries) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
-        targets = [t for t in batch.targets if t.truck not in apart and not t.statement and _due(t, plan)]
-        shares = {target: _parts(target, receipts) for target in targets}
-        emptied = {target.table: target for target, parts in shares.items() if parts and parts[0][1].truncates}
+        loads = [load for load in loads if not load.target.statement]
+        emptied = {load.target.table: load.target for load in loads if load.truncates}
         found: list[Step] = []
         if emptied:
             # In one statement, because tables that refer to each other can only be truncated together.
             names = ", ".join(table.quoted for table in emptied)
             found.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
-        for target, chunk in _in_order(shares):
+        for target, chunk in _in_order(loads):
             if temporaries.full:
                 self._run(found)
                 found = []
@@ -372,7 +360,7 @@ class Commit:
         return found
 
     def _straight(self, chunk: Chunk, target: Target) -> str | None:
-        if chunk.table or target.shared or target.awaits_rows or _slot(target) in self._unsure:
+        if chunk.table or target.shared or target.awaits_rows or target.slot in self._unsure:
             return None
         return straight(chunk.contents, target, self._describe(self._session, target))
 
@@ -399,7 +387,7 @@ class Commit:
 
     def _staged(self, chunk: Chunk, target: Target, temporaries: Temporaries) -> list[Step]:
         table = self._describe(self._session, target)
-        contents, sure = chunk.contents, not target.shared and _slot(target) not in self._unsure
+        contents, sure = chunk.contents, not target.shared and target.slot not in self._unsure
         if chunk.table:
             staged = stage_name(chunk.table)
             there = still_staged(target, staged, contents.rows)
@@ -460,50 +448,19 @@ def _done(cursor: psycopg.Cursor[object]) -> bool:
     return result is not None and result.status in (ok.COMMAND_OK, ok.TUPLES_OK)
 
 
-def _slot(target: Target) -> Slot:
-    return target.truck, target.source.table
-
-
-def _due(target: Target, plan: Plan) -> bool:
-    return _slot(target) in plan.apply
-
-
-def _trucks(batch: Batch) -> set[str]:
-    return {*batch.positions, *batch.forget, *(t for t, _ in batch.tables), *(t.truck for t in batch.targets)}
-
-
-def _parts(target: Target, receipts: Sequence[Receipt]) -> list[tuple[int, Part]]:
-    """A target's parts by number, in order, from the last one that empties the table on: what came before is void."""
-    mine = [r for r in receipts if (r.truck, r.table) == (target.truck, target.source.table)]
-    parts = [(receipt.part, receipt.staged) for receipt in sorted(mine, key=lambda receipt: receipt.part)]
-    last = max((place for place, (_, part) in enumerate(parts) if part.truncates), default=0)
-    return parts[last:]
-
-
-def _in_order(shares: Mapping[Target, Sequence[tuple[int, Part]]]) -> Iterator[tuple[Target, Chunk]]:
+def _in_order(loads: Sequence[Load]) -> Iterator[tuple[Target, Chunk]]:
     """Table by table; those that share one part by part, since a row may leave one of them and come to another."""
-    found = [(number, target, part) for target, parts in shares.items() for number, part in parts]
-    shared = sorted((each for each in found if each[1].shared), key=lambda each: each[0])
-    for _, target, part in (*(each for each in found if not each[1].shared), *shared):
-        for chunk in part.chunks:
+    parts = [(receipt.part, load.target, receipt.staged) for load in loads for receipt in load.parts]
+    shared = sorted((each for each in parts if each[1].shared), key=lambda each: each[0])
+    for _, target, chunks in (*(each for each in parts if not each[1].shared), *shared):
+        for chunk in chunks:
             yield target, chunk
 
 
 def _chunks(receipts: Sequence[Receipt]) -> list[Chunk]:
-    return [chunk for receipt in receipts if isinstance(receipt.staged, Part) for chunk in receipt.staged.chunks]
+    return [chunk for receipt in receipts if isinstance(receipt.staged, tuple) for chunk in receipt.staged]
 
 
 def _rows_staged(receipt: Receipt) -> bool:
     """Whether rows for output.sql wait in a table."""
     return isinstance(receipt.staged, StagedRows) and bool(receipt.staged.table)
-
-
-def _without(batch: Batch, receipts: Sequence[Receipt], truck: str) -> tuple[Batch, list[Receipt]]:
-    kept = replace(
-        batch,
-        positions={name: lsn for name, lsn in batch.positions.items() if name != truck},
-        tables={slot: state for slot, state in batch.tables.items() if slot[0] != truck},
-        targets=tuple(target for target in batch.targets if target.truck != truck),
-        forget=tuple(name for name in batch.forget if name != truck),
-    )
-    return kept, [receipt for receipt in receipts if receipt.truck != truck]

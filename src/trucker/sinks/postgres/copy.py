@@ -9,6 +9,7 @@ transaction where the truck says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import numpy as np
 import psycopg
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from trucker.change import Changes, CopiedRows, Lsn, UnreadRows, quote_identifier
 from trucker.errors import DataError
-from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.copy_text import copy_text
 from trucker.sinks.letters import Letter, Reason, name_row, too_many
 from trucker.sinks.postgres import beside, letter_table, own_tables
@@ -24,6 +25,10 @@ from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.passage import Passage, check_taken, passage_of
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Target
+
+UNFINISHED: Final = "unfinished"
+"""What a receipt carries of a copy whose table is still without its key (`late_key`)."""
 
 
 def copy_part(
@@ -35,7 +40,7 @@ def copy_part(
     done = part.passed(passage) if passage else None
     if done is None:
         done = part.piecewise(rows)
-    return Receipt(work.target.truck, work.target.source.table, work.part, done, unfinished=part.unfinished)
+    return work.receipt(done, UNFINISHED if part.unfinished else None)
 
 
 def _passage(work: Work, rows: UnreadRows, table: DestinationTable) -> Passage | None:

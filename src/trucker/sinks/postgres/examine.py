@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from trucker.errors import SinkError, TruckerError, TruckFailed
-from trucker.sinks.base import Target
 from trucker.sinks.ledger import Copy, foreign_rows
 from trucker.sinks.postgres import own_tables, table
 from trucker.sinks.postgres.alter import Types, due_actions
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Target
 from trucker.table import SchemaChanges, TableId
 from trucker.types import Unfit
 

@@ -16,7 +16,7 @@ import psycopg
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import DataError, SinkError, SinkRefused, SinkUnavailable, TruckFailed
 from trucker.pg.listening import Silent
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.table import TableId, quote_identifier
 
 # Connection lost, out of resources, shutting down, serialisation, deadlock, lock or statement timeout, and

@@ -17,11 +17,11 @@ from typing import Any, Final
 import psycopg
 
 from trucker.errors import SinkError
-from trucker.sinks.base import Phase, Target
-from trucker.sinks.ledger import Slot
+from trucker.sinks.batch import Phase
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.sink")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trucker.sinks.base import Target
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Target
 from trucker.table import quote_identifier
 
 _PRIMARY_KEY: Final = """select k.conname, exists (select from pg_constraint f where f.confrelid = k.conrelid

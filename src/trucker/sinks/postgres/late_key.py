@@ -18,11 +18,10 @@ from typing import Final
 import psycopg
 
 from trucker.errors import DataError
-from trucker.sinks.base import Target
-from trucker.sinks.ledger import Slot
 from trucker.sinks.letters import name_row
 from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Slot, Target
 from trucker.table import TableId, quote_identifier
 
 LARGE: Final = 16 << 20

@@ -22,7 +22,7 @@ from trucker.config.sql_lexer import NAME, tokens
 from trucker.config.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks import output_sql
-from trucker.sinks.base import Batch, Receipt, Target
+from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
 from trucker.sinks.postgres import beside
 from trucker.sinks.postgres.apply import gone
@@ -31,6 +31,7 @@ from trucker.sinks.postgres.failure import called, passing
 from trucker.sinks.postgres.row_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.staging import Describe, Temporaries, stage_name
+from trucker.sinks.target import Target
 from trucker.table import quote_identifier
 
 _SHOWN_WORDS: Final = 3
@@ -122,14 +123,15 @@ class Outputs:
         self._timeout = timeout
         self._temporaries = Temporaries(session)
 
-    def run(self, batch: Batch, targets: Sequence[Target], receipts: Sequence[Receipt]) -> None:
-        """`targets` are those whose rows are due. Raises `TruckFailed` for the truck whose file fails."""
-        trucks: dict[str, list[Target]] = defaultdict(list)
-        for target in targets:
-            trucks[target.truck].append(target)
-        for truck, own in trucks.items():
+    def run(self, delivery: Delivery) -> None:
+        """Raises `TruckFailed` for the truck whose file fails."""
+        trucks: dict[str, list[Load]] = defaultdict(list)
+        for load in delivery.loads_of(delivery.receipts):
+            if load.target.statement:
+                trucks[load.target.truck].append(load)
+        for truck, loads in trucks.items():
             try:
-                parts = self._copied(own, receipts) if batch.snapshot else self._staged(own, receipts)
+                parts = self._copied(loads) if delivery.snapshot else self._staged(loads)
                 for shares in parts:
                     with _role_settings(self._session, self._timeout):
                         run_part(shares, self._run)
@@ -137,17 +139,18 @@ class Outputs:
                 raise
             except TruckerError as error:
                 raise TruckFailed(truck, error) from None
-        if batch.snapshot:
-            beside.end(self._session, self._project, [(t.truck, t.source.table) for t in targets])
+        if delivery.snapshot:
+            slots = [load.target.slot for loads in trucks.values() for load in loads]
+            beside.end(self._session, self._project, slots)
 
     # -- what was staged ----------------------------------------------------------------------------------------------
 
-    def _staged(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> Iterator[list[Share]]:
+    def _staged(self, loads: Sequence[Load]) -> Iterator[list[Share]]:
         """A stream's parts, in order."""
         by_part: dict[int, list[tuple[Target, StagedRows]]] = defaultdict(list)
-        for target in targets:
-            for receipt in _own(target, receipts):
-                by_part[receipt.part].append((target, receipt.staged))
+        for load in loads:
+            for receipt in load.parts:
+                by_part[receipt.part].append((load.target, receipt.staged))
         for part in sorted(by_part):
             if self._temporaries.full:
                 self._temporaries.empty()
@@ -174,12 +177,12 @@ class Outputs:
             session.run(f"analyze {name} (n, k)")
         return Share(target, name, counts)
 
-    def _copied(self, targets: Sequence[Target], receipts: Sequence[Receipt]) -> Iterator[list[Share]]:
+    def _copied(self, loads: Sequence[Load]) -> Iterator[list[Share]]:
         """A snapshot's parts, in order, from the tables they wait in."""
         by_part: dict[int, list[Share]] = defaultdict(list)
-        for target in targets:
-            expected = {receipt.part: receipt.rows for receipt in _own(target, receipts) if receipt.rows}
-            for part, share in self._waiting(target, expected):
+        for load in loads:
+            expected = {receipt.part: receipt.rows for receipt in load.parts if receipt.rows}
+            for part, share in self._waiting(load.target, expected):
                 by_part[part].append(share)
         for part in sorted(by_part):
             yield by_part[part]
@@ -219,10 +222,6 @@ class Outputs:
             raise _failed(target, piece, error, checked=False) from None
         if pgconn.transaction_status != TransactionStatus.INTRANS:
             raise output_sql.ended(piece)
-
-
-def _own(target: Target, receipts: Sequence[Receipt]) -> list[Receipt]:
-    return [r for r in receipts if (r.truck, r.table) == (target.truck, target.source.table)]
 
 
 def _ask(session: Session, send: Callable[[], None]) -> None:

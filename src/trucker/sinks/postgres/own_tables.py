@@ -18,10 +18,11 @@ import psycopg
 
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.lsn import Lsn
-from trucker.sinks.base import Phase
-from trucker.sinks.ledger import Entry, Ledger, Plan, Slot
+from trucker.sinks.batch import Phase
+from trucker.sinks.ledger import Entry, Ledger, Plan
 from trucker.sinks.postgres import identity, late_key
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Slot
 from trucker.table import TableId, quote_identifier
 
 SCHEMA: Final = "trucker"
@@ -133,6 +134,8 @@ _ENTRIES: Final = """select truck, source_schema, source_table, phase, lsn::text
 LETTER_COUNT: Final = """select truck, count(*) from trucker.dead_letters
     where project = $1 and truck = any($2::text[]) group by truck"""
 _OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
+_OF_SLOTS: Final = """ and (truck, source_schema, source_table) in
+    (select * from unnest($2::text[], $3::text[], $4::text[])) order by truck, source_schema, source_table"""
 
 
 def read(session: Session, project: str) -> Ledger:
@@ -154,17 +157,25 @@ def load(session: Session, project: str) -> Ledger:
         return _ledger(positions, session.run(_ENTRIES, project))
 
 
-def lock(session: Session, project: str, trucks: Collection[str]) -> tuple[Ledger, dict[str, int]]:
-    """What is stored of these trucks, and how many letters they have (those that have any).
+def lock(
+    session: Session, project: str, trucks: Collection[str], slots: Collection[Slot] = ()
+) -> tuple[Ledger, dict[str, int]]:
+    """The trucks' positions and the slots' entries, and how many letters each truck has, if any.
 
-    Begins a transaction, and nobody else commits for them, or redrives their letters, until it ends.
+    Begins a transaction, and nobody else commits for these trucks, or redrives their letters, until it ends.
     """
+    entries: Iterable[tuple[Any, ...]] = ()
     with session.connection.pipeline():
         session.run("begin")
         positions = session.run(f"{_POSITIONS}{_OF_TRUCKS} for update", project, sorted(trucks))
-        entries = session.run(
-            f"{_ENTRIES}{_OF_TRUCKS}, source_schema, source_table for update", project, sorted(trucks)
-        )
+        if slots:
+            entries = session.run(
+                f"{_ENTRIES}{_OF_SLOTS} for update",
+                project,
+                [truck for truck, _ in slots],
+                [table.schema for _, table in slots],
+                [table.name for _, table in slots],
+            )
         letters = session.run(LETTER_COUNT, project, sorted(trucks))
     return _ledger(positions, entries), dict(letters)
 

@@ -13,10 +13,10 @@ from typing import Final
 
 from trucker.change import TableId, UnreadRows, quote_identifier
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
 from trucker.sinks.postgres.clear import send_frames
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.target import Target
 
 # By their numbers, which are the same in every database: each type's own and that of its array.
 _BINARY: Final = {

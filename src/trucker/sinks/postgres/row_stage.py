@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from trucker.change import Changes
 from trucker.errors import SinkError
-from trucker.sinks.base import Receipt, Target, Work
+from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.copy_text import Cells, copy_text
-from trucker.sinks.output_sql import refuse_names, refuse_partial, refuse_truncate
+from trucker.sinks.output_sql import refuse_names, refuse_partial
 from trucker.sinks.postgres import beside, own_tables
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
@@ -29,6 +29,7 @@ from trucker.sinks.postgres.pile import copy_in
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.staging import Describe, Lend, digest, stage_name, stage_prefix
 from trucker.sinks.postgres.table import refuse_other_shapes, types_of
+from trucker.sinks.target import Target
 
 # A table has so many columns at the most, of which p, n and k are ours.
 _MOST_COLUMNS: Final = 1_600 - 3
@@ -86,7 +87,7 @@ def write_rows(project: str, work: Work, lend: Lend, describe: Describe, values:
                 copy_rows_in(session, target, stage_name(table), text)
             text.clear()
     staged = StagedRows(rows, b"".join(memoryview(piece) for piece in text), table)
-    return Receipt(target.truck, target.source.table, work.part, rows, staged)
+    return work.receipt(rows, staged)
 
 
 def copy_rows_in(session: Session, target: Target, into: str, text: Iterable[pa.Buffer | bytes]) -> None:
@@ -105,7 +106,6 @@ def copy_rows_in(session: Session, target: Target, into: str, text: Iterable[pa.
 
 
 def _text(target: Target, value: Changes, part: str | None = None) -> Iterator[pa.Buffer]:
-    refuse_truncate(target, value)
     shaped = value.reshaped(target.source)
     refuse_partial(target, shaped)
     cells: list[Cells] = [*([part] if part is not None else []), _numbers(shaped.ordinal), _numbers(shaped.op)]
@@ -142,4 +142,4 @@ def copy_rows(session: Session, project: str, work: Work, values: Iterable[Chang
                 rows += len(value)
                 copy_rows_in(session, target, waiting, _text(target, value, str(work.part)))
             own_tables.finish_part(session, project, slot, snapshot, work.part, rows)
-    return Receipt(target.truck, target.source.table, work.part, rows)
+    return work.receipt(rows)

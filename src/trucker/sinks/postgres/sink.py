@@ -8,16 +8,20 @@ from typing import ClassVar
 
 import psycopg
 
-from trucker.adapters.postgres import PostgresConnection
+from trucker.abilities import Abilities
+from trucker.adapters.postgres import POSTGRES, PostgresConnection
 from trucker.change import Changes, CopiedRows, TableId, as_changes
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.finding import Finding
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import Batch, Receipt, TruckState, Work
+from trucker.sinks.delivery import Delivery
+from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Choice, Redriven
-from trucker.sinks.output_sql import as_rows, refuse_truncate
+from trucker.sinks.output_sql import as_rows
 from trucker.sinks.postgres import beside, check, identity, late_key, letter_table, output_sql, own_tables, table
 from trucker.sinks.postgres.commit import Commit
-from trucker.sinks.postgres.copy import copy_part
+from trucker.sinks.postgres.copy import UNFINISHED, copy_part
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.redrive import redrive
@@ -27,6 +31,7 @@ from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages,
 from trucker.sinks.postgres.text_file import TextFiles
 from trucker.sinks.postgres.unfit import fitting
 from trucker.sinks.table_identity import TableChange
+from trucker.sinks.target import Slot, Target
 
 
 class PostgresSink(Sink):
@@ -38,9 +43,7 @@ class PostgresSink(Sink):
     """
 
     name: ClassVar[str] = "postgres"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        many_writers=True, guarantee="exactly once; a source transaction becomes visible as a whole"
-    )
+    abilities: ClassVar[Abilities] = POSTGRES.abilities
 
     def __init__(self, connection: PostgresConnection, workspace: Workspace) -> None:
         self._connection = connection
@@ -52,10 +55,11 @@ class PostgresSink(Sink):
         self.letters: dict[str, int] = {}
         self._used = False
         self._files = TextFiles(workspace.folder) if workspace.near else None
-        self._unsure: set[tuple[str, TableId]] = set()
+        self._unsure: set[Slot] = set()
+        self._sizes: Mapping[Slot, int] = {}
         self._written = identity.WrittenTables(workspace.project)
 
-    def open(self) -> Mapping[str, TruckState]:
+    def open(self) -> Ledger:
         self._tables.clear()
         self._trucks.clear()
         self._written.clear()
@@ -73,7 +77,7 @@ class PostgresSink(Sink):
             if not self._swept:
                 beside.sweep(lent, self._project, ledger.copying)
                 self._swept = True
-            return ledger.states()
+            return ledger
 
     def prepare(self, target: Target) -> frozenset[str]:
         if target.statement is not None:
@@ -90,9 +94,9 @@ class PostgresSink(Sink):
                 letter_table.reshape(lent, self._project, target)
         return frozenset(target.source.names) - made.columns.keys()
 
-    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         try:
-            return self._write(work, changes)
+            return self._stage(work, changes)
         except SinkError as error:
             change = None if error.transient else self._explanation([work.target])
             raise change.error() if change else error from None
@@ -102,15 +106,11 @@ class PostgresSink(Sink):
         with self._session("reading tables") as lent:
             return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
 
-    def _write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    def _stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
         where = f"writing table {target.table}"
-        if work.finishes:
-            return self._finish(work)
         if target.statement is not None:
-            return self._write_rows(work, changes)
-        if target.shared:
-            changes = _untruncated(target, changes)
+            return self._stage_rows(work, changes)
         changes = fitting(target, lambda: self._session(where, target), self._describe, changes)
         if work.batch.snapshot:
             with self._session(where, target) as lent:
@@ -119,15 +119,16 @@ class PostgresSink(Sink):
         names = target.source.names
         for value in as_changes(changes):
             writer.add(value if value.schema.names == names else value.only(names))
-        return Receipt(target.truck, target.source.table, work.part, writer.rows, writer.part())
+        return work.receipt(writer.rows, writer.chunks())
 
-    def _finish(self, work: Work) -> Receipt:
-        target = work.target
+    def unfinished(self, receipt: Receipt) -> bool:
+        return bool(receipt.staged == UNFINISHED)
+
+    def finish_copy(self, target: Target) -> None:
         with self._session(f"creating the key of table {target.table}", target) as lent:
             late_key.finish(lent, self._project, target)
-        return Receipt(target.truck, target.source.table, work.part, 0)
 
-    def _write_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    def _stage_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         """Rows for output.sql."""
         target = work.target
         where = f"staging rows of {target.source.table}"
@@ -137,9 +138,12 @@ class PostgresSink(Sink):
                 return copy_rows(lent, self._project, work, fit)
         return write_rows(self._project, work, lambda: self._session(where, target), self._describe, fit)
 
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+        self._sizes = sizes
+
+    def publish(self, delivery: Delivery) -> None:
         with self._session("committing a batch") as lent:
-            trucks = {*batch.positions, *(truck for truck, _ in batch.tables)}
+            trucks = set(delivery.plan.trucks)
             if not trucks <= self._trucks:
                 own_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
@@ -154,9 +158,10 @@ class PostgresSink(Sink):
                 files=self._files,
                 unsure=self._unsure,
                 written=self._written,
+                sizes=self._sizes,
             )
-            self._run(commit, batch, receipts)
-            if batch.snapshot:
+            self._run(commit, delivery)
+            if delivery.snapshot:
                 self._tables.clear()  # a copy that counts may have given a table its key
             self.letters = {
                 truck: count
@@ -164,13 +169,14 @@ class PostgresSink(Sink):
                 if count
             }
 
-    def _run(self, commit: Commit, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    def _run(self, commit: Commit, delivery: Delivery) -> None:
         """Commit; a table that is another one now is named as the reason of whatever it made fail."""
         try:
-            commit.run(batch, receipts)
+            commit.run(delivery)
         except TruckFailed as error:
-            targets = [target for target in batch.targets if target.truck == error.truck]
-            change = None if error.reason.transient or batch.snapshot else self._explanation(targets)
+            targets = [target for target in delivery.targets if target.truck == error.truck]
+            known = error.reason.transient or delivery.snapshot
+            change = None if known else self._explanation(targets)
             raise TruckFailed(error.truck, change.error()) if change else error from None
 
     def discard(self, batch: Batch) -> None:
@@ -199,7 +205,7 @@ class PostgresSink(Sink):
         with self._session("reading tables") as lent:
             return identity.changed(lent, self._project)
 
-    def accept_tables(self, slots: Collection[tuple[str, TableId]]) -> None:
+    def accept_tables(self, slots: Collection[Slot]) -> None:
         with self._session("accepting tables") as lent, lent.connection.transaction():
             identity.accept(lent, self._project, slots)
         self._written.clear()
@@ -244,11 +250,3 @@ class PostgresSink(Sink):
         except Exception:
             self._tables.clear()
             raise
-
-
-def _untruncated(target: Target, changes: Iterator[Changes | CopiedRows]) -> Iterator[Changes | CopiedRows]:
-    """The same values; a truncate among them is refused."""
-    for value in changes:
-        if isinstance(value, Changes):
-            refuse_truncate(target, value)
-        yield value

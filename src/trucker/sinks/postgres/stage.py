@@ -25,10 +25,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, TRUNCATE, UPDATE, Changes, Mask
+from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, UPDATE, Changes, Mask
 from trucker.errors import SinkError
-from trucker.sinks.base import Target
 from trucker.sinks.copy_text import Cells, copy_text
+from trucker.sinks.target import Target
 
 UPSERT_ROW: Final = 0
 DELETE_ROW: Final = 1
@@ -85,16 +85,8 @@ class Chunk:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a receipt carries. Chunks come in order; `truncates` says that the table is emptied before all of them."""
-
-    truncates: bool
-    chunks: tuple[Chunk, ...]
-
-
 def sort_out(changes: Changes, target: Target, *, placed: bool = False) -> tuple[Contents, Iterator[pa.Buffer]]:
-    """One value's rows sorted by kind, and their COPY text. Truncates are the caller's."""
+    """One value's rows sorted by kind, and their COPY text."""
     if target.source.key:
         return _keyed(changes, target.source.key, placed)
     return _bag(changes, target, placed)
@@ -210,7 +202,3 @@ def _joined(first: pa.Array, rows: Indices, second: pa.Array | None, more: Indic
         return chosen
     tail = pa.nulls(len(more), pa.string()) if second is None else second.take(pa.array(more))
     return pa.concat_arrays([chosen, tail]) if len(chosen) else tail
-
-
-def truncated(changes: Changes) -> bool:
-    return bool((changes.op == TRUNCATE).any())

@@ -19,14 +19,15 @@ import pyarrow as pa
 
 from trucker.change import INSERT, Changes, quote_identifier
 from trucker.errors import DataError
-from trucker.sinks.base import Batch, Target, Work
+from trucker.sinks.batch import Batch, Work
 from trucker.sinks.postgres.apply import staging_columns
 from trucker.sinks.postgres.destination_table import DestinationTable
 from trucker.sinks.postgres.own_tables import SCHEMA
 from trucker.sinks.postgres.pile import copied_columns, copy_in, plain_columns
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import Chunk, Contents, Part, sort_out, truncated
+from trucker.sinks.postgres.stage import Chunk, Contents, sort_out
 from trucker.sinks.postgres.text_file import TextFiles
+from trucker.sinks.target import Target
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _KEPT: Final = 64
@@ -72,15 +73,12 @@ class PartWriter:
         self._prefix = f"{stage_prefix(project, work.batch)}{digest(str(work.target))}_{work.part}_"
         self._lend = lend
         self._describe = describe
-        self._truncates = False
         self._chunks: list[Chunk] = []
         self._run: _Run | None = None
-        self._room = self._all_room = work.room
+        self._room = work.room
         self.rows = 0
 
     def add(self, value: Changes) -> None:
-        if truncated(value):
-            self._forget()
         self.rows += len(value)
         contents, text = sort_out(value, self._target, placed=self._letters)
         if not contents.rows:
@@ -94,9 +92,10 @@ class PartWriter:
         if self._run.table or self._run.file or self._run.size > self._room:
             self._spill(self._run)
 
-    def part(self) -> Part:
+    def chunks(self) -> tuple[Chunk, ...]:
+        """What the receipt carries."""
         self._finish()
-        return Part(self._truncates, tuple(self._chunks))
+        return tuple(self._chunks)
 
     def _finish(self) -> None:
         run, self._run = self._run, None
@@ -105,17 +104,6 @@ class PartWriter:
         self._room -= run.size
         carried = b"".join(memoryview(piece) for piece in run.text)
         self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain, run.file))
-
-    def _forget(self) -> None:
-        """What came before a truncate is void."""
-        self._finish()
-        tables = [chunk.table for chunk in self._chunks if chunk.table]
-        if tables:
-            with self._lend() as session:
-                drop_stages(session, tables)
-        self._chunks.clear()
-        self._room = self._all_room
-        self._truncates = True
 
     def _spill(self, run: _Run) -> None:
         """Too much to carry: into a file or a table. What a table's columns cannot take is staged as text, to be found

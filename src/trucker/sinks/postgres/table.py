@@ -13,7 +13,6 @@ from trucker.adapters.postgres import TYPES
 from trucker.errors import SinkError
 from trucker.pg.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.sinks import strict
-from trucker.sinks.base import Target
 from trucker.sinks.postgres import identity
 from trucker.sinks.postgres.alter import alter
 from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
@@ -22,6 +21,7 @@ from trucker.sinks.postgres.late_key import is_due
 from trucker.sinks.postgres.own_tables import LOCK
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
+from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.types import Unfit, column_kind
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +19,9 @@ from trucker.errors import SinkError, TruckerError
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase
 from trucker.postgres.slot import object_name
 from trucker.project import Project
-from trucker.sinks.base import Batch, Phase, Receipt, Sink, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import Phase
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.factory import make_sink
 from trucker.testing.faults import FaultySink, Hang
 
@@ -59,10 +60,11 @@ def test_a_copy_that_fails_half_way_is_taken_again(
     """It had begun: the destination says "copying", without a position, and holds rows."""
 
     class NeverDone(FaultySink):
-        def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-            if batch.snapshot and any(state.phase is not Phase.COPYING for state in batch.tables.values()):
+        def publish(self, delivery: Delivery) -> None:
+            states = delivery.batch.tables.values()
+            if delivery.snapshot and any(state.phase is not Phase.COPYING for state in states):
                 raise SinkError("scripted: never done")
-            super().commit(batch, receipts)
+            super().publish(delivery)
 
     with monkeypatch.context() as patched:
         patched.setattr("trucker.engine.destination.destination.make_sink", lambda *a: NeverDone(make_sink(*a)))
@@ -80,7 +82,7 @@ def test_a_stop_during_the_copy_is_quick(
     run = InThread(shop, spark)
     wait_until(lambda: bool(sinks))
     hang = Hang()
-    sinks[0].script("commit", hang)
+    sinks[0].script("publish", hang)
     hang.wait_reached(60)
     run.stop_event.set()
     hang.release()

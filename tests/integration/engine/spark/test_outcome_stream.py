@@ -14,7 +14,7 @@ from trucker.engine.spark.outcome_stream import OutcomeStream, board_of
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.task.payload import Failure, Outcome
 from trucker.errors import EngineError, TruckFailed
-from trucker.sinks.base import Receipt
+from trucker.sinks.batch import Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

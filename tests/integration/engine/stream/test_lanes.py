@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ from fixtures.waiting import wait_until
 from trucker.config.adapter import Connection
 from trucker.observe.status import TruckPhase
 from trucker.project import Project
-from trucker.sinks.base import Batch, Receipt, Sink, TruckState, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.factory import make_sink
+from trucker.sinks.ledger import Ledger
 from trucker.testing.faults import FaultySink, unavailable
 
 pytestmark = pytest.mark.spark
@@ -31,14 +32,14 @@ class Gate(FaultySink):
         super().__init__(inner)
         self._away = away
 
-    def open(self) -> Mapping[str, TruckState]:
+    def open(self) -> Ledger:
         if "open" in self.calls:
             self._check()
         return super().open()
 
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    def publish(self, delivery: Delivery) -> None:
         self._check()
-        super().commit(batch, receipts)
+        super().publish(delivery)
 
     def _check(self) -> None:
         if self._away.is_set():

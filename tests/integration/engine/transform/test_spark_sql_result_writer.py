@@ -16,8 +16,11 @@ from trucker.engine.transform.spark_sql import spark_truck as truck_module
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import TruckerError
 from trucker.rows import OLD
-from trucker.sinks.base import Batch, Phase, TableState, Target, Work, Workspace
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Batch, Phase, TableState, Work
+from trucker.sinks.committer import Committer
 from trucker.sinks.factory import make_sink
+from trucker.sinks.target import Target
 
 ORDERS = columns(id="integer", amount="numeric", state="text")
 
@@ -39,7 +42,7 @@ def test_results_are_staged_and_committed(
     plan = case.compile(ORDERS)
     given = tuple(column for column in plan.columns if not column.name.startswith(OLD))
     target = Target("orders", TableSchema(TABLE, given, ("id",)), TableId("main", "orders"))
-    sink = make_sink(spec.connection, spec.workspace)
+    sink = Committer(make_sink(spec.connection, spec.workspace))
     sink.open()
     sink.prepare(target)
     changes = [

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from trucker.change import Column, Lsn, TableId, TableSchema
-from trucker.engine.destination.destination import Destination, without
+from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
-from trucker.sinks.base import Batch, Phase, Receipt, TableState, Target
+from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Entry, Ledger
+from trucker.sinks.target import Target
 from trucker.testing.faults import Fail, FaultySink
 from trucker.testing.memory import MemorySink, drop_store, store
 
@@ -54,7 +56,7 @@ def test_a_truck_that_fails_is_left_out_and_the_others_are_committed(
     destination: Destination, sink: FaultySink
 ) -> None:
     reason, before = SinkError("its own fault"), time.monotonic()
-    sink.script("commit", Fail(TruckFailed("b", reason)))
+    sink.script("publish", Fail(TruckFailed("b", reason)))
     assert destination.commit(_batch("a", "b", "c"), ()) == {"b": reason}
     assert _positions() == {"a": 10, "c": 10}
     assert destination.committed_at >= before
@@ -62,7 +64,7 @@ def test_a_truck_that_fails_is_left_out_and_the_others_are_committed(
 
 def test_when_all_fail_nothing_is_committed(destination: Destination, sink: FaultySink) -> None:
     first, second = SinkError("one"), SinkError("two")
-    sink.script("commit", Fail(TruckFailed("a", first)), Fail(TruckFailed("b", second)))
+    sink.script("publish", Fail(TruckFailed("a", first)), Fail(TruckFailed("b", second)))
     assert destination.commit(_batch("a", "b"), ()) == {"a": first, "b": second}
     assert _positions() == {}
     assert destination.committed_at == -math.inf
@@ -70,12 +72,12 @@ def test_when_all_fail_nothing_is_committed(destination: Destination, sink: Faul
 
 def test_a_destination_that_is_away_fails_all_that_is_left(destination: Destination, sink: FaultySink) -> None:
     reason, away = SinkError("its own fault"), SinkUnavailable("away")
-    sink.script("commit", Fail(TruckFailed("a", reason)), Fail(away))
+    sink.script("publish", Fail(TruckFailed("a", reason)), Fail(away))
     assert destination.commit(_batch("a", "b", "c"), ()) == {"a": reason, "b": away, "c": away}
 
 
 def test_a_bug_of_the_sink_fails_its_trucks_and_shows_no_data(destination: Destination, sink: FaultySink) -> None:
-    sink.script("commit", Fail(ValueError("a row with 4711 in it")))
+    sink.script("publish", Fail(ValueError("a row with 4711 in it")))
     failures = destination.commit(_batch("a"), ())
     assert failures["a"].code == "TRK499"
     assert not failures["a"].transient
@@ -85,7 +87,7 @@ def test_a_bug_of_the_sink_fails_its_trucks_and_shows_no_data(destination: Desti
 
 def test_a_batch_for_nobody_is_no_commit(destination: Destination, sink: FaultySink) -> None:
     assert destination.commit(Batch(Lsn(0), Lsn(10)), ()) == {}
-    assert "commit" not in sink.calls
+    assert "publish" not in sink.calls
 
 
 def test_a_table_is_prepared_once_per_shape_and_connection(destination: Destination, sink: FaultySink) -> None:
@@ -110,12 +112,27 @@ def test_a_batch_without_some_trucks() -> None:
     batch = Batch(
         Lsn(0), Lsn(9), {"a": Lsn(9), "b": Lsn(9)}, {("a", T): state, ("b", T): state}, (target("a"), target("b"))
     )
-    receipts = [Receipt("a", T, 0, 1), Receipt("b", T, 0, 1)]
-    fine, kept = without(batch, receipts, {"a"})
+    assert batch.trucks == {"a", "b"}
+    fine = batch.without({"a"})
+    assert fine.trucks == {"b"}
     assert (dict(fine.positions), dict(fine.tables)) == ({"b": Lsn(9)}, {("b", T): state})
     assert [found.truck for found in fine.targets] == ["b"]
-    assert kept == receipts[1:]
     assert fine.name == batch.name
+
+
+def test_the_receipts_of_a_truck_that_fails_are_left_out(
+    destination: Destination, sink: FaultySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts, published = [Receipt("a", T, 0, 1), Receipt("b", T, 0, 1)], list[list[Receipt]]()
+
+    def publish(delivery: Delivery) -> None:
+        published.append(list(delivery.receipts))
+        if len(published) == 1:
+            raise TruckFailed("a", SinkError("its own fault"))
+
+    monkeypatch.setattr(sink, "publish", publish)
+    destination.commit(_batch("a", "b"), receipts)
+    assert published == [receipts, receipts[1:]]
 
 
 # -- what a batch builds on --------------------------------------------------------------------------------------------
@@ -188,11 +205,11 @@ def test_a_truck_that_is_only_forgotten_may_fail(
     """The commit is tried again without it, and not with it for ever."""
     reason, forgotten = SinkError("its own fault"), list[tuple[str, ...]]()
 
-    def commit(batch: Batch, _: Sequence[Receipt]) -> None:
-        forgotten.append(batch.forget)
-        if "b" in batch.forget:
+    def publish(delivery: Delivery) -> None:
+        forgotten.append(tuple(sorted(delivery.plan.forgotten)))
+        if "b" in delivery.plan.forgotten:
             raise TruckFailed("b", reason)
 
-    monkeypatch.setattr(sink, "commit", commit)
+    monkeypatch.setattr(sink, "publish", publish)
     assert destination.commit(Batch(Lsn(0), Lsn(0), forget=("a", "b")), ()) == {"b": reason}
     assert forgotten == [("a", "b"), ("a",)]

@@ -9,7 +9,7 @@ from trucker.changelog.document import FileDocument
 from trucker.engine.destination.destination_record import DestinationRecord, Recorded
 from trucker.engine.project.continuity import needed_from
 from trucker.engine.truck.truck import InputTable, Truck
-from trucker.sinks.base import Phase
+from trucker.sinks.batch import Phase
 
 T = TableId("public", "t")
 

@@ -25,7 +25,7 @@ from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
 from trucker.postgres.catalog_look import Look, SeenColumn
 from trucker.process.backoff import Backoff
-from trucker.sinks.base import Phase, TableState, Work
+from trucker.sinks.batch import Phase, TableState, Work
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.memory import MemorySink, drop_store, store
 
@@ -125,7 +125,7 @@ class World:
                     failures.append(Failure(slot[0], trouble[slot], slot[1]))
                     continue
                 work = Work(batch.batches["store"], found.target, part.index)
-                receipts.append(self.sink.write(work, iter([_row(slot[1], batch.lsn)])))
+                receipts.append(self.sink.stage(work, iter([_row(slot[1], batch.lsn)])))
             failed = {failure.truck for failure in failures}
             rows = {found.target.truck: 1 for found in part.assignments if found.target.truck not in failed}
             outcomes.append(Outcome({"store": receipts}, failures, copied=[Copied(part.index, rows, 0.5, 0.25)]))
@@ -172,7 +172,7 @@ def test_the_first_snapshot_is_the_slots_own(world: World) -> None:
 def test_every_try_has_a_slot_of_its_own_name_and_keeps_the_log(world: World) -> None:
     """A dead try's temporary slot may still be there; and the log is needed from before the snapshot is known."""
     run = world.truck("one", A)
-    world.sink.script("commit", unavailable(), unavailable(after=True))
+    world.sink.script("publish", unavailable(), unavailable(after=True))
     world.copy(Need(run, frozenset({A}), whole=True))
     assert len(set(world.slots)) == len(world.slots) == 3
     assert all(len(name) <= 63 for name in world.slots)
@@ -186,7 +186,7 @@ def test_a_lost_answer_at_the_end_copies_again_and_leaves_no_row_twice(world: Wo
     from trucker.testing.faults import Pass
 
     run = world.truck("one", A)
-    world.sink.script("commit", Pass(), unavailable(after=True))
+    world.sink.script("publish", Pass(), unavailable(after=True))
     world.copy(Need(run, frozenset({A}), whole=True))
     assert world.rows("one", A) == ["a at 120"]
     assert world.state("one").lsn == run.position == Lsn(120)
@@ -246,7 +246,7 @@ def test_one_truck_fails_for_good_and_the_other_is_copied(world: World) -> None:
 def test_a_truck_that_failed_elsewhere_is_not_brought_back(world: World) -> None:
     run = world.truck("one", A)
     run.fail(SinkError("elsewhere"))
-    world.sink.script("commit", unavailable())
+    world.sink.script("publish", unavailable())
     world.copy(Need(run, frozenset({A}), whole=False))
     assert (run.phase, str(run.error)) == (TruckPhase.FAILED, "[TRK400] elsewhere")
 
@@ -254,7 +254,7 @@ def test_a_truck_that_failed_elsewhere_is_not_brought_back(world: World) -> None
 def test_it_gives_up_after_so_many_tries_where_it_must_end(world: World) -> None:
     run = world.truck("one", A)
     world.copier._tries = 3
-    world.sink.script("commit", *[unavailable() for _ in range(9)])
+    world.sink.script("publish", *[unavailable() for _ in range(9)])
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.FAILED
     assert len(world.slots) == 4

@@ -15,7 +15,8 @@ from trucker.engine.stream.batch_runner import Staging
 from trucker.engine.stream.prefetch import Prefetch
 from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
 from trucker.engine.transform.assignment import Assignment
-from trucker.sinks.base import Batch, Target
+from trucker.sinks.batch import Batch
+from trucker.sinks.target import Target
 from trucker.testing.handmade import schema_of
 
 SCHEMA = schema_of(TableId("public", "t"), {"id": "integer"}, ["id"])

@@ -27,7 +27,7 @@ from trucker.errors import (
 )
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.sinks.base import Batch, Receipt
+from trucker.sinks.batch import Batch, Receipt
 
 Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
 
@@ -145,7 +145,7 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
         engine.run.batch(5000)
     run = engine.run.runs["two"]
     assert run.record.batches > 0, "a batch with rows for anybody is committed for all"
-    before = engine.sinks["y"].open()["two"].lsn
+    before = engine.sinks["y"].open().states()["two"].lsn
     engine.trucks = {"two": ["b"]}
     engine.start()
     run = engine.run.runs["two"]
@@ -154,11 +154,11 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
     engine.commit("c")
     engine.run.batch(5000)
     assert run.position > run.stored == before
-    assert engine.sinks["y"].open()["two"].lsn == before
+    assert engine.sinks["y"].open().states()["two"].lsn == before
     del engine.trucks["other"]
     engine.commit("b")
     engine.run.batch(5000)
-    assert run.position == run.stored == engine.sinks["y"].open()["two"].lsn
+    assert run.position == run.stored == engine.sinks["y"].open().states()["two"].lsn
     engine.settle()
     engine.check()
 

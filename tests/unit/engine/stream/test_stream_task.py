@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures import wal
+from trucker.abilities import Abilities
 from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.folder.writer import LogWriter
 from trucker.changelog.format.reference import RUN_BYTES
@@ -24,7 +25,11 @@ from trucker.engine.task.payload import CopyBatch, CopyPart, StreamBatch
 from trucker.engine.transform import fold_accumulator
 from trucker.engine.transform.assignment import Assignment
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
-from trucker.sinks.base import Batch, Capabilities, Receipt, Sink, Target, TruckState, Work
+from trucker.sinks.base import Sink
+from trucker.sinks.batch import Batch, Receipt, Work
+from trucker.sinks.delivery import Delivery
+from trucker.sinks.ledger import Ledger
+from trucker.sinks.target import Target
 
 TABLES = ("a", "b")
 
@@ -37,20 +42,20 @@ class Notebook(Sink):
     def __init__(self, error: Exception | None = None, *, keeps: bool = False) -> None:
         self.given: list[tuple[Work, list[Changes | CopiedRows]]] = []
         self.error = error
-        self.capabilities = Capabilities(keeps_changes=keeps)  # type: ignore[misc]
+        self.abilities = Abilities(every_change=keeps)  # type: ignore[misc]
 
-    def open(self) -> dict[str, TruckState]:
-        return {}
+    def open(self) -> Ledger:
+        return Ledger()
 
-    def write(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+    def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         taken = list(changes)
         if self.error is not None:
             raise self.error
         self.given.append((work, taken))
-        return Receipt(work.target.truck, work.target.source.table, work.part, sum(map(_rows, taken)))
+        return work.receipt(sum(map(_rows, taken)))
 
-    def commit(self, batch: Batch, receipts: Any) -> None:
-        raise AssertionError("an executor never commits")
+    def publish(self, delivery: Delivery) -> None:
+        raise AssertionError("an executor never publishes")
 
 
 def _rows(value: Changes | CopiedRows) -> int:

@@ -8,7 +8,7 @@ from trucker.change import Changes, Lsn, TableId
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import compact, has_moves
 from trucker.engine.transform.fold_accumulator import FoldAccumulator
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 
 SCHEMA = schema_of(TableId("public", "t"), {"id": "integer", "a": "text", "b": "text"}, ["id"])

@@ -17,7 +17,7 @@ from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.row_transform import make
 from trucker.engine.transform.rules import compile_rules
 from trucker.engine.truck.truck import InputTable, Truck
-from trucker.sinks.base import Target
+from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.types import Unfit
 

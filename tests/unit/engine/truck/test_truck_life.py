@@ -33,7 +33,7 @@ from trucker.engine.truck.truck import InputTable, Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, SinkUnavailable, SourceUnavailable
 from trucker.observe.status import TruckPhase, TruckStatus
-from trucker.sinks.base import Phase, TableState, TruckState
+from trucker.sinks.batch import Phase, TableState, TruckState
 
 TABLES = tuple(TableId("public", name) for name in "abc")
 A, B, C = TABLES

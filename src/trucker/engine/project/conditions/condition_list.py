@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trucker.engine.project.conditions import destination, destination_tables, history, source, state, trucks
+from trucker.engine.project.conditions import abilities, destination, destination_tables, history, source, state, trucks
 from trucker.engine.project.conditions.condition import Condition, failure
 from trucker.engine.project.conditions.situation import Situation
 from trucker.errors import TruckerError
@@ -21,6 +21,7 @@ DESCRIBED: Final = (
     Condition("the destination can be written", destination.writable),
     Condition("no dead letters wait", destination.letters),
     Condition("no two trucks write one table, and none writes an input", trucks.outputs),
+    Condition("the destination is able to keep the tables", abilities.sufficient),
     Condition("rules fit their tables", trucks.rules),
     Condition("rules and SQL files fit the databases", trucks.sql, sound=True),
 )

@@ -20,8 +20,9 @@ from trucker.finding import Checkable, Finding, Level
 from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import identify
-from trucker.sinks.base import Examinable, Target
+from trucker.sinks.base import Examinable
 from trucker.sinks.letters import KeepsLetters
+from trucker.sinks.target import Target
 from trucker.table import TableId
 
 
@@ -90,7 +91,7 @@ def tables(situation: Situation) -> Iterator[Finding]:
     """
     for stream in situation.streams:
         known = SchemaStore(shapes_file(situation.config, stream.name))
-        kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
+        kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
         recipes = Recipes(stream.reads, kept, situation.config.slow_query_threshold_ms)
         for truck in stream.trucks:
             sink = situation.sinks[truck.destination]

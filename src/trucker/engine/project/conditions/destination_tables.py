@@ -9,6 +9,7 @@ from trucker.engine.project.conditions.condition import failure
 from trucker.engine.project.conditions.situation import Situation
 from trucker.errors import TruckerError
 from trucker.finding import Finding
+from trucker.sinks.base import RecognizesTables
 
 
 def tables(situation: Situation) -> Iterator[Finding]:
@@ -17,7 +18,7 @@ def tables(situation: Situation) -> Iterator[Finding]:
     trucks = {truck.name: (source, truck) for source in situation.streams for truck in source.trucks}
     for destination, sink in situation.sinks.items():
         try:
-            changes = sink.changed_tables()
+            changes = sink.changed_tables() if isinstance(sink, RecognizesTables) else ()
         except TruckerError:  # what is wrong with the destination has been found
             continue
         for change in changes:

@@ -23,7 +23,8 @@ from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication
-from trucker.sinks.base import Sink, TruckState, Workspace
+from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.batch import TruckState
 from trucker.sinks.factory import make_sink
 
 if TYPE_CHECKING:

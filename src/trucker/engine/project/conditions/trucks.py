@@ -41,7 +41,7 @@ def named_files(situation: Situation) -> Iterator[Finding]:
 
 def outputs(situation: Situation) -> Iterator[Finding]:
     """No two trucks write one table, and none writes what another reads."""
-    shared = {name for name, sink in situation.sinks.items() if sink.capabilities.keeps_changes}
+    shared = {name for name, sink in situation.sinks.items() if sink.abilities.every_change}
     trucks = [truck for source in situation.sources.values() for truck in source.trucks]
     try:
         check_outputs(trucks, situation.databases, shared)
@@ -77,7 +77,7 @@ def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
 def sql(situation: Situation) -> Iterator[Finding]:
     """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session, those of
     trucks whose destination does not answer to when it does."""
-    kept = {name: sink.capabilities.keeps_changes for name, sink in situation.sinks.items()}
+    kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
     for source in situation.sources.values():
         recipes = Recipes(source.reads, kept, situation.config.slow_query_threshold_ms)
         there = tuple(truck for truck in source.trucks if truck.destination not in situation.away)

@@ -21,7 +21,7 @@ from trucker.engine.transform.spark_sql.result import as_rows
 from trucker.engine.transform.spark_sql.spark_plan import spill
 from trucker.errors import JobFailed, TruckerError
 from trucker.lsn import Lsn
-from trucker.sinks.base import Receipt, Work
+from trucker.sinks.batch import Receipt, Work
 
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
@@ -80,7 +80,7 @@ class Handing:
         from trucker.engine.transform.row_transform import written
 
         batch = self.work.batch
-        every = task_sinks.sink_for(self.spec).capabilities.keeps_changes
+        every = task_sinks.sink_for(self.spec).abilities.every_change
         # A change stands before the end of its batch; a copied row at the snapshot itself.
         lsn = batch.end if batch.snapshot else Lsn(max(0, int(batch.end) - 1))
         first = self.work.part << 32

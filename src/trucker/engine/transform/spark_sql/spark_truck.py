@@ -38,7 +38,7 @@ from trucker.engine.transform.spark_sql.spark_plan import (
     rows_schema,
 )
 from trucker.rows import OPERATION, Rows
-from trucker.sinks.base import Receipt, Work
+from trucker.sinks.batch import Receipt, Work
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""Conditions on what kinds of destinations are able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trucker.abilities import Abilities, Visible
+from trucker.engine.project.conditions.condition import failure, fine
+from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.truck.truck import Truck
+from trucker.finding import Finding
+from trucker.sinks.committer import unable_to_keep
+
+
+def sufficient(situation: Situation) -> Iterator[Finding]:
+    """Every destination can keep the tables of its trucks; where it does less than others, a user reads what."""
+    for source in situation.sources.values():
+        for truck in source.trucks:
+            sink = situation.sinks[truck.destination]
+            for name, table in truck.tables.items():
+                target = table.target(truck.name, source.tables[name].schema)
+                if truck.config is None and (error := unable_to_keep(sink, target)) is not None:
+                    yield failure(f"truck {truck.name}, table {name}", error)
+            yield from _limits(truck, sink.abilities)
+
+
+def _limits(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
+    if abilities.visible is Visible.TABLE and len(truck.tables) > 1:
+        yield fine(f"truck {truck.name}", "transactions over several tables become visible table by table")
+    if not abilities.partial_rows and not abilities.every_change:
+        yield fine(f"truck {truck.name}", "large values that PostgreSQL does not send again are read at the source")

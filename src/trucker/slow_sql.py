@@ -1,4 +1,4 @@
-"""SQL that takes long is told: which truck, which file, how many rows, how long. Never with data (I10)."""
+"""Logs slow SQL: truck, file, number of rows and time; never data (I10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capture process: what the slot sends goes into the change log, and only then is it acknowledged (I2).
+"""The capture process: writes what the slot sends into the change log and acknowledges only what is durable there (I2).
 
     python -m trucker.capture.process
 

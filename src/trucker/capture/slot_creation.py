@@ -1,4 +1,4 @@
-"""Making a slot, or waiting for one that is there, and giving up when the project is to stop.
+"""Creates a replication slot, or waits until an existing one is free; gives up when the project is stopped.
 
 PostgreSQL waits for every transaction that is open to end before a new slot has its consistent point, which can take
 as long as somebody's forgotten session stays open.

@@ -1,4 +1,4 @@
-"""The parent's side of capture: start the process, listen to it, start it again when it crashes."""
+"""Starts the capture process, reads its reports, and starts it again when it crashes."""
 
 from __future__ import annotations
 

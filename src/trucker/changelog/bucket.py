@@ -1,4 +1,4 @@
-"""A folder of objects in a bucket: put, get, list, delete, and what can go wrong with each.
+"""A folder of objects in a bucket: put, get, list, delete, and the errors of each.
 
 The one module that loads a client for object storage (obstore: S3's protocol with conditional writes, which pyarrow's
 file systems do not have). What may pass is `ChangeLogUnavailable`; what trying again will not cure is `ChangeLogError`.

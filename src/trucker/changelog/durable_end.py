@@ -1,4 +1,4 @@
-"""How readers learn how far the log goes: from a file beside it, or by asking the bucket."""
+"""How readers learn where the log ends: from a file beside it, or by asking the bucket."""
 
 from __future__ import annotations
 

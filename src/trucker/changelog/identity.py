@@ -1,4 +1,4 @@
-"""Whose log a place holds, and whether it still fits the slot it is fed from (I11)."""
+"""The source that a change log belongs to, and whether the log still matches its slot (I11)."""
 
 from __future__ import annotations
 

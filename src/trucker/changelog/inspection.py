@@ -1,4 +1,4 @@
-"""Whether a log is whole, told before anything depends on it. Changes nothing."""
+"""Checks that a log is complete before anything depends on it. Changes nothing."""
 
 from __future__ import annotations
 

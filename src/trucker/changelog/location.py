@@ -1,4 +1,4 @@
-"""Where a change log is: a folder, or objects in a bucket.
+"""The location of a change log: a folder, or objects in a bucket.
 
 A folder is its `Path` and needs no class of its own. Objects are an `ObjectLocation`; capture, the driver and every
 executor get it and make what they need of it. Nothing here loads a client for object storage, or the configuration:

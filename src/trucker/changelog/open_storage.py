@@ -1,4 +1,4 @@
-"""The storage a place needs, opened."""
+"""Opens the storage of a location."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_storage(place: LogLocation) -> Storage:
 def check_whole(place: LogLocation, segments: Sequence[Segment], durable: Durable) -> None:
     """Refuse a log with a segment missing in the middle, or at its end.
 
-    Objects before a missing one are none of the log's (`objects`), so there the end alone is to be looked at.
+    Objects before a missing one are none of the log's (`object_chain`), so there the end alone is to be looked at.
     """
     if not isinstance(place, ObjectLocation):
         check_chain(place, segments)

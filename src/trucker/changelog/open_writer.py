@@ -1,4 +1,4 @@
-"""The writer a place needs."""
+"""Opens the writer of a location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the change log: any number of readers, in any process, never beyond the durable end.
+"""Reads the change log. Any number of readers, in any process, read up to the durable end.
 
 A position is a commit's end LSN (I1). A transaction belongs to the range `(start, end]` exactly when its commit LSN
 `c` satisfies `start <= c < end`, which is the predicate `change.Changes` gives for "applied", so any LSN will do as a

@@ -1,4 +1,4 @@
-"""Deleting what nobody needs any more."""
+"""Deletes segments that no truck needs any more."""
 
 from __future__ import annotations
 

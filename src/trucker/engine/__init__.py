@@ -1,1 +1,1 @@
-"""The engine: capture, micro-batches, snapshots. The only place that imports pyspark, and not on its own import."""
+"""The engine applies the changes of a source to its destinations. Only the engine imports pyspark."""

@@ -1,4 +1,4 @@
-"""A PostgreSQL connection that does not wait for ever.
+"""A PostgreSQL connection that notices when the server's answer will never come.
 
 TCP notices a peer that is gone, libpq's timeouts see to that. It does not notice a peer that is there and silent: a
 proxy or a load balancer that takes bytes and delivers none, a firewall that has forgotten the connection, a server

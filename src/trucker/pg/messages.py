@@ -1,4 +1,4 @@
-"""A run of pgoutput messages in one piece of memory: what capture hands from the socket to the change log.
+"""A run of pgoutput messages in one buffer, as capture passes it from the socket to the change log.
 
 Many messages cost as many calls as one, and whoever looks for a kind of message does it without a loop over all of
 them. Neither Arrow nor anything of trucker's is imported: capture is a small process.

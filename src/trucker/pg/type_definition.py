@@ -1,4 +1,4 @@
-"""What the types of users are made of, as statements: asked of the source and of a PostgreSQL destination alike.
+"""Queries for the definitions of user-defined types, at the source and at a PostgreSQL destination.
 
 A type of the same name may be another type elsewhere. Text that an enum, a composite or a range type wrote is read by
 one of another shape without complaint in the worst case (fields in another order), so shapes are compared (I8).

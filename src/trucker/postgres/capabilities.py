@@ -1,4 +1,4 @@
-"""What a server can do, by its version; it can say what it found and what would be needed."""
+"""The features of a server, by its version."""
 
 from __future__ import annotations
 

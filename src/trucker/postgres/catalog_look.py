@@ -1,4 +1,4 @@
-"""A table's shape as the catalogue has it at one moment, with what tells one DDL from another.
+"""The shape of a table in the catalogue at one moment, with what distinguishes one DDL statement from another.
 
 The stream names columns and types. It does not say which column a name means (a renamed one, or another that was added
 under the name of a dropped one), nor that the server wrote all rows anew (a volatile default, `TYPE … USING`). The

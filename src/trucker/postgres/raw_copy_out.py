@@ -1,4 +1,4 @@
-"""COPY TO STDOUT straight from the socket, past libpq, which hands out one row at a time.
+"""Reads COPY TO STDOUT directly from the socket: libpq returns one row at a time.
 
 Only what is in the clear can be read so: neither TLS nor GSSAPI is around it. What libpq has not seen it waits for: a
 connection that has been read from in this way is good for nothing else and must be closed.

@@ -1,4 +1,4 @@
-"""What flows after START_REPLICATION, cut into frames: by libpq, or straight from a socket that is in the clear.
+"""Splits the data after START_REPLICATION into frames: through libpq, or directly from an unencrypted socket.
 
 libpq hands over one frame at a time, each in memory of its own, and that costs more than all the rest of capture.
 Where the server's answer to START_REPLICATION lies on the socket in plain bytes, nobody encrypts: then the socket is

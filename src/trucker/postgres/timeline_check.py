@@ -1,4 +1,4 @@
-"""Whether a server's history is the one that the change log was written from.
+"""Checks that a server's history is the one that the change log was written from.
 
 A server that was restored to an earlier state, or a standby that was promoted before it had everything, is the same
 system with the same slot, and once it has written enough of its own its WAL reaches as far as before. What tells: it is

@@ -1,4 +1,4 @@
-"""Whether the source shows what the stream has told already.
+"""Checks that queries on the source see a transaction that the stream has already sent.
 
 A commit is in the WAL, and so in the stream, before other sessions see it: while a synchronous standby is waited for,
 and on a standby until it is replayed. SQL that is run for a change must not see the database as it was before it.

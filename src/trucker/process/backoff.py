@@ -1,4 +1,4 @@
-"""Waiting longer and longer between tries."""
+"""Waits longer after each failed attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stop that was asked for: by SIGINT, by SIGTERM, or by whoever holds the event. It is no error, at any time."""
+"""A requested stop: by SIGINT, SIGTERM, or an event that the caller sets. It is never an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash leaves at the end of a log, put right before anything is written again.
+"""Repairs the end of a log in a folder after a crash, before anything is written again.
 
 Sealed segments are never touched. In the segments still open every block is checked. What lies after the last
 complete block (torn, or of a transaction that never finished) was never acknowledged and is cut off: the source sends

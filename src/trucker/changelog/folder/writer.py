@@ -1,11 +1,11 @@
-"""Writing the change log into a folder: one writer, at capture.
+"""The writer of a change log in a folder. There is one, in the capture process.
 
-    append, extend    into memory; cut into blocks of about 4 MiB, written but not promised (`gather`)
+    append, extend    into memory; cut into blocks of about 4 MiB, written but not promised (`block_builder`)
     flush             everything up to the last commit is on disk, published to readers, and may be acknowledged
     see               nothing of interest below an LSN; as durable as a commit
     rollback          back to the durable end, as when the source will send again what came after it
 
-A segment is sealed when no transaction is open in it any more. `opened` gives the writer a place needs: this one,
+A segment is sealed when no transaction is open in it any more. `open_writer` opens the writer of a location: this one,
 or `object_writer`'s, which has the same methods.
 
 When the disk is full (or a quota reached) `ChangeLogFull` is raised, which is transient: after `rollback` the log is

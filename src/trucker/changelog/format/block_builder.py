@@ -1,4 +1,4 @@
-"""Messages gathered into blocks, the same for every kind of storage: where a block is cut, and what it must carry.
+"""Builds blocks from messages, for every kind of storage: where a block ends, and which descriptions it carries.
 
 A block is cut at a commit, or inside a transaction that is too large for one (then it holds nothing but that
 transaction), and before a relation's new description. Relation and Type messages that say what is known already are

@@ -1,4 +1,4 @@
-"""The durable end of a log: a small file that the writer overwrites and readers watch.
+"""The file that holds the durable end of a log: the writer overwrites it, readers watch it.
 
 Two records of 64 bytes, at 0 and 512, written in turn, so that a torn write leaves the one before. Little-endian:
 
@@ -12,8 +12,8 @@ Two records of 64 bytes, at 0 and 512, written in turn, so that a torn write lea
     44      8     offset in that segment at which the durable blocks end
     52      4     CRC-32 of the 52 bytes before
 
-A log of objects has such a file too, on the machine where capture and the driver run (`objects`). It is only a message
-from one to the other there, and its segment's part has 8 bytes (the fields after it lie four bytes later).
+A log in object storage has such a file too, on the machine where capture and the driver run (`object_chain`). There it
+only carries messages from one to the other, and its segment's part has 8 bytes (later fields are moved by four bytes).
 
 The file is never replaced, so a reader's watch on it stays good. What a record says is on disk before it is written;
 the record itself is only flushed where nothing else could tell it after a crash of the machine (`seen`), see

@@ -1,4 +1,4 @@
-"""An index in memory of one segment's blocks, read from their heads and kept by column: some sixty bytes a block."""
+"""An index of the blocks of one segment in memory, read from their heads: about sixty bytes per block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to blocks: what a batch is planned by and sent to executors as."""
+"""References to blocks: batches are planned with them, and executors receive them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walking a segment block by block."""
+"""Reads a segment block by block."""
 
 from __future__ import annotations
 

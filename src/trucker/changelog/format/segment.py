@@ -1,6 +1,6 @@
-"""Segments: their names, the narrow storage that readers go through, and that of a folder.
+"""Segments: their names, the storage interface that readers use, and its implementation for a folder.
 
-Objects in a bucket are another `Storage` (`objects`); positions, blocks and indexes know no paths.
+Objects in a bucket are another `Storage` (`object_chain`); positions, blocks and indexes know no paths.
 """
 
 from __future__ import annotations

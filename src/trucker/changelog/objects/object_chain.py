@@ -1,4 +1,4 @@
-"""A change log of objects: one immutable object for every flush, in a chain.
+"""A change log in object storage: a chain of immutable objects, one for every flush.
 
     <uri>/
       source.json                    whose log it is, where it begins, and the number of its first object

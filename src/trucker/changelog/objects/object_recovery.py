@@ -1,7 +1,7 @@
-"""Where a log of objects ends, told by the objects alone.
+"""Finds the end of a log in object storage from its objects alone.
 
 Nothing is put right: an object is there whole or not at all, and what the chain ends with that was never finished is
-passed over by the next object (`objects`).
+passed over by the next object (`object_chain`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing the change log as objects: one writer, at capture. The methods are `writer.LogWriter`'s.
+"""The writer of a change log in object storage. Its methods are those of `folder.writer.LogWriter`.
 
     append, extend    into memory; cut into blocks, and those gathered into an object of about 4 MiB
     flush             begins to store the object gathered so far, if none is on its way and the last was not just now;

@@ -1,4 +1,4 @@
-"""Which destinations a project has written to, and how far each truck was there when that was last noted.
+"""A file that records which destinations a project has written to, and each truck's last known position there.
 
 What counts is what a destination stores itself (I3). This is for a start at which one does not answer: that it has been
 used before, which tables it has, and from where on its trucks may need the change log. A position here is never ahead

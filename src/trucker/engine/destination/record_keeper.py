@@ -1,4 +1,4 @@
-"""Notes where trucks are, for a start at which their destinations do not answer (`destination_record`)."""
+"""Keeps the destination record up to date while trucks advance."""
 
 from __future__ import annotations
 

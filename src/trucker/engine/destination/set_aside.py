@@ -1,4 +1,4 @@
-"""Setting a table aside at its destination, so that the other tables of its truck can go on.
+"""Sets a table aside at its destination, so that the other tables of its truck go on.
 
 What is repeated after a crash: nothing. The destination either has the table's new state, and the next start copies the
 table or takes it up at its own position; or it has not, and the table fails once more.

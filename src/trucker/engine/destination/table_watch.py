@@ -1,4 +1,4 @@
-"""Destination tables that somebody drops or alters while a project runs: noticed by looking now and then.
+"""Looks regularly for destination tables that were dropped or altered while the project runs.
 
 A commit compares the tables that it writes (`sinks.table_identity`). Tables without changes are compared here, and all
 of them at the start. Such a table is set aside, or its truck fails, with the choice of what to do.

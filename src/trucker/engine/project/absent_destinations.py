@@ -1,4 +1,4 @@
-"""Destinations that do not answer at a start.
+"""Starts a project although some destinations do not answer, and takes them in when they do.
 
 One that the project has used before is waited for, as one that goes away later is: its trucks are *retrying*, all else
 runs. When it answers, its trucks take up from what it stores.

@@ -1,4 +1,4 @@
-"""Going on with destination tables as they are now, after somebody has dropped or altered them."""
+"""Accepts destination tables as they are now, after they were dropped or altered (`trucker accept`)."""
 
 from __future__ import annotations
 

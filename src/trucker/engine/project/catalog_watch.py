@@ -1,4 +1,4 @@
-"""Changes of tables that the stream does not tell, or not yet: noticed by looking at the catalogue now and then.
+"""Looks regularly into the source's catalogue for changes of tables that the stream does not carry.
 
 The stream describes a new shape with the first row in it, so a table without further changes keeps its old shape there.
 A rewrite under the same type (`TYPE integer USING …`), a column dropped and added again under its name, a table dropped

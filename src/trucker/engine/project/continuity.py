@@ -1,4 +1,4 @@
-"""Whether slot, change log and stored positions continue each other: what lies between two of them would be skipped.
+"""Checks that slot, change log and stored positions leave no gap: changes in a gap would be skipped.
 
 Everything here reads and raises, and changes nothing. `conditions` asks beforehand, for `check` and `run` alike; a run
 asks again at the moment it acts, by the same functions.

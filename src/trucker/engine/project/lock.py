@@ -1,4 +1,4 @@
-"""One instance per project: a lock on its state folder that says who holds it."""
+"""A lock on the state folder, so that a project runs once; the lock file says who holds it."""
 
 from __future__ import annotations
 

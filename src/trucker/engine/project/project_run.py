@@ -1,4 +1,4 @@
-"""A project from start to stop: all its sources, destinations and trucks, and the status they show."""
+"""Runs a project from start to stop: all its sources, destinations and trucks, and the status they show."""
 
 from __future__ import annotations
 

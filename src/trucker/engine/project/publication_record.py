@@ -1,4 +1,4 @@
-"""How each truck's tables were published when its destination last had all their changes.
+"""A file that records how each truck's tables were published when its destination last had all their changes.
 
 A document beside the shapes (`written_schema`). A truck's table has an entry of its own, because trucks may be behind
 each other. An entry is written once the destination has been told to copy the table again, or when a table is taken up;

@@ -1,4 +1,4 @@
-"""The publication at the start of a source: made as the trucks need it, and compared with how it was.
+"""Creates or alters the publication when a source starts, and compares it with the recorded one.
 
 The order makes it safe to be killed anywhere. First the destinations are told which tables must be copied again; then
 the publication is altered; then the record says how it is now; copies are taken after that (I6). A start that was cut

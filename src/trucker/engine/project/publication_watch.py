@@ -1,4 +1,4 @@
-"""A publication that somebody alters while the project runs: noticed, set right, and the tables copied again.
+"""Notices a publication that is altered while the project runs, corrects it, and has the tables copied again.
 
 The catalogue is looked at every few seconds and compared with the record (`engine.publication_record`). A table whose
 changes may be missing from the stream is copied again, from a snapshot that is taken after the publication is right

@@ -1,4 +1,4 @@
-"""Tables that were dropped and made again under their name, or whose name another table has taken.
+"""Finds tables that were dropped and created again, or whose name another table has now.
 
 A publication holds tables by their oid, and what is known of a table's columns goes by their numbers: a new table is
 therefore published before it is copied, and read by its own key and columns. What tells it from the old one is its oid.

@@ -1,4 +1,4 @@
-"""Beginning anew: drop what trucker keeps, leave what it has written."""
+"""Drops what trucker keeps of a project, so that it starts again; rows at destinations stay."""
 
 from __future__ import annotations
 

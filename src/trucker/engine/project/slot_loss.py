@@ -1,4 +1,4 @@
-"""A slot that is lost: dropped, or given up by the server. What it would still have sent cannot be had any more.
+"""A lost slot: dropped, or invalidated by the server. The changes that it had not sent yet are gone.
 
 `on_slot_loss: stop`, the default, leaves it at that. With `resnapshot` everything of the source begins anew, by itself:
 the destinations forget the trucks' positions (their rows stay, and stay readable until the new copies count), then what

@@ -1,4 +1,4 @@
-"""Tables that are spread over slots otherwise than at the last start.
+"""Moves tables to other slots when the configuration assigns them differently than at the last start.
 
 A table that goes to another slot is a new one there: its changes since then are in no log of that slot. So it is copied
 again, and what it has at the destination stays readable until the copy counts. The destinations are told first, in one

@@ -1,4 +1,4 @@
-"""Everything of one source while a project runs: slot, capture, the loop over batches, copies and lanes.
+"""Runs one source of a project: its slot, capture, the loop over batches, copies and lanes.
 
 Order matters and is all here: the publication, then the slot (a slot that must decode changes older than its
 publication fails for good), then capture, then copies; a truck streams when its destination says it has been

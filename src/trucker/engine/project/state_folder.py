@@ -1,4 +1,4 @@
-"""Who can read what a project keeps on this machine: its state folder and its change logs."""
+"""Checks which other accounts can read the state folder and the change logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shape that the stream describes means, given how the table was when its rows were last written and how it is.
+"""Identifies the columns of a shape in the stream, from the table as last written and as it is now.
 
 Columns are told apart by number, never by name. A shape's numbers are found from two looks at the catalogue: `known`,
 the table as the destination has it, and `now`, later than the shape. A column that is in both looks was there all the

@@ -1,4 +1,4 @@
-"""Partitions that come and go without a word in the stream.
+"""Finds partitions that were attached or detached: the stream does not mention it.
 
 pgoutput sends the changes of rows under the name of the partitioned table. It sends nothing when a partition is
 attached with the rows it has, detached, dropped, or truncated by itself. Two looks at the catalogue tell: the leaves of

@@ -1,4 +1,4 @@
-"""The tables' shapes as the stream tells them, and what each means for a truck.
+"""Reads the shapes of tables from the stream and decides what each means for a truck.
 
 A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one
 that the batch's blocks use. What it means is told by comparison (`column_identity`) with how the table was when rows of

@@ -1,4 +1,4 @@
-"""How tables were when rows of them were last written: what a new shape is held against.
+"""The schema of each table when its rows were last written, with which new shapes are compared.
 
 A file in the state folder, or beside the change log where that has a place of its own: what a start on another machine
 needs is there. It is replaced as a whole. It is written before a copy is committed and after a batch is: after a

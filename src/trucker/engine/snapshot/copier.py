@@ -1,4 +1,4 @@
-"""The exported snapshot: tables copied as of one commit, by many tasks at once, while the stream goes on.
+"""Copies tables as of one commit, with many tasks inside one exported snapshot, while the stream goes on.
 
 Who calls: the source's runner, in a thread, for every table whose destination does not say that it has been copied.
 The consistent point is a slot's: the permanent one's own when it was made just now, a temporary one's otherwise.

@@ -1,4 +1,4 @@
-"""How far copies are: chunks, rows and bytes of every table, counted as Spark's tasks hand back what they have done."""
+"""The progress of copies: chunks, rows and bytes of each table, counted as tasks finish."""
 
 from __future__ import annotations
 

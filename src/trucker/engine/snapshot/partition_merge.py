@@ -1,4 +1,4 @@
-"""Rows of attached partitions, merged by key into a destination table whose other rows stay (`partitions: keep`).
+"""Merges the rows of attached partitions by key into a destination table whose other rows stay (`partitions: keep`).
 
 Who calls: the source's runner, in a thread, with a lane of one table that has left the main lane. A temporary slot
 gives a snapshot and its consistent point. The lane applies all changes before that point and none after it; then the

@@ -1,4 +1,4 @@
-"""What a Spark task does of a copy: chunks of tables, read inside the shared snapshot and written one after the other.
+"""The Spark task of a copy: reads chunks of tables inside the shared snapshot and writes them one after the other.
 
 Called by executors; imports no pyspark. A failure of one truck's table never raises: it comes back as a `Failure`, so
 that the others count (I8). A task may run twice (a lost executor, a retried task): sinks expect that, chunk by chunk.

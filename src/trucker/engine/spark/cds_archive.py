@@ -1,4 +1,4 @@
-"""`python -m trucker.engine.spark.cds_archive`: make the class-data archive now, so that the next start is a quick one.
+"""Creates the class-data archive that shortens JVM starts: `python -m trucker.engine.spark.cds_archive`.
 
 Any run that ends well leaves an archive; this is for those who cannot wait for one: tests, the demo, an image being
 built. It does what a run does to Spark, on nothing: jobs of Python tasks, Spark SQL, the end.

@@ -1,11 +1,10 @@
-"""What is different when executors are not this process: they are elsewhere, they come late, and they get lost.
+"""Differences between a cluster and one machine: executors are elsewhere, start late, and get lost.
 
-`settings` has what a session on a cluster is started with. `check_executors` says at the start what is wrong with the
-first of them; later ones say it themselves, with their first task (`executor_entry`). `Executors` watches how many
-there are.
+`settings` has the options of a session on a cluster. `check_executors` checks the first executors at the start; later
+ones are checked by their first task (`executor_entry`). `Executors` watches how many there are.
 
-Trucker travels to executors by itself (`shipped`): as a file of Spark's, which is in the folder that an executor runs
-in before its first task, and on the path of its Python by that file's name alone.
+Spark distributes trucker to executors as a file (`package_zip`): it is in the working folder of an executor before the
+first task, and on Python's path by its file name alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a task begins on an executor: before anything is read it is certain that both sides are of one kind.
+"""The entry point of a task on an executor: checks first that driver and executor run the same versions.
 
 What the driver pickles an executor must understand. So a task brings along what the driver is made of, and an executor
 that is made of something else says so, with what to do about it. Imports nothing but the standard library: what is
@@ -85,7 +85,7 @@ def post_task(
     part: int,
     sealed: Iterator[bytes],
 ) -> Iterator[Any]:
-    """As `run_task`, and what came of the partition's one part is posted (`arriving`) instead of given."""
+    """As `run_task`, and what came of the partition's one part is posted (`outcome_stream`) instead of given."""
     for outcome in run_task(driver, held, secrets, part, sealed):
         board.add([(job, part, outcome)])
     return iter(())

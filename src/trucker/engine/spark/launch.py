@@ -1,4 +1,4 @@
-"""How the driver's JVM is started: quickly, quietly, and without what Spark's own scripts cost.
+"""Starts the driver's JVM directly, without Spark's own scripts, which take longer.
 
 pyspark starts `$SPARK_HOME/bin/spark-submit`. Ours is a folder in the cache that links to pyspark's own files, but
 

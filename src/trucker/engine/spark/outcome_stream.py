@@ -1,4 +1,4 @@
-"""A batch's outcomes while its job is still running, so that the first parts are applied while the last are made.
+"""The results of a job while it runs, so that the first parts are applied while the last are still being made.
 
 Tasks post their outcomes with an accumulator: Spark hands a task's posts to the driver when the task has succeeded,
 and once for each partition, whatever was tried twice. There is one accumulator for all jobs; a post says whose it is.

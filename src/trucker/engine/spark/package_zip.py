@@ -1,4 +1,4 @@
-"""Trucker itself as one file that Spark takes to executors, so that they run what the driver runs.
+"""Packs trucker into a zip that Spark sends to executors, so that they run the driver's version.
 
 A zip of the package, compiled, kept in the cache folder under a name that says what is in it. A worker's Python needs
 trucker's dependencies and not trucker; one that it has installed is not used. A module that was compiled for another

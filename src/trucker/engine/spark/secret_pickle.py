@@ -1,4 +1,4 @@
-"""What travels through Spark, as bytes without secrets (I10).
+"""Pickles what travels through Spark without the secrets in it, which travel separately (I10).
 
 Spark writes what a job works on into a file on its way to the JVM, and a function that is large, too. A small function
 travels in memory. So secrets are taken out of everything and go with a function that is small.

@@ -1,4 +1,4 @@
-"""The Spark session: tuned for small, quick micro-batches that carry references, not rows.
+"""Creates the Spark session, tuned for small and quick jobs.
 
 What is set here was measured (`bench/README.md`); the user's own settings win over all of it.
 """

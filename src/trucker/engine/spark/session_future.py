@@ -1,4 +1,4 @@
-"""A Spark session on its way.
+"""A Spark session that is being started in the background.
 
 The JVM takes seconds to start, in which a run has enough else to do: load its own modules, look at both sides, find the
 slot. It is begun before all of that, and given up when what is found there is a reason not to run. Imports little, so

@@ -1,4 +1,4 @@
-"""The process that Spark forks its Python workers from, with everything a task needs imported beforehand.
+"""The process that Spark forks its Python workers from; it has imported everything that a task needs.
 
 Spark ends workers that were idle for a minute. A worker that has to import for itself keeps the next batch waiting for
 a third of a second, and holds for itself alone what it could share with the others.

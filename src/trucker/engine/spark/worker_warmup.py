@@ -1,4 +1,4 @@
-"""Spark's Python workers: brought up while nothing waits for them, which takes a second or two."""
+"""Starts Spark's Python workers before a job needs them, which takes a second or two."""
 
 from __future__ import annotations
 

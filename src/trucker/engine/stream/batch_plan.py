@@ -1,4 +1,4 @@
-"""What each table of each truck has to do with a range of the log: written in a shape, or copied again."""
+"""Plans what a range of the log means for each table of each truck: written in a shape, or copied again."""
 
 from __future__ import annotations
 

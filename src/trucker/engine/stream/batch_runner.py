@@ -1,4 +1,4 @@
-"""Has the parts of a batch of streamed changes staged: by Spark's executors, or by the driver where they are small."""
+"""Runs the parts of a batch: as a Spark job, or in the driver where the batch is small."""
 
 from __future__ import annotations
 

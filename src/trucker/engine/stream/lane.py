@@ -1,4 +1,4 @@
-"""Trucks apart from the main lane: they catch up from their own position, then join.
+"""Runs trucks that have fallen behind in lanes of their own, until they have caught up and join the main lane.
 
 A truck gets here when its destination could not be reached, when it starts from another position than the others,
 or when it (or one of its tables) has just been copied. Each lane has a thread; it may run Spark jobs beside the

@@ -1,4 +1,4 @@
-"""Commits at several destinations, side by side, so that a slow one does not hold up the others."""
+"""Commits at several destinations in parallel, so that a slow one does not delay the others."""
 
 from __future__ import annotations
 

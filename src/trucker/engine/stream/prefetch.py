@@ -1,4 +1,4 @@
-"""The next range of a log, staged while the one before it is committed.
+"""Stages the next range of the log while the current one is committed.
 
 What tasks make of a range depends on the range and on its targets, and on nothing that a commit changes. So while a
 destination is at work on a batch, the executors can be at work on the next one. What the next one will be is a guess:

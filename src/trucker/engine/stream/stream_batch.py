@@ -1,4 +1,4 @@
-"""The batch that one destination commits of a range of the change log."""
+"""Builds the batch that one destination commits for a range of the change log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Spark task does, in one Python process: read, decode, compact, write.
+"""The Spark task of a batch: reads blocks, decodes them, folds changes and has sinks stage them.
 
 Called by executors; imports no pyspark, so that it is tested without one. A failure of one truck's share never
 raises: it comes back as a `Failure`, so that the others' shares of the same part count (I8). A part may run

@@ -53,7 +53,7 @@ def joined(parts: Sequence[StreamPart], left: float) -> list[StreamPart]:
     """Fewer parts, of more pieces, where of the changes of a part only the share `left` is left when they are folded:
     changes of the same keys then meet in one part more often, and the destination gets fewer rows.
 
-    Memory stays that of a piece and little more (`net`).
+    Memory stays that of a piece and little more (`fold_accumulator`).
     """
     if left > FOLDS or len(parts) < 2:
         return list(parts)

@@ -1,4 +1,4 @@
-"""Changes written by hand in a file of JSON lines, for `trucker try`: what `trucker peek` prints is such a file."""
+"""Reads changes from a file of JSON lines for `trucker try`, in the form that `trucker peek` prints."""
 
 from __future__ import annotations
 

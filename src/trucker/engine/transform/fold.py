@@ -1,4 +1,4 @@
-"""How much of a truck's changes is folded: all of a part, those of each transaction, or nothing."""
+"""How far a truck's changes are folded: over a part, within each transaction, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The net change of one table over the pieces of a part.
+"""Accumulates the net change of one table over the pieces of a part.
 
 Pieces are read one after the other, so that no more than one is in memory. What is left of a piece when its changes
 are folded waits for the next one and is folded with that, as long as it is small: changes of few keys, however many,

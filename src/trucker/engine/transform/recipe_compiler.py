@@ -1,4 +1,4 @@
-"""Recipes: what a truck's rules and SQL files make of a table, compiled against the table as it is.
+"""Compiles recipes: what a truck's rules and SQL files do with a table of a given shape.
 
 Compiled in the driver, anew for every shape of a table; what is wrong with a file is found here, before a row is read.
 Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination looks at output.sql itself

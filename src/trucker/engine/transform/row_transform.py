@@ -1,4 +1,4 @@
-"""What an executor does with a truck's changes before a sink gets them: fold, rules, the source's SQL.
+"""Transforms a truck's changes before a sink gets them: folding, rules, and the source's SQL.
 
 Called by the tasks of `stream_task`; imports no pyspark. What may fail: the source, SQL, a rule; the caller turns that
 into the truck's failure. All of it may be repeated: nothing is written anywhere.

@@ -1,4 +1,4 @@
-"""An executor's session at a source, for the SQL of trucks; kept from batch to batch, as its process is."""
+"""An executor's session at a source for the SQL of trucks, kept from batch to batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules and SQL files held against the real databases, before a truck runs. Nothing is run and nothing made (I11)."""
+"""Checks rules and SQL files against the real databases before a truck runs. Nothing is run or created (I11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes as the rows that SQL gets, and the rows that SQL gives as changes for a sink.
+"""Converts changes to the rows that SQL reads, and the rows that SQL returns to changes for a sink.
 
 A row has the new values, the old ones as `old__<column>` and, where every change is kept, its position. What comes back
 has what the truck's SQL gives; it is told by the operation of each row what is to be done with it.

@@ -1,4 +1,4 @@
-"""Which rows of a truck go together into one statement: numbers that rise, over all of its tables in a part."""
+"""Groups the rows of a truck into runs: the rows of a run go into one statement."""
 
 from __future__ import annotations
 

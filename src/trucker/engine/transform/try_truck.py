@@ -1,6 +1,6 @@
-"""A truck tried: recent changes, or rows given by hand, taken through each of its steps, and nothing written.
+"""Tries a truck: takes recent or given changes through each step and shows the results. Nothing is written.
 
-The steps are those of a run (`engine.steps`), one after the other in this process. What SQL reads it reads for real.
+The steps are those of a run (`row_transform`), one after the other in this process. What SQL reads it reads for real.
 output.sql is prepared at the destination and shown with the rows it would get.
 """
 

@@ -1,4 +1,4 @@
-"""Trucks as configured against the source as it is: names, patterns, keys, columns. Changes nothing."""
+"""Resolves trucks as configured against the source: names, patterns, keys, columns. Changes nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OWN_SCHEMA = "trucker"
 class ResolvedSource:
     """One source connection, the names of its publication and slot, and the trucks that read from it.
 
-    Of a connection whose tables are spread over several slots there is one for each (`streams.split`), with the parts
-    of the trucks that it serves; `name` tells them apart, in the state folder too.
+    A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts of
+    the trucks that it serves; `name` tells them apart, in the state folder too.
     """
 
     name: str

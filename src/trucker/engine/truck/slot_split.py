@@ -1,4 +1,4 @@
-"""A source's tables spread over its slots: one stream for each, with a publication, a log and a query of its own.
+"""Splits a source over its slots: one stream for each, with its own publication, change log and loop.
 
 What a stream is made of is a source like any other, so that everything that works on a source works on a stream. A
 truck whose tables are in several streams has a part in each, with a position of its own at the destination. Parts are

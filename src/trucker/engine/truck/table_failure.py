@@ -1,4 +1,4 @@
-"""A table that cannot go on while the other tables of its truck do.
+"""The failure of one table while the other tables of its truck go on.
 
 It is set aside in one of two ways. Most failures are settled by copying the table again: the destination says "copying"
 of it, and the change log is not kept for it. Where the user must decide how to go on (`TruckerError.needs_decision`)

@@ -1,4 +1,4 @@
-"""What a condition is."""
+"""The type of a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of conditions, in the order in which they are looked at."""
+"""All conditions, in the order in which they are checked."""
 
 from __future__ import annotations
 

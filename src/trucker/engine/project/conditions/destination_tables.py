@@ -1,4 +1,4 @@
-"""The condition that destination tables are still the ones that were filled."""
+"""The condition that the destination tables are still the ones that trucker filled."""
 
 from __future__ import annotations
 

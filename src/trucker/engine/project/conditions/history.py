@@ -1,4 +1,4 @@
-"""Conditions on slot, change log and stored positions, held against each other."""
+"""Conditions on how slot, change log and stored positions fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conditions look at: the project, its sources and destinations as they are now. Nothing of it is changed."""
+"""What the conditions examine: the project, its sources and its destinations at this moment. Nothing is changed."""
 
 from __future__ import annotations
 

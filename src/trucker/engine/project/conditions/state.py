@@ -1,4 +1,4 @@
-"""The project's own folder."""
+"""Conditions on the project's state folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several parts of one table as one, a column at a time: only what is asked for is put together."""
+"""Several parts of one table as one; columns are concatenated when they are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's ways to rows that wait in a file, and out into one: a Python data source that reads and writes Arrow.
+"""A Python data source with which Spark reads waiting rows from Arrow files and writes results to them.
 
 Both run in executors. Nothing that they are told is secret: options show in Spark's plans.
 """

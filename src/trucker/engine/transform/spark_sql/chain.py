@@ -1,4 +1,4 @@
-"""A truck's Spark files one after the other: transform.sql, then the file of each operation.
+"""Runs the Spark files of a truck in order: transform.sql, then the file of each operation.
 
 `{{ rows }}` of each is the rows that came to Spark; `{{ transformed }}` what transform.sql makes of those of the
 operation. An operation without a file of its own has what transform.sql gives, or the rows as they are.

@@ -1,4 +1,4 @@
-"""A truck's plan for a table's rows, by Spark's analysis of its files: nothing is run."""
+"""Compiles a truck's plan for a table from Spark's analysis of its files. Nothing is run."""
 
 from __future__ import annotations
 

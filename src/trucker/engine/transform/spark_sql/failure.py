@@ -1,4 +1,4 @@
-"""What Spark says of a truck's files, in trucker's words: file and line as written, Spark's reason, no value (I10).
+"""Translates Spark's errors about a truck's files: file and line as written, Spark's reason, no values (I10).
 
 Spark's messages for what fails on rows quote them. So of these only the name of the condition and the query's own
 text are kept; of what fails before any row is read, the message.

@@ -1,4 +1,4 @@
-"""Python functions for Spark SQL: what a truck's functions.py has is there under its name.
+"""Registers the functions of a truck's functions.py for its Spark SQL.
 
 A function without `_` before its name becomes a function of Spark's; the type it gives is its return annotation's. What
 pyspark's `udf` and its kin made is taken as it is. Functions travel to executors by value, so that these need no file.

@@ -1,4 +1,4 @@
-"""Lookups at work: tables of other connections as views for a truck's Spark files.
+"""Lookups: tables of other connections as views for a truck's Spark files.
 
 By keys: what the rows of a run have in certain columns, new and old values alike, is asked for at the other database,
 and only that. Cached: the whole table, read again when it is older than the truck says. Read in the driver.

@@ -1,4 +1,4 @@
-"""What Spark SQL gives, as PostgreSQL's columns and text."""
+"""Converts the result of Spark SQL to PostgreSQL's columns and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark SQL gave, handed to a sink: few rows by the driver, many by an executor.
+"""Hands the result of Spark SQL to a sink: few rows in the driver, many in an executor.
 
 Imports no pyspark.
 """

@@ -1,4 +1,4 @@
-"""What travels between the driver and executors for Spark SQL: a truck's plan for a table, and rows on their way.
+"""What travels between driver and executors for Spark SQL: a truck's plan for a table, and spooled rows.
 
 Imports no pyspark: executors spool rows without it. A spool holds nothing that could not be made again: it is not
 fsynced, and a file that nobody names any more goes with the folder at the next start.

@@ -1,10 +1,10 @@
-"""A truck with files for Spark SQL, in the driver: what they make of rows, and the rows on their way through them.
+"""Runs the Spark SQL files of one truck, in the driver.
 
-Few rows are a relation of the driver's own: Spark plans and runs the query with no file and, mostly, no process
-between; what it gives comes back here and is handed to the sink here. Many rows stay in files: executors read them,
-write the result, and hand it to the sink (`source`, `handing`). Which way it is makes no difference to the result.
+Few rows are a relation of the driver: Spark plans and runs the query without files and mostly without another process,
+and the driver hands the result to the sink. Many rows stay in files: executors read them, write the result, and hand it
+to the sink (`arrow_source`, `result_writer`). The result is the same either way.
 
-Safe in several threads. Errors are the truck's own (I8); what Spark itself is to blame for is passing.
+Safe in several threads. Errors fail this truck alone (I8); failures of Spark itself are transient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cells on their way to Spark and back: PostgreSQL's text to typed Arrow columns, and typed ones to text.
+"""Converts cells between PostgreSQL's text and typed Arrow columns for Spark.
 
 Whole columns at a time. What comes back is text as PostgreSQL would write the value itself (`postgres.connect`'s
 settings), so that a value which nothing has touched is the same to the byte.

@@ -1,4 +1,4 @@
-"""What PostgreSQL's types are to Spark SQL, and Spark's to PostgreSQL.
+"""Maps PostgreSQL's types to Spark's, and back.
 
     PostgreSQL                                  Spark                         and back, for a computed column
     smallint, integer, bigint                   smallint, int, bigint         the same; tinyint is smallint

@@ -132,7 +132,7 @@ def _names(node: ast.AST, importer: str, *, is_package: bool) -> list[str]:
 
 
 def part(module: str) -> str:
-    """The part of the package a module belongs to: `trucker.engine.stream.query` → `engine`."""
+    """The part of the package a module belongs to: `trucker.engine.stream.source_stream` → `engine`."""
     return [*module.split("."), ""][1]
 
 
@@ -170,7 +170,7 @@ def _wrong_arrow(importer: str, imported: str) -> str | None:
 
 
 def room(module: str) -> str:
-    """The room of a module within its part: `trucker.engine.stream.query` → `stream`."""
+    """The room of a module within its part: `trucker.engine.stream.source_stream` → `stream`."""
     return [*module.split("."), "", ""][2]
 
 

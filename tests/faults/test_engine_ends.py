@@ -107,7 +107,7 @@ def test_a_damaged_log_stops_the_trucks_and_names_the_file(
     """What is in it was not applied yet. It is not skipped, and not tried for ever."""
     InThread(shop, spark, once=True).join()
     with monkeypatch.context() as patched:  # captured, but not applied
-        patched.setattr("trucker.engine.stream.query.StreamQuery.start", lambda *_, **__: None)
+        patched.setattr("trucker.engine.stream.source_stream.SourceStream.start", lambda *_, **__: None)
         with InThread(shop, spark):
             database.execute("insert into event select i, 'waits' from generate_series(1, 500) i")
             segment = wait_until(lambda: _large(shop), 30)

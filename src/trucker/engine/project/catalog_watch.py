@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from trucker.capture.supervisor import CaptureSupervisor
 from trucker.engine.schema.written_schema import SchemaStore
-from trucker.engine.stream.query import StreamQuery
+from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
@@ -27,7 +27,7 @@ from trucker.table import TableId
 log = logging.getLogger("trucker.shapes")
 
 LOOK_SECONDS = 5.0
-QUERY_SECONDS = 0.02
+APPLY_SECONDS = 0.02
 
 OpenConnection = Callable[[], PgConnection]
 
@@ -40,14 +40,14 @@ class CatalogWatch:
         connect: OpenConnection,
         publication: str,
         runs: Collection[TruckRun],
-        query: StreamQuery,
+        stream: SourceStream,
         known: SchemaStore,
     ) -> None:
         self._connect = connect
         self._publication = publication
         self._runs = runs
         self._tables = frozenset(table for run in runs for table in run.truck.tables)
-        self._query = query
+        self._stream = stream
         self._known = known
         self._digests: dict[TableId, tuple[int, str] | None] = {}
         self._waiting: dict[TableId, tuple[Sighting, int]] = {}
@@ -63,14 +63,14 @@ class CatalogWatch:
                 log.debug("reading the catalogue failed", extra=error.facts())
 
     def once(self, capture: CaptureSupervisor, stop: threading.Event) -> bool:
-        """Look, let the query take what is there by now, and judge what was seen; whether nothing is left of it.
+        """Look, let the stream apply what is in the log by now, and judge what was seen; whether nothing is left of it.
 
         A shape that the stream has told meanwhile has to be looked at once more.
         """
-        query = self._query
+        stream = self._stream
         capture.wait_seen(self.look(), stop)
-        query.start(once=True)
-        while query.active and not stop.wait(QUERY_SECONDS):
+        stream.start(once=True)
+        while stream.active and not stop.wait(APPLY_SECONDS):
             pass
         return stop.is_set() or self.judge()
 
@@ -96,6 +96,6 @@ class CatalogWatch:
         for table, (seen, count) in list(self._waiting.items()):
             if self._known.changes(table) != count:
                 del self._waiting[table], self._digests[table]
-            elif self._query.examine(seen, self._runs):
+            elif self._stream.examine(seen, self._runs):
                 del self._waiting[table]
         return self._digests.keys() == self._tables and not self._waiting

@@ -18,7 +18,7 @@ from dataclasses import replace
 from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.project.publication_start import may_copy_again, missed
 from trucker.engine.schema.schema_changes import stale
-from trucker.engine.stream.query import StreamQuery
+from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
@@ -45,13 +45,13 @@ class PublicationWatch:
         connect: Callable[[], PgConnection],
         resolved: ResolvedSource,
         runs: Collection[TruckRun],
-        query: StreamQuery,
+        stream: SourceStream,
         record: PublicationRecord,
     ) -> None:
         self._connect = connect
         self._resolved = resolved
         self._runs = runs
-        self._query = query
+        self._stream = stream
         self._record = record
         self._right: Found = {}
         self._refused: dict[TableId, str] = {}
@@ -79,7 +79,7 @@ class PublicationWatch:
             own = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
             stopped = {table for table in own if self._stops(run, table, own[table], failures)}
             own = {table: why for table, why in own.items() if table not in stopped}
-            if own and self._query.copy_incomplete(run, own):
+            if own and self._stream.copy_incomplete(run, own):
                 self._record.put({(run.name, table): found[table] for table in own})
 
     def _stops(self, run: TruckRun, table: TableId, why: str, failures: Mapping[TableId, TruckerError]) -> bool:
@@ -88,7 +88,7 @@ class PublicationWatch:
         if trouble is None and not may_copy_again(run.truck, table):
             trouble = stale(run.name, table, why)
         if trouble is not None and run.phase is not TruckPhase.FAILED:
-            self._query.fail(run, trouble.of_table(table))
+            self._stream.fail(run, trouble.of_table(table))
         return trouble is not None
 
     def _judge_identities(self, database: PgConnection, found: Found) -> None:
@@ -117,7 +117,7 @@ class PublicationWatch:
             self._record.put({slot: replace(entry, identities=identities) for slot, entry in entries.items()})
             for run, _ in before.values():
                 if problem is not None:
-                    self._query.fail(run, problem.of_table(table))
+                    self._stream.fail(run, problem.of_table(table))
 
     def _identity_problem(self, database: PgConnection, table: TableId) -> tuple[TruckerError | None, bool]:
         """What is wrong with a table's identities or partitions; and whether the server refuses such changes itself."""

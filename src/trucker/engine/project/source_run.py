@@ -45,7 +45,7 @@ from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
 from trucker.engine.stream.lane import LaneRunner
-from trucker.engine.stream.query import StreamQuery
+from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.resolve import ResolvedSource
@@ -132,7 +132,7 @@ class SourceRun:
             config.slow_query_threshold_ms,
             config.state_folder / "rows" / self.name,
         )
-        self._query: StreamQuery | None = None
+        self._stream: SourceStream | None = None
 
     def check_sql(self, spark: Spark) -> None:
         """Compile what every truck does with its tables; raises for the first that is wrong."""
@@ -232,7 +232,7 @@ class SourceRun:
             return
         self._spark = spark
         self._recipes.start(spark, self._config)
-        query = self._query = StreamQuery(
+        stream = self._stream = SourceStream(
             self.name,
             spark,
             self.log,
@@ -248,17 +248,17 @@ class SourceRun:
             copy_again=self._copy_again,
             merge=self._merge,
         )
-        refuse_pruned(query.reader, self._needed(states))
+        refuse_pruned(stream.reader, self._needed(states))
         waiting = {run.name for run in self.absent.wait()}
         needs, lanes = self._divide(states, [run for run in self.runs.values() if run.name not in waiting])
-        self._table_watch(query).look()
+        self._table_watch(stream).look()
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
-        captured = query.reader.durable().commit_lsn
-        query.main = min(max(whole, default=captured), captured)
+        captured = stream.reader.durable().commit_lsn
+        stream.main = min(max(whole, default=captured), captured)
         for lane in lanes:
-            with query.turn:
-                joined = not lane.tables and query.join(lane)
+            with stream.turn:
+                joined = not lane.tables and stream.join(lane)
             if not joined:
                 self._spawn(lane)
         self._start_copy(spark, needs)
@@ -266,31 +266,33 @@ class SourceRun:
         if self._once:
             self._thread(f"once {self.name}", self._stream_once)
         else:
-            self._follow(query)
+            self._follow(stream)
 
-    def _follow(self, query: StreamQuery) -> None:
+    def _follow(self, stream: SourceStream) -> None:
         """Start the loop over batches, and what watches the catalogues: in threads that nobody waits for."""
-        query.start(once=False)
-        watch, tables = self._shape_watch(query), self._table_watch(query)
+        stream.start(once=False)
+        watch, tables = self._shape_watch(stream), self._table_watch(stream)
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
         threading.Thread(target=tables.run, args=[self._stop], name=f"tables {self.name}", daemon=True).start()
-        published = self._publication_watch(query)
+        published = self._publication_watch(stream)
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
-    def _publication_watch(self, query: StreamQuery) -> PublicationWatch:
+    def _publication_watch(self, stream: SourceStream) -> PublicationWatch:
         to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
-        return PublicationWatch(to_primary, self.resolved, self.runs.values(), query, self.record)
+        return PublicationWatch(to_primary, self.resolved, self.runs.values(), stream, self.record)
 
-    def _shape_watch(self, query: StreamQuery) -> CatalogWatch:
+    def _shape_watch(self, stream: SourceStream) -> CatalogWatch:
         reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
-        return CatalogWatch(lambda: connect(reads, application="trucker catalog"), publication, runs, query, self.known)
+        return CatalogWatch(
+            lambda: connect(reads, application="trucker catalog"), publication, runs, stream, self.known
+        )
 
-    def _table_watch(self, query: StreamQuery) -> TableWatch:
-        return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, query.fail)
+    def _table_watch(self, stream: SourceStream) -> TableWatch:
+        return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, stream.fail)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
-        assert self._query is not None
+        assert self._stream is not None
         assert self._capture is not None
         me = threading.current_thread()
         while not self._stop.is_set():
@@ -298,13 +300,13 @@ class SourceRun:
             if not others and self._away:
                 self._stop.wait(SLOT_LOOK_SECONDS)
             elif not others:
-                self._table_watch(self._query).look()  # at those that have caught up, too
-                watch = self._shape_watch(self._query)
+                self._table_watch(self._stream).look()  # at those that have caught up, too
+                watch = self._shape_watch(self._stream)
                 for _ in range(ONCE_LOOKS):
                     if watch.once(self._capture, self._stop):
                         break
                 if not self._stop.is_set():
-                    self._publication_watch(self._query).look()
+                    self._publication_watch(self._stream).look()
                 return
             else:
                 others[0].join(0.1)
@@ -341,9 +343,9 @@ class SourceRun:
 
     def resume(self, destination: str, states: Mapping[str, TruckState]) -> None:
         """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
-        if destination not in self._away or self._query is None or self._spark is None or self._stop.is_set():
+        if destination not in self._away or self._stream is None or self._spark is None or self._stop.is_set():
             return
-        runs, told = self.absent.resume(destination, states, self._incomplete, self._query.reader)
+        runs, told = self.absent.resume(destination, states, self._incomplete, self._stream.reader)
         self._incomplete |= told
         needs, lanes = self._divide(states, runs)
         for run in runs:
@@ -394,10 +396,10 @@ class SourceRun:
 
     def _spawn(self, lane: Lane) -> None:
         """Let a lane catch up in a thread of its own."""
-        assert self._query is not None
+        assert self._stream is not None
         runner = LaneRunner(
             lane,
-            self._query,
+            self._stream,
             self.destinations[lane.destination],
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
@@ -415,11 +417,11 @@ class SourceRun:
 
     def _merge(self, lane: Lane) -> None:
         """Merge the rows of attached partitions, in a thread of its own, into the table that the lane is for."""
-        assert self._query is not None
+        assert self._stream is not None
         assert self._spark is not None
         merger = Merger(
             lane,
-            self._query,
+            self._stream,
             self.destinations[lane.destination],
             self._schemas,
             self._recipes,
@@ -471,16 +473,16 @@ class SourceRun:
         """Called about once a second: notice what died, bring it back, forget what everybody has applied."""
         if self.fatal is not None:
             raise self.fatal
-        if self._query is None or self._capture is None:
+        if self._stream is None or self._capture is None:
             return
         failed = self._capture.failure()
         if failed is not None:
             self._capture_failed(failed)
-        elif not self._query.active and not self._once and not self._stop.is_set():
-            self._revive(self._query)
-        if failed is None and not self._once and self._query.active:
+        elif not self._stream.active and not self._once and not self._stop.is_set():
+            self._revive(self._stream)
+        if failed is None and not self._once and self._stream.active:
             self._retry_tables()
-            self._retry_trucks(self._query)
+            self._retry_trucks(self._stream)
         self._keeper.look(self._lanes, self._away)
         self._prune()
 
@@ -501,7 +503,7 @@ class SourceRun:
             assert self._spark is not None
             self._start_copy(self._spark, needs)
 
-    def _retry_trucks(self, query: StreamQuery) -> None:
+    def _retry_trucks(self, stream: SourceStream) -> None:
         """Start trucks that have failed again, one by one, as a start of the project would."""
         for run in list(self.runs.values()):
             if run.phase is not TruckPhase.FAILED or run.retry is None or run.retry.ended:
@@ -510,12 +512,12 @@ class SourceRun:
                 run.retry.failed()
             if run.retry.due:
                 run.retry.begin()
-                self._thread(f"retry {run.name}", partial(self._retry_truck, run, query))
+                self._thread(f"retry {run.name}", partial(self._retry_truck, run, stream))
 
     def _is_retrying(self, run: TruckRun) -> bool:
         return any(thread.name == f"retry {run.name}" and thread.is_alive() for thread in self._threads)
 
-    def _retry_truck(self, failed: TruckRun, query: StreamQuery) -> None:
+    def _retry_truck(self, failed: TruckRun, stream: SourceStream) -> None:
         """Whoever still works for the failed run finds it failed and ends; what it may yet commit the destination
         refuses, as it does after a crash (I4)."""
         try:
@@ -525,7 +527,7 @@ class SourceRun:
             return
         run = failed.started_again()
         needs, lanes = self._divide({name: state for name, state in states.items() if name == run.name}, [run])
-        with query.turn:
+        with stream.turn:
             if self._stop.is_set():
                 return
             self._lanes = [lane for lane in self._lanes if not lane.tables or lane.trucks != (run.name,)]
@@ -548,14 +550,14 @@ class SourceRun:
         else:
             self.fail(error)
 
-    def _revive(self, query: StreamQuery) -> None:
+    def _revive(self, stream: SourceStream) -> None:
         """A log that cannot be reached is tried again; one that cannot be read stops everybody."""
-        damage = query.damage()
+        damage = stream.damage()
         if damage is not None:
             self.fail(damage)
             return
-        log.warning("applying batches ended and restarts", extra={"source": self.name, "reason": query.failure()})
-        query.start(once=False)
+        log.warning("applying batches ended and restarts", extra={"source": self.name, "reason": stream.failure()})
+        stream.start(once=False)
 
     def fail(self, error: TruckerError) -> None:
         """Nothing more can be had from this source."""
@@ -564,7 +566,7 @@ class SourceRun:
 
     def _prune(self) -> None:
         """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
-        assert self._query is not None
+        assert self._stream is not None
         held = [run.stored for run in self.runs.values() if run.stored]
         held += [
             failure.position for run in self.runs.values() for failure in list(run.failed.values()) if failure.held
@@ -580,7 +582,7 @@ class SourceRun:
 
     @property
     def durable(self) -> Durable | None:
-        return self._query.reader.durable() if self._query is not None else None
+        return self._stream.reader.durable() if self._stream is not None else None
 
     def hearing(self, now: float) -> Hearing:
         """What is known of the source at `now`; nothing before capture has begun."""
@@ -594,11 +596,11 @@ class SourceRun:
     @property
     def done(self) -> bool:
         """With `once`: nothing is left to do."""
-        idle = self._query is not None and not self._query.active and not self._away
+        idle = self._stream is not None and not self._stream.active and not self._away
         return idle and not any(t.is_alive() for t in self._threads)
 
     def once_failure(self) -> str | None:
-        return self._query.failure() if self._query is not None else None
+        return self._stream.failure() if self._stream is not None else None
 
     def stop(self) -> None:
         """Finish what is in hand; a copy in progress is given up, it begins anew at the next start.
@@ -606,7 +608,7 @@ class SourceRun:
         Each step is taken whatever became of the one before: with the JVM gone the first fail.
         """
         self._stop.set()
-        # The query twice: `_stream_once` may have been about to start it.
+        # The stream twice: `_stream_once` may have been about to start it.
         steps = (
             self._stop_query,
             self._stop_threads,
@@ -625,12 +627,12 @@ class SourceRun:
                 )
 
     def _note_at_end(self) -> None:
-        if self._query is not None:
+        if self._stream is not None:
             self._keeper.write(self._lanes, self._away)
 
     def _stop_query(self) -> None:
-        if self._query is not None:
-            self._query.stop()
+        if self._stream is not None:
+            self._stream.stop()
 
     def _stop_threads(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS

@@ -33,7 +33,7 @@ from trucker.engine.spark.cluster import cores
 from trucker.engine.spark.job import run_job
 from trucker.engine.stream.batch_plan import assignment_of, follow
 from trucker.engine.stream.lane import LaneRunner
-from trucker.engine.stream.query import StreamQuery
+from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, CopyShare, Outcome, collect
 from trucker.engine.task.slow_statements import log_slow
@@ -78,7 +78,7 @@ class Merger:
     def __init__(
         self,
         lane: Lane,
-        query: StreamQuery,
+        stream: SourceStream,
         destination: Destination,
         schemas: Schemas,
         recipes: Recipes,
@@ -94,7 +94,7 @@ class Merger:
         assert lane.tables is not None
         (self._run,), (self._table,) = lane.runs, lane.tables
         self._lane = lane
-        self._query = query
+        self._stream = stream
         self._destination = destination
         self._schemas = schemas
         self._recipes = recipes
@@ -142,7 +142,7 @@ class Merger:
         """
         run, lane = self._run, self._lane
         exhausted = self._tries is not None and self._backoff.tries >= self._tries
-        with self._query.turn:
+        with self._stream.turn:
             if run.phase is TruckPhase.FAILED:
                 return False
             if error.transient and not exhausted:
@@ -162,7 +162,7 @@ class Merger:
         goal = Lsn(exported.lsn - MOST_COMMITS)
         runner = LaneRunner(
             self._lane,
-            self._query,
+            self._stream,
             self._destination,
             backoff=self._backoff,
             tries=self._tries,
@@ -210,7 +210,7 @@ class Merger:
         trouble = self._destination.commit(batch, ()).get(self._run.name)
         if trouble is not None:
             raise trouble
-        self._query.copy_again(self._run, {self._table: why}, self._lane)
+        self._stream.copy_again(self._run, {self._table: why}, self._lane)
 
     def _chunks(self, connection: PgConnection, seen: Sighting, reading: SchemaReading) -> list[SnapshotChunk]:
         """What is to be read of the attached partitions, as a copy would read it."""
@@ -250,7 +250,7 @@ class Merger:
             targets=(assignment.target,),
             builds_on={slot: start},
             dead_letters=letters_of([self._run]),
-            stream=self._query.name,
+            stream=self._stream.name,
         )
 
     def _stage(

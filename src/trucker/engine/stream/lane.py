@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from trucker.engine.destination.destination import Destination
-from trucker.engine.stream.query import StreamQuery
+from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, TruckerError
@@ -35,7 +35,7 @@ class LaneRunner:
     def __init__(
         self,
         lane: Lane,
-        query: StreamQuery,
+        stream: SourceStream,
         destination: Destination,
         *,
         backoff: Backoff,
@@ -46,7 +46,7 @@ class LaneRunner:
         """With a `goal` the lane does not join: it ends there, wherever the main lane is."""
         self._lane = lane
         self._goal = goal
-        self._query = query
+        self._stream = stream
         self._destination = destination
         self._backoff = backoff
         self._tries = tries
@@ -72,7 +72,7 @@ class LaneRunner:
         except TruckerError as error:  # the log cannot be read
             self._note(self._lane.runs, error)
             self._lane.unsure = True
-        if self._lane.position >= self._query.main:
+        if self._lane.position >= self._stream.main:
             stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
         return False
 
@@ -86,22 +86,22 @@ class LaneRunner:
         The others wait for the last round only, and not for a destination that has not taken anything since it was in
         trouble: it may be reachable and take nothing still, as when somebody holds a lock there.
         """
-        lane, query = self._lane, self._query
+        lane, stream = self._lane, self._stream
         if self._goal is not None:
             return self._approach(self._goal)
-        if self._is_far(query.main) or (lane.position < query.main and not self._proven):
-            self._apply(query.reader.next_end(lane.position, query.max_bytes, query.main))
+        if self._is_far(stream.main) or (lane.position < stream.main and not self._proven):
+            self._apply(stream.reader.next_end(lane.position, stream.max_bytes, stream.main))
             return False
-        with query.turn:  # near: the main lane waits for this one round
-            if lane.position < query.main:
-                self._apply(query.main)
-            return not lane.unsure and query.join(lane)
+        with stream.turn:  # near: the main lane waits for this one round
+            if lane.position < stream.main:
+                self._apply(stream.main)
+            return not lane.unsure and stream.join(lane)
 
     def _approach(self, goal: Lsn) -> bool:
         """One round towards the goal; True when everything before it has been applied."""
-        lane, reader = self._lane, self._query.reader
+        lane, reader = self._lane, self._stream.reader
         complete = reader.durable().seen_lsn >= goal
-        end = reader.next_end(lane.position, self._query.max_bytes, goal)
+        end = reader.next_end(lane.position, self._stream.max_bytes, goal)
         if end > lane.position:
             self._apply(end)
             return False
@@ -109,13 +109,13 @@ class LaneRunner:
 
     def _is_far(self, main: Lsn) -> bool:
         """Whether more than a little is missing."""
-        reader, position = self._query.reader, self._lane.position
+        reader, position = self._stream.reader, self._lane.position
         near = reader.next_end(position, NEAR_BYTES, main)
         return position < near and reader.next_end(near, NEAR_BYTES, main) > near
 
     def _apply(self, end: Lsn) -> None:
         lane = self._lane
-        failures = self._query.apply(lane.runs, lane.position, end, lane)
+        failures = self._stream.apply(lane.runs, lane.position, end, lane)
         self._proven = not failures
         if not failures:
             self._backoff.reset()
@@ -187,7 +187,7 @@ class LaneRunner:
         again = [table for table in tables or run.floors if state.tables[table].phase is Phase.COPYING]
         if again:  # said by a commit whose answer was lost
             whole = dict.fromkeys(tables or again, "the destination has the table as not copied")
-            self._query.copy_again(run, whole, self._lane)
+            self._stream.copy_again(run, whole, self._lane)
         if tables:
             return min(state.tables[table].lsn for table in tables)
         run.reconcile(state)

@@ -3,7 +3,7 @@
 The one place that decides when a position advances: in `_settle`, after the destination has committed it with the
 data (I3).
 
-Who calls. `StreamQuery.apply` is called by the main lane's loop (`batch_loop`, under `turn`) and by lanes that catch
+Who calls. `SourceStream.apply` is called by the main lane's loop (`batch_loop`, under `turn`) and by lanes that catch
 up, from their own threads. What may fail: a task's share for one truck, a destination, Spark as a whole; each fails
 those trucks alone. What repeats after a crash: any range whose commit is not at the destination; ranges begin at the
 stored positions.
@@ -72,7 +72,7 @@ MOST_SET_ASIDE = 20
 """So many tables of a truck may fail one after the other in one range; more have a cause that is the truck's."""
 
 
-class StreamQuery:
+class SourceStream:
     """All trucks of one source. `turn` is held while the main lane applies a batch, and by whoever joins it."""
 
     def __init__(

@@ -27,8 +27,8 @@ OWN_SCHEMA = "trucker"
 class ResolvedSource:
     """One source connection, the names of its publication and slot, and the trucks that read from it.
 
-    A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts of
-    the trucks that it serves; `name` tells them apart, in the state folder too.
+    A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts
+    of the trucks that it serves; `name` tells them apart, in the state folder too.
     """
 
     name: str

@@ -191,7 +191,7 @@ def test_a_lane_that_failed_keeps_its_share_of_the_log(make: Make) -> None:
     engine.run.step(next(n for n, (found, _) in enumerate(engine.run.runners) if found is lane))
     for _ in range(60):
         engine.commit("a", "b")
-    engine.run.query.main = engine.run.query.reader.durable().commit_lsn
-    engine.run.runs["one"].applied(engine.run.query.main, 0)
+    engine.run.stream.main = engine.run.stream.reader.durable().commit_lsn
+    engine.run.runs["one"].applied(engine.run.stream.main, 0)
     engine.run._prune()
-    assert engine.run.query.reader.oldest() <= lane.position
+    assert engine.run.stream.reader.oldest() <= lane.position

@@ -99,9 +99,9 @@ def taken(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return arriving
 
     def waiting(self: Destination, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:
-        query = engine.run.query
-        if begun.is_set() and batch.start == query.main and query.reader.durable().commit_lsn > batch.end:
-            wait_until(lambda: query._ahead.end)
+        stream = engine.run.stream
+        if begun.is_set() and batch.start == stream.main and stream.reader.durable().commit_lsn > batch.end:
+            wait_until(lambda: stream._ahead.end)
         return commit(self, batch, receipts)
 
     monkeypatch.setattr(Prefetch, "begin", beginning)
@@ -166,25 +166,25 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
 def test_stopping_waits_for_the_batch_in_hand_and_for_no_other(engine: SmallEngine) -> None:
     """A batch that waits for its turn when the stop begins returns without having done anything."""
     engine.commit("a")
-    query = engine.run.query
-    on_batch, begun = query._on_batch, threading.Event()
+    stream = engine.run.stream
+    on_batch, begun = stream._on_batch, threading.Event()
 
     def noted(end: Lsn) -> None:
         begun.set()
         on_batch(end)
 
-    query._on_batch = noted  # type: ignore[method-assign]
-    with query.turn:
-        query.start(once=False)
+    stream._on_batch = noted  # type: ignore[method-assign]
+    with stream.turn:
+        stream.start(once=False)
         assert begun.wait(20)
-        stop = threading.Thread(target=query.stop)
+        stop = threading.Thread(target=stream.stop)
         stop.start()
-        wait_until(query.stopping.is_set)
-        assert query.active
+        wait_until(stream.stopping.is_set)
+        assert stream.active
     stop.join(20)
-    assert not query.active
-    assert query.main == FIRST
-    assert query.failure() is None
+    assert not stream.active
+    assert stream.main == FIRST
+    assert stream.failure() is None
 
 
 @pytest.mark.parametrize(
@@ -202,21 +202,21 @@ def test_a_log_that_cannot_be_read_is_told_from_one_that_cannot_be_reached(
         raise error
 
     engine.commit("a")
-    query = engine.run.query
-    monkeypatch.setattr(query, "apply", fail)
-    query.start(once=False)
-    wait_until(lambda: not query.active)
-    assert query.failure() == failure
-    assert (query.damage() is error) is damage
+    stream = engine.run.stream
+    monkeypatch.setattr(stream, "apply", fail)
+    stream.start(once=False)
+    wait_until(lambda: not stream.active)
+    assert stream.failure() == failure
+    assert (stream.damage() is error) is damage
 
 
 def test_what_is_durable_at_the_start_is_taken_in_batches_and_no_more_with_once(engine: SmallEngine) -> None:
     """Each begins where the one before ended; what comes while they are applied is left."""
-    query, ends = engine.run.query, list[int]()
+    stream, ends = engine.run.stream, list[int]()
     for _ in range(4):
         engine.commit("a")
-    last = query.reader.durable().commit_lsn
-    apply = query.apply
+    last = stream.reader.durable().commit_lsn
+    apply = stream.apply
 
     def noted(runs: Any, start: Any, end: Any) -> Any:
         assert start == (ends[-1] if ends else FIRST)
@@ -224,13 +224,13 @@ def test_what_is_durable_at_the_start_is_taken_in_batches_and_no_more_with_once(
         engine.commit("a")
         return apply(runs, start, end)
 
-    query.apply = noted  # type: ignore[method-assign]
-    query.max_bytes = 1
-    query.start(once=True)
-    wait_until(lambda: not query.active)
-    assert query.failure() is None
+    stream.apply = noted  # type: ignore[method-assign]
+    stream.max_bytes = 1
+    stream.start(once=True)
+    wait_until(lambda: not stream.active)
+    assert stream.failure() is None
     assert len(ends) == 4
-    assert ends[-1] == query.main == last
+    assert ends[-1] == stream.main == last
 
 
 def test_of_several_reasons_the_lasting_one_counts() -> None:

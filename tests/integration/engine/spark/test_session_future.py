@@ -24,7 +24,7 @@ from types import SimpleNamespace
 import psutil
 
 from trucker.engine.spark.session import stop_session
-from trucker.engine.spark.session_future import StartingSession
+from trucker.engine.spark.session_future import SessionFuture
 
 spark = SimpleNamespace(master="local[1]", settings={})
 log = SimpleNamespace(location=None)
@@ -35,21 +35,21 @@ def programs():
     return [child.name() for child in psutil.Process().children(recursive=True)]
 
 
-first = StartingSession(config)
+first = SessionFuture(config)
 while not any("java" in name for name in programs()):
     time.sleep(0.01)
 first.give_up()
 first.give_up()
 assert programs() == [], programs()
 
-second = StartingSession(config)
+second = SessionFuture(config)
 session = second.result()
 assert session.sparkContext.parallelize([1, 2], 1).map(lambda each: each + 1).collect() == [2, 3]
 second.give_up()  # it was taken: nothing happens
 assert session.sparkContext.parallelize([1], 1).collect() == [1]
 stop_session(session, wait=30)
 
-third = StartingSession(config)
+third = SessionFuture(config)
 while not third._future.done():
     time.sleep(0.01)
 third.give_up()
@@ -78,7 +78,7 @@ def test_what_the_starting_program_has_started_is_killed_too(monkeypatch: pytest
 
     monkeypatch.setattr(session_future, "started", start)
     monkeypatch.setattr(session_future, "_forget_gateway", lambda: None)
-    starting = session_future.StartingSession(SimpleNamespace())  # type: ignore[arg-type]
+    starting = session_future.SessionFuture(SimpleNamespace())  # type: ignore[arg-type]
     (sleep,) = wait_until(lambda: begun and psutil.Process(begun[0]).children())
     starting.give_up()
     wait_until(lambda: not sleep.is_running() or sleep.status() == psutil.STATUS_ZOMBIE)

@@ -34,7 +34,8 @@ QUIET_SECONDS: Final = 0.04
 
 class BatchLoop:
     """Calls `apply` with the end of each batch that begins at `position`, until `stopping` is set; with `until` it
-    ends there by itself. Whatever the log or `apply` raises ends it, too, and is its `error`.
+    ends there by itself. `each` is called before each batch, and every POLL_SECONDS while there is none. Whatever the
+    log or one of them raises ends it, too, and is its `error`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class BatchLoop:
         reader: Callable[[], LogReader],
         position: Callable[[], Lsn],
         apply: Callable[[Lsn], None],
+        each: Callable[[], None],
         *,
         max_bytes: int,
         until: Lsn | None,
@@ -52,6 +54,7 @@ class BatchLoop:
         self._reader = reader
         self._position = position
         self._apply = apply
+        self._each = each
         self._max_bytes = max_bytes
         self._until = until
         self._stopping = stopping
@@ -71,6 +74,7 @@ class BatchLoop:
         try:
             reader = self._reader()
             while not self._stopping.is_set():
+                self._each()
                 position = self._position()
                 if self._until is None:
                     reader.wait(position, POLL_SECONDS)

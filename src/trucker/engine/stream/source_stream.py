@@ -12,7 +12,6 @@ stored positions.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import defaultdict
@@ -63,8 +62,9 @@ QUIET_COMMIT_SECONDS = 10.0
 # costs whatever its size is shared by more rows when it is given the time to grow.
 WORTH_SHARE = 4
 PATIENCE_SECONDS = 2.0
-# Workers take two seconds of CPU to start. A run that ends sooner, or has small batches alone at first, does without.
-WORKERS_AFTER_SECONDS = 10.0
+# After the first batch, which the driver may have done alone. Workers take two seconds of CPU to start: a run that ends
+# sooner does without.
+WORKERS_AFTER_SECONDS = 5.0
 
 Failures = Mapping[str, TruckerError]
 
@@ -110,7 +110,7 @@ class SourceStream:
         self._copy_again = copy_again
         self._merge = merge
         self._loop: BatchLoop | None = None
-        self._workers_at = math.inf
+        self._workers_at: float | None = None
         self._once = False
         self._until: Lsn | None = None
         self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
@@ -134,13 +134,13 @@ class SourceStream:
     def start(self, *, once: bool) -> None:
         """Start the loop over batches at `main`; with `once` it takes what is durable now and ends."""
         self._once = once
-        self._workers_at = time.monotonic() + WORKERS_AFTER_SECONDS
         self._until = self.reader.durable().commit_lsn if once else None
         self._loop = BatchLoop(
             self.name,
             lambda: self.reader,
             lambda: self.main,
             self._on_batch,
+            self._on_turn,
             max_bytes=self.max_bytes,
             until=self._until,
             stopping=self.stopping,
@@ -181,8 +181,13 @@ class SourceStream:
             failures = self.apply(runs, start, end)
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
-            if not self._once and time.monotonic() >= self._workers_at:
-                self._stager.bring_up_workers()
+            if self._workers_at is None:
+                self._workers_at = time.monotonic() + WORKERS_AFTER_SECONDS
+
+    def _on_turn(self) -> None:
+        """Have workers ready for the first large batch, once it is likely that the run goes on for a while."""
+        if not self._once and self._workers_at is not None and time.monotonic() >= self._workers_at:
+            self._stager.bring_up_workers()
 
     def _alive(self) -> list[TruckRun]:
         """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""

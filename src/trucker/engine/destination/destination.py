@@ -12,7 +12,7 @@ from contextlib import suppress
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
-from trucker.sinks.base import FinishesCopies, ForeseesCopies
+from trucker.sinks.base import FinishesCopies, ForeseesCopies, Sink
 from trucker.sinks.batch import Batch, Receipt, Receipts, TruckState
 from trucker.sinks.committer import Committer
 from trucker.sinks.factory import make_sink
@@ -27,10 +27,11 @@ log = logging.getLogger("trucker.destination")
 class Destination:
     """Owns the committing sink. Safe to call from the main lane and from lanes that catch up."""
 
-    def __init__(self, spec: SinkSpec) -> None:
+    def __init__(self, spec: SinkSpec, sink: Sink | None = None) -> None:
+        """`sink` is the one that commits, made by the spec if none is given; executors make theirs by the spec."""
         self.spec = spec
         self.name = spec.connection.name
-        self.sink = make_sink(spec.connection, spec.workspace)
+        self.sink = sink or make_sink(spec.connection, spec.workspace)
         self._committer = Committer(self.sink)
         self.committed_at = -math.inf
         self._lost: tuple[float, TruckerError] | None = None

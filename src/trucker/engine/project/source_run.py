@@ -44,7 +44,9 @@ from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
+from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
+from trucker.engine.stream.pace import PACE, Pace
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
@@ -118,7 +120,7 @@ class SourceRun:
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier | Merger] = []
-        self._spark: Spark | None = None
+        self._jobs: Jobs | None = None
         self.known = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
         self.noted = DestinationRecord(destinations_file(config, self.name))
@@ -223,18 +225,26 @@ class SourceRun:
 
     # -- with Spark ---------------------------------------------------------------------------------------------
 
-    def start_stream(self, spark: Spark, states: Mapping[str, TruckState]) -> None:
-        """Start the copies that are due, the lanes of trucks that lag and the loop over batches."""
+    def start_stream(
+        self,
+        spark: Spark,
+        states: Mapping[str, TruckState],
+        *,
+        jobs: Jobs | None = None,
+        pace: Pace = PACE,
+    ) -> None:
+        """Start the copies that are due, the lanes of trucks that lag and the loop over batches. `jobs` are Spark's,
+        unless others are given."""
         assert self._capture is not None
         if self._once:
             self._capture.wait_seen(self.source_lsn, self._stop)
         if self._stop.is_set():
             return
-        self._spark = spark
+        self._jobs = jobs = jobs or SparkJobs(spark)
         self._recipes.start(spark, self._config)
         stream = self._stream = SourceStream(
             self.name,
-            spark,
+            jobs,
             self.log,
             self.destinations,
             self._schemas,
@@ -247,6 +257,7 @@ class SourceRun:
             leave=self._spawn,
             copy_again=self._copy_again,
             merge=self._merge,
+            pace=pace,
         )
         refuse_pruned(stream.reader, self._needed(states))
         waiting = {run.name for run in self.absent.wait()}
@@ -261,7 +272,7 @@ class SourceRun:
                 joined = not lane.tables and stream.join(lane)
             if not joined:
                 self._spawn(lane)
-        self._start_copy(spark, needs)
+        self._start_copy(needs)
         self._keeper.write(self._lanes, self._away)
         if self._once:
             self._thread(f"once {self.name}", self._stream_once)
@@ -343,7 +354,7 @@ class SourceRun:
 
     def resume(self, destination: str, states: Mapping[str, TruckState]) -> None:
         """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
-        if destination not in self._away or self._stream is None or self._spark is None or self._stop.is_set():
+        if destination not in self._away or self._stream is None or self._stop.is_set():
             return
         runs, told = self.absent.resume(destination, states, self._incomplete, self._stream.reader)
         self._incomplete |= told
@@ -352,17 +363,18 @@ class SourceRun:
             run.catch_up()
         for lane in lanes:
             self._spawn(lane)
-        self._start_copy(self._spark, needs)
+        self._start_copy(needs)
         del self._away[destination]
 
-    def _start_copy(self, spark: Spark, needs: Sequence[Need]) -> None:
+    def _start_copy(self, needs: Sequence[Need]) -> None:
         first, self._first = self._first, None
         if not needs:
             if first is not None:
                 first.close()
             return
+        assert self._jobs is not None
         copier = Copier(
-            spark,
+            self._jobs,
             self.resolved.connection,
             self.resolved.temporary_slot,
             self.destinations,
@@ -391,8 +403,7 @@ class SourceRun:
 
     def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
         """Copy tables of a truck that streams; its other tables go on meanwhile."""
-        assert self._spark is not None
-        self._start_copy(self._spark, [Need(run, tables, whole=False)])
+        self._start_copy([Need(run, tables, whole=False)])
 
     def _spawn(self, lane: Lane) -> None:
         """Let a lane catch up in a thread of its own."""
@@ -418,14 +429,14 @@ class SourceRun:
     def _merge(self, lane: Lane) -> None:
         """Merge the rows of attached partitions, in a thread of its own, into the table that the lane is for."""
         assert self._stream is not None
-        assert self._spark is not None
+        assert self._jobs is not None
         merger = Merger(
             lane,
             self._stream,
             self.destinations[lane.destination],
             self._schemas,
             self._recipes,
-            self._spark,
+            self._jobs,
             self.resolved,
             small_bytes=self._config.batch.small_bytes,
             backoff=self._backoff(),
@@ -500,8 +511,7 @@ class SourceRun:
             if copied:
                 needs.append(Need(run, copied, whole=False))
         if needs:
-            assert self._spark is not None
-            self._start_copy(self._spark, needs)
+            self._start_copy(needs)
 
     def _retry_trucks(self, stream: SourceStream) -> None:
         """Start trucks that have failed again, one by one, as a start of the project would."""
@@ -535,8 +545,7 @@ class SourceRun:
         log.info("truck is retried", extra={"truck": run.name})
         for lane in lanes:
             self._spawn(lane)
-        assert self._spark is not None
-        self._start_copy(self._spark, needs)
+        self._start_copy(needs)
 
     def _capture_failed(self, error: TruckerError) -> None:
         """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.slot_creation import Stopped, new_snapshot
@@ -29,9 +28,7 @@ from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
-from trucker.engine.spark.cluster import cores, is_local
-from trucker.engine.spark.job import run_job
-from trucker.engine.spark.worker_warmup import bring_up_workers
+from trucker.engine.spark.jobs import Jobs
 from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome
 from trucker.engine.task.slow_statements import log_slow
@@ -56,9 +53,6 @@ from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.sinks.target import Target
 from trucker.table import TableId
-
-if TYPE_CHECKING:
-    from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.copy")
 
@@ -88,7 +82,7 @@ class Copier:
 
     def __init__(
         self,
-        spark: Spark,
+        jobs: Jobs,
         connection: PostgresConnection,
         temporary_slot: str,
         destinations: Mapping[str, Destination],
@@ -104,7 +98,7 @@ class Copier:
     ) -> None:
         """`take_up` has tables published that were made again. `here` says that the driver may do some of the work
         itself."""
-        self.spark = spark
+        self.jobs = jobs
         self.connection = connection
         self.reads = connection.replica or connection
         self._temporary_slot = temporary_slot
@@ -118,7 +112,7 @@ class Copier:
         self._take_up = take_up
         self.group = ""
         self.cancelled = False
-        self.here = here and is_local(spark.sparkContext.master)
+        self.here = here and jobs.is_local
         self.needs_from: Lsn | None = None
 
     def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
@@ -154,7 +148,7 @@ class Copier:
         """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""
         self.cancelled = True
         if self.group:
-            self.spark.sparkContext.cancelJobGroup(self.group)
+            self.jobs.cancel(self.group)
 
     def _give_up(self, needs: Sequence[Need]) -> None:
         for need in needs:
@@ -282,7 +276,7 @@ class _Attempt:
                 seen = look(connection, table, self._exported.lsn)
                 assert seen is not None
                 self._looks[table] = seen
-            size = chunk_bytes(sum(table.bytes for table in tables.values()), cores(self._copier.spark))
+            size = chunk_bytes(sum(table.bytes for table in tables.values()), self._copier.jobs.cores)
             chunks = {}
             for name, source in tables.items():
                 readers = [need.run.truck.tables[name] for need in self._needs.values() if name in need.tables]
@@ -456,9 +450,9 @@ class _Attempt:
             if left and copier.cancelled:
                 raise JobFailed("the copy was cancelled")
             if left:
-                own = copy_shares(left, max(TASKS_PER_CORE * cores(copier.spark), len(left) // SHARE_CHUNKS))
+                own = copy_shares(left, max(TASKS_PER_CORE * copier.jobs.cores, len(left) // SHARE_CHUNKS))
                 work = partial(copy_share, shared)
-                outcomes += run_job(copier.spark, work, own, group=self._name, reporting=watch.reporting)
+                outcomes += copier.jobs.run(work, own, group=self._name, reporting=watch.reporting)
             watch.count(copied for outcome in outcomes for copied in outcome.copied)
             log_slow(outcomes)
             outcomes = finish(copier.recipes, outcomes, shared)
@@ -475,7 +469,7 @@ class _Attempt:
         if not copier.here:
             return outcomes
         small = len(parts) <= HERE_PARTS and sum(part.chunk.bytes for part in parts) <= HERE_BYTES
-        up = None if small else bring_up_workers(copier.spark)
+        up = None if small else copier.jobs.bring_up_workers()
         for part in parts:
             if copier.cancelled or (up is not None and up.is_set()):
                 break
@@ -495,7 +489,7 @@ class _Attempt:
             and self._is_done(assignment.target)
         }
         if due:
-            self._note(run_job(self._copier.spark, partial(finish_copy, shared), list(due.values()), group=self._name))
+            self._note(self._copier.jobs.run(partial(finish_copy, shared), list(due.values()), group=self._name))
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
         """A passing failure leaves the table for later, any other ends it, or the truck."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination
@@ -29,8 +29,7 @@ from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.snapshot.copier import TASKS_PER_CORE, chunk_bytes
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_task import copy_share
-from trucker.engine.spark.cluster import cores
-from trucker.engine.spark.job import run_job
+from trucker.engine.spark.jobs import Jobs
 from trucker.engine.stream.batch_plan import assignment_of, follow
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.source_stream import SourceStream
@@ -56,9 +55,6 @@ from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 
-if TYPE_CHECKING:
-    from trucker.engine.spark.application import Spark
-
 log = logging.getLogger("trucker.merge")
 
 COMMIT_BYTES: Final = 128 << 20
@@ -82,7 +78,7 @@ class Merger:
         destination: Destination,
         schemas: Schemas,
         recipes: Recipes,
-        spark: Spark,
+        jobs: Jobs,
         source: ResolvedSource,
         *,
         small_bytes: int,
@@ -98,7 +94,7 @@ class Merger:
         self._destination = destination
         self._schemas = schemas
         self._recipes = recipes
-        self._spark = spark
+        self._jobs = jobs
         self._source = source
         self._small_bytes = small_bytes
         self._backoff = backoff
@@ -133,7 +129,7 @@ class Merger:
 
     def cancel(self) -> None:
         """Give up the job in hand. Repeat it until the merge has ended."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        self._jobs.cancel(self._group)
 
     def _note(self, error: TruckerError) -> bool:
         """Note a failure; whether the merge is to be tried again.
@@ -220,7 +216,7 @@ class Merger:
         leaves = tuple(leaf for leaf in described.leaves if leaf.table in reading.merge)
         key = own.key_by({number: name for name, number in seen.look.numbers.items()})
         columns = [name for name in described.schema.names if name in key or own.chooses(name)]
-        size = chunk_bytes(described.bytes, cores(self._spark))
+        size = chunk_bytes(described.bytes, self._jobs.cores)
         return plan_chunks(connection, replace(described, leaves=leaves), size, columns=columns, where=own.where)
 
     def _write(
@@ -283,8 +279,8 @@ class Merger:
         if sum(part.chunk.bytes for part in piece) <= self._small_bytes:
             outcomes = [work((part,)) for part in piece]
         else:
-            shares = copy_shares(piece, TASKS_PER_CORE * cores(self._spark))
-            outcomes = run_job(self._spark, work, shares, group=self._group, reporting=watch.reporting)
+            shares = copy_shares(piece, TASKS_PER_CORE * self._jobs.cores)
+            outcomes = self._jobs.run(work, shares, group=self._group, reporting=watch.reporting)
         watch.count(copied for outcome in outcomes for copied in outcome.copied)
         return outcomes
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
 from trucker.changelog.location import LogLocation
 from trucker.engine.destination.destination import Destination
-from trucker.engine.spark.cluster import cores
-from trucker.engine.spark.job import run_job, start_job
+from trucker.engine.spark.jobs import Jobs
 from trucker.engine.spark.outcome_stream import OutcomeStream
-from trucker.engine.spark.worker_warmup import bring_up_workers
 from trucker.engine.stream.stream_task import stream_part
 from trucker.engine.task.partition import consecutive, joined, room
 from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
@@ -24,9 +22,6 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Batch
-
-if TYPE_CHECKING:
-    from trucker.engine.spark.application import Spark
 
 # So that the first parts are applied while the last are made.
 PARTS_PER_CORE: Final = 2
@@ -67,7 +62,7 @@ class BatchRunner:
 
     def __init__(
         self,
-        spark: Spark,
+        jobs: Jobs,
         log: LogLocation,
         destinations: Mapping[str, Destination],
         recipes: Recipes,
@@ -76,7 +71,7 @@ class BatchRunner:
         part_bytes: int,
         small_bytes: int,
     ) -> None:
-        self._spark = spark
+        self._jobs = jobs
         self._log = log
         self._destinations = destinations
         self._recipes = recipes
@@ -89,7 +84,7 @@ class BatchRunner:
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch], end: Lsn
     ) -> Staging:
         """How the blocks are to be staged for the assignments."""
-        pieces = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * cores(self._spark))
+        pieces = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * self._jobs.cores)
         # A recipe's queries are best asked side by side, whatever else there is to fold.
         parts = joined(pieces, 1.0 if any(assignment.recipe for assignment in assignments) else self._left)
         batch = StreamBatch(
@@ -114,7 +109,7 @@ class BatchRunner:
         if staging.bytes <= self.small_bytes:
             outcomes = [work(part) for part in staging.parts]
         elif staging.with_spark_sql or len(staging.parts) == 1:
-            outcomes = run_job(self._spark, work, staging.parts)
+            outcomes = self._jobs.run(work, staging.parts)
         else:
             return self.start(staging)
         log_slow(outcomes)
@@ -124,7 +119,7 @@ class BatchRunner:
     def start(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Have it begun by Spark."""
         assert not staging.with_spark_sql
-        return start_job(self._spark, partial(stream_part, staging.batch), staging.parts)
+        return self._jobs.start(partial(stream_part, staging.batch), staging.parts)
 
     def learn(self, staging: Staging, outcomes: Sequence[Outcome]) -> None:
         """See how much was folded, by which the next batches are cut. Small ones do not tell."""
@@ -135,4 +130,4 @@ class BatchRunner:
     def bring_up_workers(self) -> None:
         """Have Spark start its Python workers, if they have not been needed yet: small batches do without."""
         if self.small_bytes:
-            bring_up_workers(self._spark)
+            self._jobs.bring_up_workers()

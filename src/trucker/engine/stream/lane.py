@@ -25,9 +25,6 @@ from trucker.sinks.batch import Phase, TableState, TruckState
 
 log = logging.getLogger("trucker.lane")
 
-NEAR_BYTES = 4 << 20
-WAIT_SECONDS = 0.1
-
 
 class LaneRunner:
     """Works one lane off until it has joined, has no member left, or is told to stop."""
@@ -73,7 +70,7 @@ class LaneRunner:
             self._note(self._lane.runs, error)
             self._lane.unsure = True
         if self._lane.position >= self._stream.main:
-            stop.wait(WAIT_SECONDS)  # a table has caught up before its truck has
+            stop.wait(self._stream.pace.wait_seconds)  # a table has caught up before its truck has
         return False
 
     def _still_alive(self) -> bool:
@@ -109,9 +106,9 @@ class LaneRunner:
 
     def _is_far(self, main: Lsn) -> bool:
         """Whether more than a little is missing."""
-        reader, position = self._stream.reader, self._lane.position
-        near = reader.next_end(position, NEAR_BYTES, main)
-        return position < near and reader.next_end(near, NEAR_BYTES, main) > near
+        reader, position, near_bytes = self._stream.reader, self._lane.position, self._stream.pace.near_bytes
+        near = reader.next_end(position, near_bytes, main)
+        return position < near and reader.next_end(near, near_bytes, main) > near
 
     def _apply(self, end: Lsn) -> None:
         lane = self._lane

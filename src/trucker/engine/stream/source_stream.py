@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import RUN_BYTES
@@ -28,12 +27,13 @@ from trucker.changelog.reader import LogReader
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.set_aside import leave, set_aside, table_at_fault
 from trucker.engine.schema.schema_changes import SchemaReading, Schemas
-from trucker.engine.spark.cluster import let_go
+from trucker.engine.spark.jobs import Jobs
 from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.arriving_receipts import ArrivingReceipts
 from trucker.engine.stream.batch_loop import BatchLoop
 from trucker.engine.stream.batch_plan import TableShare, assigned, divide, follow, tell_truncated, to_copy_again
 from trucker.engine.stream.batch_runner import BatchRunner, Staging
+from trucker.engine.stream.pace import PACE, Pace
 from trucker.engine.stream.parallel_commit import DestinationCommit, commit_all
 from trucker.engine.stream.prefetch import Prefetch
 from trucker.engine.stream.stream_batch import batch_of
@@ -52,15 +52,8 @@ from trucker.postgres.pgoutput import parse_relation
 from trucker.sinks.batch import Batch, Receipt
 from trucker.table import TableId
 
-if TYPE_CHECKING:
-    from trucker.engine.spark.application import Spark
-
 log = logging.getLogger("trucker.query")
 
-QUIET_COMMIT_SECONDS = 10.0
-# A range is staged ahead of its turn if it has this share of the largest batch: small ones are quick, and what a batch
-# costs whatever its size is shared by more rows when it is given the time to grow.
-WORTH_SHARE = 4
 PATIENCE_SECONDS = 2.0
 # After the first batch, which the driver may have done alone. Workers take two seconds of CPU to start: a run that ends
 # sooner does without.
@@ -78,7 +71,7 @@ class SourceStream:
     def __init__(
         self,
         name: str,
-        spark: Spark,
+        jobs: Jobs,
         log_place: LogLocation,
         destinations: Mapping[str, Destination],
         schemas: Schemas,
@@ -92,16 +85,18 @@ class SourceStream:
         leave: Callable[[Lane], None],
         copy_again: Callable[[TruckRun, frozenset[TableId]], None],
         merge: Callable[[Lane], None],
+        pace: Pace = PACE,
     ) -> None:
         self.name = name
         self.turn = threading.Lock()
         self.main = Lsn(0)
         self.max_bytes = max_bytes
+        self.pace = pace
         self._patience = patience
         self._part_bytes = part_bytes
         self.stopping = threading.Event()
         self._members: dict[str, TruckRun] = {}
-        self._spark = spark
+        self._jobs = jobs
         self._log = log_place
         self._destinations = destinations
         self._schemas = schemas
@@ -113,10 +108,10 @@ class SourceStream:
         self._workers_at: float | None = None
         self._once = False
         self._until: Lsn | None = None
-        self._worth = max(max_bytes // WORTH_SHARE, small_bytes)
+        self._worth = max(max_bytes // pace.worth_share, small_bytes)
         self._recent: dict[tuple[str, TableId], Assignment] = {}
         self._stager = BatchRunner(
-            spark, log_place, destinations, recipes, reads=reads, part_bytes=part_bytes, small_bytes=small_bytes
+            jobs, log_place, destinations, recipes, reads=reads, part_bytes=part_bytes, small_bytes=small_bytes
         )
         self._ahead = Prefetch(self._stager.start, self._discard)
         self._readers = threading.local()
@@ -151,7 +146,7 @@ class SourceStream:
         self.stopping.set()
         self._ahead.close()
         while not self.turn.acquire(timeout=PATIENCE_SECONDS):
-            let_go(self._spark)
+            self._jobs.let_go()
         self.turn.release()
         if self._loop is not None:
             self._loop.join()
@@ -527,8 +522,8 @@ class SourceStream:
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
         """A range without a change for anybody is committed now and then, not every time."""
-        now = time.monotonic()
-        return any(now - self._destinations[run.truck.destination].committed_at > QUIET_COMMIT_SECONDS for run in runs)
+        due = time.monotonic() - self.pace.quiet_commit_seconds
+        return any(self._destinations[run.truck.destination].committed_at < due for run in runs)
 
     # -- ahead of its turn ----------------------------------------------------------------------------------------
 

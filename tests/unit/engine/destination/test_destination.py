@@ -36,10 +36,9 @@ def sink() -> Iterator[FaultySink]:
 
 
 @pytest.fixture
-def destination(sink: FaultySink, monkeypatch: pytest.MonkeyPatch) -> Destination:
-    monkeypatch.setattr("trucker.engine.destination.destination.make_sink", lambda *_: sink)
+def destination(sink: FaultySink) -> Destination:
     spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
-    made = Destination(spec)
+    made = Destination(spec, sink)
     made.open()
     return made
 

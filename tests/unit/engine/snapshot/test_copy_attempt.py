@@ -46,9 +46,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sink = FaultySink(MemorySink(STORE))
-        monkeypatch.setattr("trucker.engine.destination.destination.make_sink", lambda *_: self.sink)
         spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
-        self.destination = Destination(spec)
+        self.destination = Destination(spec, self.sink)
         self.destination.open()
         self.slots: list[str] = []
         self.kept: list[Lsn | None] = []
@@ -68,11 +67,10 @@ class World:
         )
         monkeypatch.setattr(copy_module, "look", lambda _, table, lsn: _look(table, lsn))
         monkeypatch.setattr(copy_module, "plan_chunks", self._plan)
-        monkeypatch.setattr(copy_module, "run_job", self._run)
         connection: Any = SimpleNamespace(replica=None, publication=None)
-        context = SimpleNamespace(master="spark://x", defaultParallelism=2, statusTracker=SimpleNamespace)
+        jobs: Any = SimpleNamespace(cores=2, is_local=False, run=self._run)
         self.copier = Copier(
-            SimpleNamespace(sparkContext=context),
+            jobs,
             connection,
             "temporary",
             {"store": self.destination},
@@ -110,9 +108,7 @@ class World:
             raise SourceUnavailable("rewritten")
         return [SimpleNamespace(schema=table.schema, leaf=name, bytes=1)]
 
-    def _run(
-        self, _: object, function: Any, shares: Sequence[CopyShare], *, group: str, reporting: Any = None
-    ) -> list[Outcome]:
+    def _run(self, function: Any, shares: Sequence[CopyShare], *, group: str, reporting: Any = None) -> list[Outcome]:
         """Every part is a row, "<table> at <lsn>"; troubles as told."""
         trouble = self.trouble.pop(0) if self.trouble else {}
         (batch,) = function.args

@@ -17,8 +17,8 @@ Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
 
 
 @pytest.fixture
-def make(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    yield from small_engines(tmp_path_factory, monkeypatch)
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    yield from small_engines(tmp_path_factory)
 
 
 TABLES = ("a", "b", "c")

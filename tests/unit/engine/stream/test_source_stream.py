@@ -33,8 +33,8 @@ Make = Callable[[dict[str, list[str]], dict[str, str]], SmallEngine]
 
 
 @pytest.fixture
-def make(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    yield from small_engines(tmp_path_factory, monkeypatch)
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    yield from small_engines(tmp_path_factory)
 
 
 @pytest.fixture
@@ -44,29 +44,22 @@ def engine(make: Make) -> SmallEngine:
     return made
 
 
-def test_a_job_that_fails_is_tried_again_by_everybody(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any, **__: Any) -> None:
-        raise JobFailed("its processes are killed")
-
+def test_a_job_that_fails_is_tried_again_by_everybody(engine: SmallEngine) -> None:
     engine.commit("a", "b")
-    with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.stream.batch_runner.run_job", killed)
-        engine.run.batch(5000)
+    engine.jobs.failure = JobFailed("its processes are killed")
+    engine.run.batch(5000)
+    engine.jobs.failure = None
     assert [run.phase for run in engine.run.runs.values()] == [TruckPhase.RETRYING] * 2
     engine.settle()
     engine.check()
 
 
-def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_driver_stops_the_trucks_it_hits(engine: SmallEngine) -> None:
     """Whatever was committed before it: nothing is applied from a position that may be wrong."""
-
-    def bug(*_: Any, **__: Any) -> None:
-        raise KeyError("a row with 4711 in it")
-
     engine.commit("a", "b")
-    with monkeypatch.context() as patched:
-        patched.setattr("trucker.engine.stream.batch_runner.BatchRunner.run", bug)
-        engine.run.batch(5000)
+    engine.jobs.failure = KeyError("a row with 4711 in it")
+    engine.run.batch(5000)
+    engine.jobs.failure = None
     for run in engine.run.runs.values():
         assert run.phase is TruckPhase.FAILED
         assert isinstance(run.error, EngineError)

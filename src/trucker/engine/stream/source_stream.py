@@ -55,9 +55,6 @@ from trucker.table import TableId
 log = logging.getLogger("trucker.query")
 
 PATIENCE_SECONDS = 2.0
-# After the first batch, which the driver may have done alone. Workers take two seconds of CPU to start: a run that ends
-# sooner does without.
-WORKERS_AFTER_SECONDS = 5.0
 
 Failures = Mapping[str, TruckerError]
 
@@ -177,7 +174,7 @@ class SourceStream:
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
             if self._workers_at is None:
-                self._workers_at = time.monotonic() + WORKERS_AFTER_SECONDS
+                self._workers_at = time.monotonic() + self.pace.workers_after_seconds
 
     def _on_turn(self) -> None:
         """Have workers ready for the first large batch, once it is likely that the run goes on for a while."""

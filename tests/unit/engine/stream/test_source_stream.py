@@ -228,16 +228,15 @@ def test_what_is_durable_at_the_start_is_taken_in_batches_and_no_more_with_once(
 
 def test_workers_come_up_a_while_after_the_first_batch(engine: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before there was one, and without waiting for another one."""
-    query, asked = engine.run.query, threading.Event()
-    monkeypatch.setattr(query._stager, "bring_up_workers", asked.set)
-    monkeypatch.setattr("trucker.engine.stream.query.WORKERS_AFTER_SECONDS", 0.0)
-    query._on_turn()
+    stream, asked = engine.run.stream, threading.Event()
+    monkeypatch.setattr(stream._stager, "bring_up_workers", asked.set)
+    stream._on_turn()
     assert not asked.is_set()
     engine.commit("a")
-    query.start(once=False)
+    stream.start(once=False)
     assert asked.wait(20)
-    query.stop()
-    assert query.main > FIRST
+    stream.stop()
+    assert stream.main > FIRST
 
 
 def test_of_several_reasons_the_lasting_one_counts() -> None:

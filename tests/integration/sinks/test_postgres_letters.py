@@ -19,8 +19,9 @@ from trucker.errors import SinkUnavailable, TruckFailed
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Letter
-from trucker.sinks.postgres import PostgresSink, letter_table
-from trucker.sinks.postgres.isolate import Isolation
+from trucker.sinks.postgres import PostgresSink
+from trucker.sinks.postgres.letters import letter_table
+from trucker.sinks.postgres.letters.bisect import Isolation
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update

@@ -22,7 +22,7 @@ from trucker.sinks.batch import CARRIED, Work
 from trucker.sinks.committer import Committer
 from trucker.sinks.output_sql import pieces, renderings
 from trucker.sinks.postgres import PostgresSink
-from trucker.sinks.postgres.output_sql import refuse_statement
+from trucker.sinks.postgres.apply.output_sql import refuse_statement
 from trucker.sinks.postgres.session import close_idle, session
 from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, schema_of

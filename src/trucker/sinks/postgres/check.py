@@ -10,12 +10,12 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.batch import TruckState
-from trucker.sinks.postgres import own_tables
-from trucker.sinks.postgres.examine import examine as examined
+from trucker.sinks.postgres import state_tables
+from trucker.sinks.postgres.ddl.examine import examine as examined
+from trucker.sinks.postgres.ddl.unique_indexes import INDEXES, UniqueIndex
 from trucker.sinks.postgres.failure import explain
-from trucker.sinks.postgres.own_tables import OLDEST
 from trucker.sinks.postgres.session import Session, session
-from trucker.sinks.postgres.unique import INDEXES, UniqueIndex
+from trucker.sinks.postgres.state_tables import OLDEST
 from trucker.sinks.target import Target
 from trucker.table import TableId, quote_identifier
 
@@ -71,7 +71,7 @@ def stored(config: PostgresConnection, project: str) -> Mapping[str, TruckState]
     """What the destination stores of the project's trucks."""
     try:
         with session(config) as lent:
-            return own_tables.read(lent, project).states()
+            return state_tables.read(lent, project).states()
     except psycopg.Error as error:
         raise explain(error, f"connection {config.name}, reading positions") from None
 

@@ -18,7 +18,7 @@ import psycopg
 
 from trucker.errors import SinkError
 from trucker.sinks.batch import Phase
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
 from trucker.sinks.target import Slot, Target

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from trucker.adapters.postgres import PostgresConnection
 from trucker.pg.listening import Listening
 from trucker.sinks.postgres import pooler
-from trucker.sinks.postgres.clear import is_clear
+from trucker.sinks.postgres.copy.plain_socket import is_clear
 from trucker.sinks.postgres.failure import cannot_connect
 
 # Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level

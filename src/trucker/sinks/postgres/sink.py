@@ -19,17 +19,21 @@ from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.output_sql import as_rows
-from trucker.sinks.postgres import beside, check, identity, late_key, letter_table, output_sql, own_tables, table
-from trucker.sinks.postgres.commit import Commit
-from trucker.sinks.postgres.copy import UNFINISHED, copy_part
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres import check, identity, state_tables
+from trucker.sinks.postgres.apply import output_sql
+from trucker.sinks.postgres.apply.commit import Commit
+from trucker.sinks.postgres.copy import shadow_table
+from trucker.sinks.postgres.copy.copy_part import UNFINISHED, copy_part
+from trucker.sinks.postgres.ddl import deferred_key, tables
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain
-from trucker.sinks.postgres.redrive import redrive
-from trucker.sinks.postgres.row_stage import copy_rows, describe_rows, write_rows
+from trucker.sinks.postgres.letters import letter_table
+from trucker.sinks.postgres.letters.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
-from trucker.sinks.postgres.staging import PartWriter, drop_stages, left_stages, stage_prefix
-from trucker.sinks.postgres.text_file import TextFiles
-from trucker.sinks.postgres.unfit import fitting
+from trucker.sinks.postgres.stage.output_stage import copy_rows, describe_rows, write_rows
+from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, left_stages, stage_prefix
+from trucker.sinks.postgres.stage.text_file import TextFiles
+from trucker.sinks.postgres.stage.unfit_values import fitting
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Slot, Target
 
@@ -64,8 +68,8 @@ class PostgresSink(Sink):
         self._trucks.clear()
         self._written.clear()
         with self._session("opening the destination") as lent:
-            own_tables.refuse_unusable(lent, self._connection.name)
-            own_tables.create(lent)
+            state_tables.refuse_unusable(lent, self._connection.name)
+            state_tables.create(lent)
             if not self._swept:
                 # Only what an earlier process left: later, other lanes of this one may be staging.
                 drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
@@ -73,9 +77,9 @@ class PostgresSink(Sink):
                     self._files.remove(stage_prefix(self._project))
             self.letters = letter_table.count(lent, self._project)
             identity.adopt(lent, self._project)
-            ledger = own_tables.load(lent, self._project)
+            ledger = state_tables.load(lent, self._project)
             if not self._swept:
-                beside.sweep(lent, self._project, ledger.copying)
+                shadow_table.sweep(lent, self._project, ledger.copying)
                 self._swept = True
             return ledger
 
@@ -86,7 +90,7 @@ class PostgresSink(Sink):
             return frozenset()
         with self._session(f"preparing table {target.table}") as lent:
             self._written.forget(target)
-            made, new = table.prepare(lent, self._project, target)
+            made, new = tables.prepare(lent, self._project, target)
             self._tables[target] = made
             if new:
                 self._new.add(target.table)
@@ -126,7 +130,7 @@ class PostgresSink(Sink):
 
     def finish_copy(self, target: Target) -> None:
         with self._session(f"creating the key of table {target.table}", target) as lent:
-            late_key.finish(lent, self._project, target)
+            deferred_key.finish(lent, self._project, target)
 
     def _stage_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         """Rows for output.sql."""
@@ -145,7 +149,7 @@ class PostgresSink(Sink):
         with self._session("committing a batch") as lent:
             trucks = set(delivery.plan.trucks)
             if not trucks <= self._trucks:
-                own_tables.add_trucks(lent, self._project, trucks)
+                state_tables.add_trucks(lent, self._project, trucks)
                 self._trucks |= trucks
             timeout = self._connection.timeouts.statement
             commit = Commit(
@@ -226,7 +230,7 @@ class PostgresSink(Sink):
         """The target's table as it was when last prepared; executors look once per shape of the target."""
         known = self._tables.get(target)
         if known is None:
-            known = describe_rows(lent, target) if target.statement else table.describe(lent, target.table)
+            known = describe_rows(lent, target) if target.statement else tables.describe(lent, target.table)
             if known is None:
                 raise SinkError(
                     f"table {target.table} does not exist",

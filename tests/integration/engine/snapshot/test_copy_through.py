@@ -29,8 +29,9 @@ from trucker.postgres.snapshot import enter_snapshot, plan_chunks
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Phase, TableState
 from trucker.sinks.committer import Committer
-from trucker.sinks.postgres import PostgresSink, passage
-from trucker.sinks.postgres.clear import send_frames
+from trucker.sinks.postgres import PostgresSink
+from trucker.sinks.postgres.copy import raw_copy
+from trucker.sinks.postgres.copy.plain_socket import send_frames
 from trucker.sinks.postgres.session import close_idle
 from trucker.sinks.target import Target
 
@@ -138,7 +139,7 @@ def test_rows_pass_in_their_messages_or_without(
 
         send_frames(connection, each())
 
-    monkeypatch.setattr(passage, "send_frames", noting)
+    monkeypatch.setattr(raw_copy, "send_frames", noting)
     database.execute(
         "create table rows (id int primary key, note text)",
         "insert into rows select i, repeat(md5(i::text), i % 40) from generate_series(1, 5000) i",
@@ -180,7 +181,7 @@ def test_a_connection_that_is_cut_in_the_middle(
         "insert into rows select i, repeat('x', 900) from generate_series(1, 30000) i",
     )
     with monkeypatch.context() as patched, copying(database, destination) as attempt:
-        patched.setattr(passage, "send_frames", cutting)
+        patched.setattr(raw_copy, "send_frames", cutting)
         attempt.begin()
         outcome = attempt.copy(1 << 30)
     assert bool(cut) is framed
@@ -215,13 +216,13 @@ def test_a_table_that_is_not_there_any_more(database: Database, destination: Dat
 def formats(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each part passed was in binary."""
     found: list[bool] = []
-    take = passage.Passage.take
+    take = raw_copy.Passage.take
 
-    def noted(self: passage.Passage, *arguments: Any) -> int:
+    def noted(self: raw_copy.Passage, *arguments: Any) -> int:
         found.append(self.binary)
         return take(self, *arguments)
 
-    monkeypatch.setattr(passage.Passage, "take", noted)
+    monkeypatch.setattr(raw_copy.Passage, "take", noted)
     return found
 
 
@@ -257,10 +258,12 @@ def test_every_type_arrives_as_it_was(
         create_user_types(connection)
     every = TableId("public", "every")
     if binary:
-        others = [c.name for c in schema_of(any_database.connection, every).columns if c.type_oid not in passage.BINARY]
+        others = [
+            c.name for c in schema_of(any_database.connection, every).columns if c.type_oid not in raw_copy.BINARY
+        ]
         any_database.execute(*(f'alter table every drop column "{name}"' for name in others))
         kinds = {column.type_oid for column in schema_of(any_database.connection, every).columns}
-        assert kinds == passage.BINARY
+        assert kinds == raw_copy.BINARY
     with copying(any_database, destination, every) as run:
         run.begin()
         outcome = run.copy()

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from trucker.errors import SinkError
 from trucker.sinks.altered import log_altered
-from trucker.sinks.postgres.destination_table import DestinationTable, literal
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable, literal
+from trucker.sinks.postgres.ddl.widening import holds, widens
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.widening import holds, widens
 from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, quote_identifier
 

@@ -24,13 +24,13 @@ from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks import output_sql
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
-from trucker.sinks.postgres import beside
-from trucker.sinks.postgres.apply import gone
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.apply.merge_sql import gone
+from trucker.sinks.postgres.copy import shadow_table
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import called, passing
-from trucker.sinks.postgres.row_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.staging import Describe, Temporaries, stage_name
+from trucker.sinks.postgres.stage.output_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
+from trucker.sinks.postgres.stage.stage_store import Describe, Temporaries, stage_name
 from trucker.sinks.target import Target
 from trucker.table import quote_identifier
 
@@ -141,7 +141,7 @@ class Outputs:
                 raise TruckFailed(truck, error) from None
         if delivery.snapshot:
             slots = [load.target.slot for loads in trucks.values() for load in loads]
-            beside.end(self._session, self._project, slots)
+            shadow_table.end(self._session, self._project, slots)
 
     # -- what was staged ----------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Outputs:
 
     def _waiting(self, target: Target, expected: dict[int, int]) -> Iterator[tuple[int, Share]]:
         session = self._session
-        name = beside.find(session, self._project, (target.truck, target.source.table))
+        name = shadow_table.find(session, self._project, (target.truck, target.source.table))
         if name is None:
             raise gone(target.source.table)
         counts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from trucker.errors import TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.letters import Choice, Letter, Pending, Reason, log_set_aside, to_json, too_many
-from trucker.sinks.postgres.own_tables import LETTER_COUNT, LOCK
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.postgres.state_tables import LETTER_COUNT, LOCK
 from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 

@@ -20,13 +20,13 @@ import pyarrow as pa
 from trucker.change import INSERT, Changes, quote_identifier
 from trucker.errors import DataError
 from trucker.sinks.batch import Batch, Work
-from trucker.sinks.postgres.apply import staging_columns
-from trucker.sinks.postgres.destination_table import DestinationTable
-from trucker.sinks.postgres.own_tables import SCHEMA
-from trucker.sinks.postgres.pile import copied_columns, copy_in, plain_columns
+from trucker.sinks.postgres.apply.merge_sql import staging_columns
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import Chunk, Contents, sort_out
-from trucker.sinks.postgres.text_file import TextFiles
+from trucker.sinks.postgres.stage.staged_rows import Chunk, Contents, sort_out
+from trucker.sinks.postgres.stage.text_file import TextFiles
+from trucker.sinks.postgres.stage.text_stage import copied_columns, copy_in, plain_columns
+from trucker.sinks.postgres.state_tables import SCHEMA
 from trucker.sinks.target import Target
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.

@@ -14,8 +14,8 @@ from trucker.failpoint import reach
 from trucker.sinks.batch import Batch, Receipt
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
-from trucker.sinks.postgres import beside, identity, late_key, letter_table, own_tables
-from trucker.sinks.postgres.apply import (
+from trucker.sinks.postgres import identity, state_tables
+from trucker.sinks.postgres.apply.merge_sql import (
     Step,
     Unforeseen,
     check_touched,
@@ -25,17 +25,20 @@ from trucker.sinks.postgres.apply import (
     still_staged,
     straight,
 )
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.apply.output_sql import Outputs
+from trucker.sinks.postgres.copy import shadow_table
+from trucker.sinks.postgres.ddl import deferred_key
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
+from trucker.sinks.postgres.ddl.foreign_keys import refuse_foreign_keys
 from trucker.sinks.postgres.failure import blaming, explain, passing
-from trucker.sinks.postgres.foreign_keys import refuse_foreign_keys
-from trucker.sinks.postgres.isolate import Isolation
-from trucker.sinks.postgres.output_sql import Outputs
-from trucker.sinks.postgres.pile import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
-from trucker.sinks.postgres.row_stage import StagedRows, begin_rows
+from trucker.sinks.postgres.letters import letter_table
+from trucker.sinks.postgres.letters.bisect import Isolation
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import Chunk
-from trucker.sinks.postgres.staging import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
-from trucker.sinks.postgres.text_file import TextFiles
+from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
+from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
+from trucker.sinks.postgres.stage.staged_rows import Chunk
+from trucker.sinks.postgres.stage.text_file import TextFiles
+from trucker.sinks.postgres.stage.text_stage import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
 from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
@@ -83,7 +86,7 @@ class Commit:
         self.letters: dict[str, int] = {}
 
     def run(self, delivery: Delivery) -> None:
-        """Commit. Where a row is refused, all is done again with that truck's rows apart (`isolate`)."""
+        """Commit. Where a row is refused, all is done again with that truck's rows apart (`bisect`)."""
         apart: frozenset[str] = frozenset()
         while True:
             try:
@@ -169,7 +172,7 @@ class Commit:
     def _apply(self, delivery: Delivery, apart: frozenset[str]) -> None:
         """Everything but COMMIT."""
         session, plan = self._session, delivery.plan
-        stored, self.letters = own_tables.lock(session, self._project, plan.trucks, plan.entries)
+        stored, self.letters = state_tables.lock(session, self._project, plan.trucks, plan.entries)
         delivery.verify(stored)
         due = delivery.targets
         self._touched = [target for target in due if not target.statement]
@@ -254,18 +257,18 @@ class Commit:
         """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
         from which half of a copy that broke off goes first."""
         session, copies = self._session, delivery.copies
-        late = late_key.find(session, self._project, [copy.target.slot for copy in copies])
+        late = deferred_key.find(session, self._project, [copy.target.slot for copy in copies])
         straight = []
         for copy in copies:
             slot = copy.target.slot
             if copy.target.statement:
                 with blaming(copy.target):
                     begin_rows(session, self._project, copy.target, self._describe(session, copy.target))
-            elif slot not in late and (copy.whole or beside.find(session, self._project, slot)):
+            elif slot not in late and (copy.whole or shadow_table.find(session, self._project, slot)):
                 with blaming(copy.target):
                     if not copy.ours:
                         self._refuse_foreign(copy.target)
-                    beside.begin(session, self._project, copy.target)
+                    shadow_table.begin(session, self._project, copy.target)
             else:
                 straight.append(copy)
         if straight:
@@ -281,15 +284,15 @@ class Commit:
         else:
             self._session.run(f"truncate {copy.target.table.quoted}")
 
-    def _put_off_key(self, target: Target, batch: Batch, due: late_key.LateKey | None) -> None:
+    def _put_off_key(self, target: Target, batch: Batch, due: deferred_key.LateKey | None) -> None:
         """A table of trucker's own gets its key when the copy is complete, if it is large; one that is still `due` was
         put off by a copy that broke off."""
         if due is not None:
-            late_key.make(self._session, self._project, target)
+            deferred_key.make(self._session, self._project, target)
         own = target.table in self._new or (due is not None and due.table == target.table)
-        large = self._sizes.get(target.slot, 0) >= late_key.LARGE
+        large = self._sizes.get(target.slot, 0) >= deferred_key.LARGE
         if own and large and target.source.key and target.truck not in batch.dead_letters:
-            late_key.put_off(self._session, self._project, target)
+            deferred_key.put_off(self._session, self._project, target)
 
     def _refuse_foreign(self, target: Target) -> None:
         found = self._session.run(f"select exists (select from {target.table.quoted})").fetchone()
@@ -300,7 +303,7 @@ class Commit:
         """A copy that begins forgets the parts of earlier ones; one that ends must have every part it is told of."""
         session, plan = self._session, delivery.plan
         begun = {copy.target.slot for copy in delivery.copies}
-        copied = own_tables.take_parts(session, self._project, begun | plan.apply)
+        copied = state_tables.take_parts(session, self._project, begun | plan.apply)
         loads = delivery.loads()
         for receipt in (receipt for load in loads for receipt in load.parts):
             if copied.get((*receipt.slot, delivery.snapshot, receipt.part)) != receipt.rows:
@@ -314,22 +317,22 @@ class Commit:
                     receipt.table,
                 )
         self._settle_beside(loads)
-        for target in delivery.targets if late_key.find(session, self._project, plan.apply) else ():
+        for target in delivery.targets if deferred_key.find(session, self._project, plan.apply) else ():
             with blaming(target):
-                late_key.make(session, self._project, target)
+                deferred_key.make(session, self._project, target)
 
     def _settle_beside(self, loads: Sequence[Load]) -> None:
         """Copies that wait beside their tables become those tables' rows."""
         session = self._session
         copies = [
-            beside.Beside(load.target, self._describe(session, load.target), waiting, load.adds)
+            shadow_table.Beside(load.target, self._describe(session, load.target), waiting, load.adds)
             for load in loads
-            if not load.target.statement and (waiting := beside.find(session, self._project, load.target.slot))
+            if not load.target.statement and (waiting := shadow_table.find(session, self._project, load.target.slot))
         ]
-        for copy, statement in beside.settle(session, copies):
+        for copy, statement in shadow_table.settle(session, copies):
             with blaming(copy.target, copy.target.source.names):
                 session.run(statement)
-        beside.end(session, self._project, [copy.target.slot for copy in copies])
+        shadow_table.end(session, self._project, [copy.target.slot for copy in copies])
 
     def _steps(self, loads: Sequence[Load], temporaries: Temporaries) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
@@ -415,7 +418,7 @@ class Commit:
                         # After the steps: what they have written to cannot be dropped or altered until COMMIT.
                         tables = identity.ask(self._session, [target.table for target in self._touched])
                     reach("sink.position.before")
-                    own_tables.store(self._session, self._project, plan)
+                    state_tables.store(self._session, self._project, plan)
                     reach("sink.position.after")
         except psycopg.Error as error:
             failed = next((step for step, cursor in zip(todo, cursors, strict=False) if not _done(cursor)), None)

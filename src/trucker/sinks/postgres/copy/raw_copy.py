@@ -13,8 +13,8 @@ from typing import Final
 
 from trucker.change import TableId, UnreadRows, quote_identifier
 from trucker.errors import SinkError
-from trucker.sinks.postgres.clear import send_frames
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.copy.plain_socket import send_frames
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
 

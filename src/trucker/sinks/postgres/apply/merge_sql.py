@@ -2,7 +2,7 @@
 
 Order: what a move keeps is taken from the row as it is, then deletes and the old places of moves go, then whole rows
 are written, then single cells. Doing the moves as a set lets keys swap and shift along a chain without ever
-meeting a unique constraint half-way; for other unique constraints than the key's see `unique`.
+meeting a unique constraint half-way; for other unique constraints than the key's see `unique_indexes`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
-from trucker.sinks.postgres.destination_table import DestinationTable, literal
-from trucker.sinks.postgres.stage import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
-from trucker.sinks.postgres.unique import PARKED, UniqueIndex
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable, literal
+from trucker.sinks.postgres.ddl.unique_indexes import PARKED, UniqueIndex
+from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.target import Target
 from trucker.table import TableId, quote_identifier
 
@@ -155,7 +155,7 @@ class _Statements:
     # -- rows in each other's way ---------------------------------------------------------------------------------
 
     def _in_the_way(self) -> list[UniqueIndex]:
-        """The unique indexes in which rows of this value may be in each other's way; see `unique`."""
+        """The unique indexes in which rows of this value may be in each other's way; see `unique_indexes`."""
         changed = self._contents.replaces or self._contents.patches
         if not changed or self._contents.written < 2 or self._table.referred:
             return []

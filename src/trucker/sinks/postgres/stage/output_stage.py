@@ -1,8 +1,8 @@
 """Rows for output.sql on their way: what an executor stages, typed by the rows' own columns.
 
 A staged row is `n, k, c0, c1, …`: its run, its operation, its cells. Little is carried in the receipt, much is copied
-into a table of its own, as in `staging`. Rows of a snapshot wait in one table for all of its parts, with the part's
-number `p` in front, until the copy is complete; that it is there is the record of the copy, as in `beside`.
+into a table of its own, as in `stage_store`. Rows of a snapshot wait in one table for all of its parts, with the part's
+number `p` in front, until the copy is complete; that it is there is the record of the copy, as in `shadow_table`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from trucker.errors import SinkError
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.copy_text import Cells, copy_text
 from trucker.sinks.output_sql import refuse_names, refuse_partial
-from trucker.sinks.postgres import beside, own_tables
-from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres import state_tables
+from trucker.sinks.postgres.copy import shadow_table
+from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres.ddl.tables import refuse_other_shapes, types_of
 from trucker.sinks.postgres.failure import explain, of_data
-from trucker.sinks.postgres.pile import copy_in
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.staging import Describe, Lend, digest, stage_name, stage_prefix
-from trucker.sinks.postgres.table import refuse_other_shapes, types_of
+from trucker.sinks.postgres.stage.stage_store import Describe, Lend, digest, stage_name, stage_prefix
+from trucker.sinks.postgres.stage.text_stage import copy_in
 from trucker.sinks.target import Target
 
 # A table has so many columns at the most, of which p, n and k are ours.
@@ -124,7 +125,7 @@ def _numbers(values: npt.NDArray[Any]) -> Cells:
 
 def begin_rows(session: Session, project: str, target: Target, table: DestinationTable) -> None:
     """Have an empty table for the rows of a snapshot to wait in."""
-    beside.begin(session, project, target, f"p int, {rows_columns(table)}")
+    shadow_table.begin(session, project, target, f"p int, {rows_columns(table)}")
 
 
 def copy_rows(session: Session, project: str, work: Work, values: Iterable[Changes]) -> Receipt:
@@ -132,14 +133,14 @@ def copy_rows(session: Session, project: str, work: Work, values: Iterable[Chang
     target, snapshot = work.target, work.batch.snapshot
     slot = (target.truck, target.source.table)
     with session.connection.transaction():
-        rows = own_tables.enter_part(session, project, slot, snapshot, work.part)
+        rows = state_tables.enter_part(session, project, slot, snapshot, work.part)
         if rows is None:
-            waiting = beside.find(session, project, slot)
+            waiting = shadow_table.find(session, project, slot)
             if waiting is None:
                 raise SinkError(f"the copy {snapshot} of table {target.source.table} has no staging table")
             rows = 0
             for value in values:
                 rows += len(value)
                 copy_rows_in(session, target, waiting, _text(target, value, str(work.part)))
-            own_tables.finish_part(session, project, slot, snapshot, work.part, rows)
+            state_tables.finish_part(session, project, slot, snapshot, work.part, rows)
     return work.receipt(rows)

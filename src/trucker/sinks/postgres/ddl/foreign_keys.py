@@ -3,7 +3,7 @@
 A first copy goes table by table and range by range, in transactions of its own each, so that a row may be there before
 the one it refers to: no constraint can hold meanwhile, deferred or not. And a table that others refer to cannot be
 emptied of half a copy. Both are said before a row is touched, with the statements to run before and after. A copy over
-an earlier one is made `beside` it, and foreign keys stay.
+an earlier one is made `shadow_table` it, and foreign keys stay.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ positions     how far each truck is; one row per truck, locked by whoever commit
 tables        the phase of each source table of a truck, and where its rows go
 chunks        the parts of unfinished snapshots that have been copied
 dead_letters  changes that could not be applied, see `sinks.letters`
-late_keys     primary keys that are made when a first copy is complete, see `late_key`
+late_keys     primary keys that are made when a first copy is complete, see `deferred_key`
 identities    which table and which columns each truck has filled, see `identity`
 format        the version of these tables
 """
@@ -20,7 +20,8 @@ from trucker.errors import SinkError, SinkUnavailable
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Phase
 from trucker.sinks.ledger import Entry, Ledger, Plan
-from trucker.sinks.postgres import identity, late_key
+from trucker.sinks.postgres import identity
+from trucker.sinks.postgres.ddl import deferred_key
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Slot
 from trucker.table import TableId, quote_identifier
@@ -107,7 +108,7 @@ def _create(session: Session) -> None:
             for statement in () if "dead_letters" in found else _LETTERS:
                 session.run(statement)
             if "late_keys" not in found:
-                session.run(late_key.TABLE)
+                session.run(deferred_key.TABLE)
             if "identities" not in found:
                 session.run(identity.TABLE)
     except psycopg.errors.InsufficientPrivilege:
@@ -279,7 +280,7 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
 
 
 def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part: int, rows: int) -> bool:
-    """Say how many rows a part has; whether its table's key is still to be made (`late_key`)."""
+    """Say how many rows a part has; whether its table's key is still to be made (`deferred_key`)."""
     truck, table = slot
     found = session.run(
         """update trucker.chunks c set rows = $7 where project = $1 and truck = $2 and source_schema = $3

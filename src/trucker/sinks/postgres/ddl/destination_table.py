@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trucker.errors import SinkError
-from trucker.sinks.postgres.unique import UniqueIndex
+from trucker.sinks.postgres.ddl.unique_indexes import UniqueIndex
 from trucker.sinks.table_identity import TableIdentity
 from trucker.table import TableId
 

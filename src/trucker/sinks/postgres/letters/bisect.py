@@ -24,12 +24,12 @@ import psycopg
 
 from trucker.errors import DataError, TruckFailed
 from trucker.sinks.letters import Letter, Pending, Reason, fold, name_row, too_many
-from trucker.sinks.postgres.apply import check_touched
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.apply.merge_sql import check_touched
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, of_data, passing
-from trucker.sinks.postgres.pile import Pile, PileRow, letters_pile
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage import DELETE_ROW
+from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW
+from trucker.sinks.postgres.stage.text_stage import Pile, PileRow, letters_pile
 from trucker.sinks.target import Target
 from trucker.table import TableId
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from trucker.change import Changes, CopiedRows
 from trucker.errors import SinkError
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
 from trucker.types import Unfit

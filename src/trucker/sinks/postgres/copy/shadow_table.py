@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.staging import digest, drop_stages, left_stages, stage_name
+from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, left_stages, stage_name
 from trucker.sinks.target import Slot, Target
 from trucker.table import TableId, quote_identifier
 
@@ -81,7 +81,7 @@ def find(session: Session, project: str, slot: Slot) -> str | None:
 def begin(session: Session, project: str, target: Target, columns: str = "") -> None:
     """Have an empty table to copy into beside the target's. It outlives a crash: parts that were copied stay copied.
 
-    With `columns` it is one of these, for rows that belong into no table (`row_stage`).
+    With `columns` it is one of these, for rows that belong into no table (`output_stage`).
     """
     slot = (target.truck, target.source.table)
     end(session, project, [slot])

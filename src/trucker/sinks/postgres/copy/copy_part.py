@@ -1,7 +1,7 @@
-"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `beside` it.
+"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `shadow_table` it.
 
 A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Where
-nothing has to be done to the rows they pass through unread (`passage`). Of a part that is refused in this way nothing
+nothing has to be done to the rows they pass through unread (`raw_copy`). Of a part that is refused in this way nothing
 stays, and it is read once more, in pieces: the rows that are to blame are found by halves, and set aside in the same
 transaction where the truck says so.
 """
@@ -20,15 +20,17 @@ from trucker.errors import DataError
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.copy_text import copy_text
 from trucker.sinks.letters import Letter, Reason, name_row, too_many
-from trucker.sinks.postgres import beside, letter_table, own_tables
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres import state_tables
+from trucker.sinks.postgres.copy import shadow_table
+from trucker.sinks.postgres.copy.raw_copy import Passage, check_taken, passage_of
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain, of_data
-from trucker.sinks.postgres.passage import Passage, check_taken, passage_of
+from trucker.sinks.postgres.letters import letter_table
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
 
 UNFINISHED: Final = "unfinished"
-"""What a receipt carries of a copy whose table is still without its key (`late_key`)."""
+"""What a receipt carries of a copy whose table is still without its key (`deferred_key`)."""
 
 
 def copy_part(
@@ -50,7 +52,7 @@ def _passage(work: Work, rows: UnreadRows, table: DestinationTable) -> Passage |
 class _Part:
     """One part of a copy and its record, in one transaction; how many rows it has.
 
-    `unfinished` says that the table is still without its key (`late_key`).
+    `unfinished` says that the table is still without its key (`deferred_key`).
     """
 
     def __init__(self, session: Session, project: str, work: Work, table: DestinationTable) -> None:
@@ -67,7 +69,7 @@ class _Part:
         """Hand the rows on unread; None where the table refuses some of them."""
         try:
             with self._session.connection.transaction():
-                known = own_tables.enter_part(self._session, self._project, self._slot, *self._place)
+                known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
                 return self._finish(passage.take(self._session, self._into)) if known is None else known
         except psycopg.Error as error:
             if not of_data(error):
@@ -76,7 +78,7 @@ class _Part:
 
     def piecewise(self, pieces: Iterator[Changes | CopiedRows]) -> int:
         with self._session.connection.transaction():
-            known = own_tables.enter_part(self._session, self._project, self._slot, *self._place)
+            known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
             if known is not None:
                 return known
             copy = _Copy(self._session, self._target, self._table, self._into, self._most)
@@ -86,10 +88,10 @@ class _Part:
 
     @property
     def _into(self) -> str:
-        return beside.find(self._session, self._project, self._slot) or self._target.table.quoted
+        return shadow_table.find(self._session, self._project, self._slot) or self._target.table.quoted
 
     def _finish(self, rows: int) -> int:
-        self.unfinished = own_tables.finish_part(self._session, self._project, self._slot, *self._place, rows)
+        self.unfinished = state_tables.finish_part(self._session, self._project, self._slot, *self._place, rows)
         return rows
 
 

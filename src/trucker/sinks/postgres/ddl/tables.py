@@ -14,13 +14,13 @@ from trucker.errors import SinkError
 from trucker.pg.type_definition import FIRST_USER_OID, definitions_query, same_shape
 from trucker.sinks import strict
 from trucker.sinks.postgres import identity
-from trucker.sinks.postgres.alter import alter
-from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
-from trucker.sinks.postgres.key_change import key_statements
-from trucker.sinks.postgres.late_key import is_due
-from trucker.sinks.postgres.own_tables import LOCK
+from trucker.sinks.postgres.ddl.alter import alter
+from trucker.sinks.postgres.ddl.deferred_key import is_due
+from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres.ddl.key_change import key_statements
+from trucker.sinks.postgres.ddl.unique_indexes import INDEXES, REFERRED, UniqueIndex
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.unique import INDEXES, REFERRED, UniqueIndex
+from trucker.sinks.postgres.state_tables import LOCK
 from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.types import Unfit, column_kind

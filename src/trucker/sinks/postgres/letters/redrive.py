@@ -8,9 +8,10 @@ import psycopg
 
 from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.letters import Choice, Letter, Redriven
-from trucker.sinks.postgres import letter_table, own_tables
+from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.failure import explain
-from trucker.sinks.postgres.isolate import Describe, Isolation
+from trucker.sinks.postgres.letters import letter_table
+from trucker.sinks.postgres.letters.bisect import Describe, Isolation
 from trucker.sinks.postgres.session import Session
 
 
@@ -24,7 +25,7 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
     found: list[Redriven] = []
     for truck in choice.trucks:
         try:
-            own_tables.lock(session, project, [truck])
+            state_tables.lock(session, project, [truck])
             found += _redrive(session, project, replace(choice, trucks=(truck,)), describe)
             session.run("rollback" if dry_run else "commit")
         except psycopg.Error as error:

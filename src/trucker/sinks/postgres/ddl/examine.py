@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.sinks.ledger import Copy, foreign_rows
-from trucker.sinks.postgres import own_tables, table
-from trucker.sinks.postgres.alter import Types, due_actions
-from trucker.sinks.postgres.destination_table import DestinationColumn, DestinationTable
+from trucker.sinks.postgres import state_tables
+from trucker.sinks.postgres.ddl import tables
+from trucker.sinks.postgres.ddl.alter import Types, due_actions
+from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
 from trucker.table import SchemaChanges, TableId
@@ -29,7 +30,7 @@ def examine(
     for target in targets:
         if target.statement is not None:
             continue
-        found = table.describe(session, target.table)
+        found = tables.describe(session, target.table)
         try:
             _refuse(session, target, found)
         except SinkError as error:
@@ -39,7 +40,7 @@ def examine(
             there[target.source.table] = found
     copied = [target for target in targets if target.source.table in due]
     try:
-        copies = own_tables.read(session, project).copies(copied) if copied else ()
+        copies = state_tables.read(session, project).copies(copied) if copied else ()
     except TruckFailed as error:
         yield copied[0], error.reason
         return
@@ -55,30 +56,30 @@ def _has_foreign_rows(session: Session, copy: Copy) -> bool:
 
 
 def _refuse(session: Session, target: Target, found: DestinationTable | None) -> None:
-    """Raise what `table.prepare` would."""
-    table.refuse_width(target)
+    """Raise what `tables.prepare` would."""
+    tables.refuse_width(target)
     if found is None:
         if session.run(_MAY_CREATE, target.table.schema).fetchone() != (True,):
-            raise table.not_allowed(session, target, None)
-        table.refuse_other_shapes(session, target, table.types_of(session, target))
+            raise tables.not_allowed(session, target, None)
+        tables.refuse_other_shapes(session, target, tables.types_of(session, target))
         return
     if found.kind not in ("r", "p"):
-        raise table.no_table(target)
+        raise tables.no_table(target)
     if found.denied:
-        raise table.not_allowed(session, target, found)
+        raise tables.not_allowed(session, target, found)
     if target.strict:
-        table.refuse_columns(target, found)
+        tables.refuse_columns(target, found)
     elif target.schema_changes is SchemaChanges.IGNORE:
-        if not table.called_otherwise(target, found):
-            table.refuse(session, table.left_in(target, found), found, found)
+        if not tables.called_otherwise(target, found):
+            tables.refuse(session, tables.left_in(target, found), found, found)
         return
-    types = table.types_of(session, target)
+    types = tables.types_of(session, target)
     as_text = _made_text(target, found)
-    table.refuse_other_shapes(session, target, types, as_text)
+    tables.refuse_other_shapes(session, target, types, as_text)
     actions = due_actions(target, as_text, types)
     if (actions or as_text is not found) and not found.owned:
-        raise table.not_allowed(session, target, replace(found, denied=()))
-    table.refuse(session, target, _widened(target, as_text, types), found)
+        raise tables.not_allowed(session, target, replace(found, denied=()))
+    tables.refuse(session, target, _widened(target, as_text, types), found)
 
 
 def _made_text(target: Target, found: DestinationTable) -> DestinationTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trucker.sinks.postgres.destination_table import DestinationTable
+from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
 from trucker.table import quote_identifier

@@ -14,7 +14,7 @@ import numpy as np
 from trucker.change import TRUNCATE, Changes, CopiedRows, UnreadRows
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.base import Discards, RecognizesTables, Sink
-from trucker.sinks.batch import Batch, Receipt, TruckState, Work
+from trucker.sinks.batch import Batch, Receipt, Receipts, TruckState, Work
 from trucker.sinks.delivery import Delivery, OutdatedLedger
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.output_sql import refuse_truncate
@@ -56,6 +56,8 @@ class Committer:
             assert self._ledger is not None
             plan = self._ledger.plan(batch)
             if plan.empty:
+                if isinstance(receipts, Receipts):
+                    receipts.settled()  # what a task stages after `discard` would stay
                 self.discard(batch)
                 return
             with suppress(OutdatedLedger):

@@ -83,9 +83,9 @@ class Destination:
         """Look at the truck's tables, or at one of them, anew when they are next prepared."""
         with self._lock:
             self._prepared = {
-                slot: known
-                for slot, known in self._prepared.items()
-                if slot[0] != truck or (table is not None and slot[1] != str(table))
+                truck_table: known
+                for truck_table, known in self._prepared.items()
+                if truck_table[0] != truck or (table is not None and truck_table[1] != str(table))
             }
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> Mapping[str, TruckerError]:

@@ -65,8 +65,8 @@ def leave(run: TruckRun, table: TableId, destination: Destination) -> tuple[Lsn,
 def _store(
     run: TruckRun, table: TableId, position: Lsn, destination: Destination, *, held: bool
 ) -> TruckerError | None:
-    slot = (run.name, table)
+    truck_table = (run.name, table)
     state = TableState(Phase.CATCHING_UP, position) if held else BEFORE_COPY
-    leaving = frozenset({slot} if held else ())
-    batch = Batch(run.position, run.position, tables={slot: state}, leaving=leaving)
+    leaving = frozenset({truck_table} if held else ())
+    batch = Batch(run.position, run.position, tables={truck_table: state}, leaving=leaving)
     return destination.commit(batch, ()).get(run.name)

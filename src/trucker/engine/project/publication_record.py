@@ -44,7 +44,7 @@ class PublicationRecord:
     def put(self, entries: Mapping[TruckTable, Membership]) -> None:
         """Durable when this returns; nothing is written where all of them are stored already."""
         with self._lock:
-            if all(self._entries.get(slot) == entry for slot, entry in entries.items()):
+            if all(self._entries.get(truck_table) == entry for truck_table, entry in entries.items()):
                 return
             self._entries = {**self._entries, **entries}
             self._save()

@@ -63,13 +63,13 @@ class PublicationStart:
         found = self._memberships(database)
         changed = self._ensure(database, dry=True)
         copied = set(_copied(self._runs, states))
-        first = {slot: found[slot[1]] for slot in copied if self._record.get(*slot) is None}
+        first = {truck_table: found[truck_table[1]] for truck_table in copied if self._record.get(*truck_table) is None}
         self._record.put(first)
         doubtful = self._missed(copied, found) | dict.fromkeys(copied & set(rekeyed), REKEYED)
-        again = doubtful | {slot: CONFIGURED for slot in copied if slot[1] in changed}
+        again = doubtful | {truck_table: CONFIGURED for truck_table in copied if truck_table[1] in changed}
         self._fail_those_that_stop(doubtful)
         failed = {run.name for run in self._runs if run.phase is TruckPhase.FAILED}
-        again = {slot: why for slot, why in again.items() if slot[0] not in failed}
+        again = {truck_table: why for truck_table, why in again.items() if truck_table[0] not in failed}
         self._tell_destinations(again)
         reach("setup.publication.before")
         self._ensure(database, dry=False)
@@ -95,14 +95,14 @@ class PublicationStart:
         )
 
     def _missed(self, copied: Iterable[TruckTable], found: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
-        return {slot: why for slot in copied if (why := missed(self._record, slot, found))}
+        return {truck_table: why for truck_table in copied if (why := missed(self._record, truck_table, found))}
 
     def _is_whole(
-        self, slot: TruckTable, now: Membership, copied: Collection[TruckTable], again: Collection[TruckTable]
+        self, truck_table: TruckTable, now: Membership, copied: Collection[TruckTable], again: Collection[TruckTable]
     ) -> bool:
         """Whether the record may say `now`: nothing is missing, or the table is going to be copied."""
-        before = self._record.get(*slot)
-        return slot not in copied or slot in again or (before is not None and not before.missed(now))
+        before = self._record.get(*truck_table)
+        return truck_table not in copied or truck_table in again or (before is not None and not before.missed(now))
 
     def _fail_those_that_stop(self, why: Mapping[TruckTable, str]) -> None:
         for run in self._runs:
@@ -114,9 +114,11 @@ class PublicationStart:
         """Before the publication changes: a crash in between must not hide what is missing."""
         by_name = {run.name: run for run in self._runs}
         tables: dict[str, dict[TruckTable, TableState]] = defaultdict(dict)
-        for slot, why in sorted(again.items()):
-            tables[by_name[slot[0]].truck.destination][slot] = TableState(Phase.COPYING, Lsn(0))
-            log.warning("table is copied again", extra={"truck": slot[0], "table": str(slot[1]), "reason": why})
+        for truck_table, why in sorted(again.items()):
+            tables[by_name[truck_table[0]].truck.destination][truck_table] = TableState(Phase.COPYING, Lsn(0))
+            log.warning(
+                "table is copied again", extra={"truck": truck_table[0], "table": str(truck_table[1]), "reason": why}
+            )
         for destination, states in tables.items():
             self._tell(destination, states)
 
@@ -141,9 +143,9 @@ def rekeyed_tables(
     )
 
 
-def missed(record: PublicationRecord, slot: TruckTable, found: Mapping[TableId, Membership]) -> str:
+def missed(record: PublicationRecord, truck_table: TruckTable, found: Mapping[TableId, Membership]) -> str:
     """Why changes of a truck's table may be missing from the stream, by the record; "" where none are."""
-    before, now = record.get(*slot), found.get(slot[1])
+    before, now = record.get(*truck_table), found.get(truck_table[1])
     return before.missed(now) if before is not None and now is not None else ""
 
 
@@ -164,8 +166,8 @@ def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Itera
 def altered_findings(resolved: ResolvedSource, record: PublicationRecord, database: PgConnection) -> list[Finding]:
     """What `check` says of a publication that was altered since the project last ran."""
     found = memberships(database, resolved.publication, resolved.tables)
-    slots = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
-    altered = [(truck, table) for truck, table in slots if missed(record, (truck.name, table), found)]
+    truck_tables = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
+    altered = [(truck, table) for truck, table in truck_tables if missed(record, (truck.name, table), found)]
     again = sorted({str(table) for truck, table in altered if may_copy_again(truck, table)})
     stopped = sorted({truck.name for truck, table in altered if not may_copy_again(truck, table)})
     findings = []

@@ -114,7 +114,9 @@ class PublicationWatch:
             # The record first: once the identity is right again, nothing else tells that the table is incomplete.
             identities = UNFIT if problem is not None else now.identities
             entries = {(name, table): entry for name, (_, entry) in before.items() if entry.identities != UNFIT}
-            self._record.put({slot: replace(entry, identities=identities) for slot, entry in entries.items()})
+            self._record.put(
+                {truck_table: replace(entry, identities=identities) for truck_table, entry in entries.items()}
+            )
             for run, _ in before.values():
                 if problem is not None:
                     self._stream.fail(run, problem.of_table(table))
@@ -131,15 +133,19 @@ class PublicationWatch:
 
     def _altered(self, found: Found) -> dict[TruckTable, str]:
         """The tables whose changes may be missing."""
-        slots = [(run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables]
+        truck_tables = [
+            (run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables
+        ]
         return {
-            slot: why for slot in slots if self._is_ours(slot, found) and (why := missed(self._record, slot, found))
+            truck_table: why
+            for truck_table in truck_tables
+            if self._is_ours(truck_table, found) and (why := missed(self._record, truck_table, found))
         }
 
-    def _is_ours(self, slot: TruckTable, found: Found) -> bool:
+    def _is_ours(self, truck_table: TruckTable, found: Found) -> bool:
         """Whether table and publication are those that they were: capture reports a publication that is gone, the watch
         of shapes a table that is gone or was made again."""
-        before, now = self._record.get(*slot), found.get(slot[1])
+        before, now = self._record.get(*truck_table), found.get(truck_table[1])
         return (
             before is not None and now is not None and now.publication is not None and before.relation == now.relation
         )

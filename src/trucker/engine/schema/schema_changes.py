@@ -158,11 +158,11 @@ class Schemas:
     def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, SchemaReading]]) -> None:
         """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
         with self._lock:
-            self._known.put({slot: reading.known for slot, (_, reading) in written.items()})
-            for slot, (message, reading) in written.items():
+            self._known.put({truck_table: reading.known for truck_table, (_, reading) in written.items()})
+            for truck_table, (message, reading) in written.items():
                 last = parse_relation(message).columns
                 own = {columns: schema for columns, schema in reading.own.items() if columns == last}
-                self._read[slot] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
+                self._read[truck_table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
 
     def examine(self, truck: str, table: InputTable, sighting: Sighting) -> SchemaReading | None:
         """The table as a look shows it, when all that was committed before the look has been applied.
@@ -202,21 +202,21 @@ class Schemas:
 
         What the stream said last is judged again when it says it again: it may mean less than what was seen since.
         """
-        slot = reading.target.truck, reading.target.source.table
+        truck_table = reading.target.truck, reading.target.source.table
         if reading.stays:
-            facts = {"truck": slot[0], "table": str(slot[1]), "reason": reading.stays}
+            facts = {"truck": truck_table[0], "table": str(truck_table[1]), "reason": reading.stays}
             log.warning("rows of partitions stay at the destination", extra=facts)
         with self._lock:
-            self._known.put({slot: reading.known})
-            self._read.pop(slot, None)
+            self._known.put({truck_table: reading.known})
+            self._read.pop(truck_table, None)
 
     def forget(self, truck: str, table: TableId | None = None) -> None:
         """Ask the catalogue again, of one table or all of the truck's, though the stream says nothing new."""
         with self._lock:
             self._read = {
-                slot: reading
-                for slot, reading in self._read.items()
-                if slot[0] != truck or (table is not None and slot[1] != table)
+                truck_table: reading
+                for truck_table, reading in self._read.items()
+                if truck_table[0] != truck or (table is not None and truck_table[1] != table)
             }
 
     def known(self, truck: str, table: TableId) -> WrittenSchema | None:

@@ -104,7 +104,7 @@ class SchemaStore:
     def put(self, tables: Mapping[tuple[str, TableId], WrittenSchema]) -> None:
         """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:
-            if all(says_the_same(self._tables.get(slot), known) for slot, known in tables.items()):
+            if all(says_the_same(self._tables.get(truck_table), known) for truck_table, known in tables.items()):
                 return
             self._tables = {**self._tables, **tables}
             self._changes.update(table for _, table in tables)

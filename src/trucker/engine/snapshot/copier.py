@@ -371,12 +371,18 @@ class _Attempt:
     ) -> list[bool]:
         """Commit at one destination; for each truck that did not, whether one of its tables alone is to blame."""
         wanted = [t for t in targets if self._is_going_on(t) and (phase or self._is_done(t))]
-        slots = {(target.truck, target.source.table) for target in wanted}
+        truck_tables = {(target.truck, target.source.table) for target in wanted}
         batch = self._batch(wanted, self._exported.lsn, phase)
-        taken = [r for r in receipts if r.slot in slots and r.truck not in self._failures]
+        taken = [r for r in receipts if r.slot in truck_tables and r.truck not in self._failures]
         at = self._copier.destinations[destination]
         if phase:
-            at.expect_copies({slot: self._sizes[slot[1]] for slot in slots if slot[1] in self._sizes})
+            at.expect_copies(
+                {
+                    truck_table: self._sizes[truck_table[1]]
+                    for truck_table in truck_tables
+                    if truck_table[1] in self._sizes
+                }
+            )
         failures = at.commit(batch.without(self._failures), taken)
         return [
             self._fail_share(self._needs[truck].run.truck, None if error.transient else error.table, error)
@@ -408,8 +414,8 @@ class _Attempt:
         for name, own in targets.items():
             for target in own:
                 if self._is_going_on(target) and self._is_done(target):
-                    slot = (target.truck, target.source.table)
-                    renames, recipe = self._renames[slot], self._recipes.get(slot)
+                    truck_table = (target.truck, target.source.table)
+                    renames, recipe = self._renames[truck_table], self._recipes.get(truck_table)
                     assignment = Assignment(name, target, self._exported.lsn, renames, recipe=recipe)
                     readers[target.source.table].append(assignment)
         pairs = [(chunk, assignments) for table, assignments in readers.items() for chunk in chunks[table]]
@@ -480,11 +486,14 @@ class _Attempt:
     def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
         """What sinks want done for tables that have been copied, outside of any commit: a task for each."""
         destinations = self._copier.destinations
-        asked = {(name, *slot) for name, own in receipts.items() for slot in destinations[name].unfinished(own)}
+        asked = {
+            (name, *truck_table) for name, own in receipts.items() for truck_table in destinations[name].unfinished(own)
+        }
         due = {
-            slot: assignment
+            truck_table: assignment
             for assignment in (assignment for part in parts for assignment in part.assignments)
-            if (slot := (assignment.destination, assignment.target.truck, assignment.target.source.table)) in asked
+            if (truck_table := (assignment.destination, assignment.target.truck, assignment.target.source.table))
+            in asked
             and self._is_going_on(assignment.target)
             and self._is_done(assignment.target)
         }

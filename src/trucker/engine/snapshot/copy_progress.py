@@ -54,8 +54,8 @@ class CopyWatch:
         self._thread = threading.Thread(target=self._keep_showing, name="copy watch", daemon=True)
         for part in parts:
             for assignment in part.assignments:
-                slot = (assignment.target.truck, assignment.target.source.table)
-                tally = self._tallies.setdefault(slot, _CopyTally())
+                truck_table = (assignment.target.truck, assignment.target.source.table)
+                tally = self._tallies.setdefault(truck_table, _CopyTally())
                 tally.chunks += 1
                 tally.bytes += part.chunk.bytes
 
@@ -92,21 +92,23 @@ class CopyWatch:
                     tally.ended = max(tally.ended, now - each.ended_ago)
         self._show(self._tallies)
 
-    def progress(self, slot: TruckTable) -> CopyProgress:
+    def progress(self, truck_table: TruckTable) -> CopyProgress:
         """How far one table is; nothing of nothing where it has no chunks."""
-        tally = self._tallies.get(slot, _CopyTally())
+        tally = self._tallies.get(truck_table, _CopyTally())
         seconds = round(tally.seconds(self._clock()), 3)
-        return CopyProgress(str(slot[1]), tally.done, tally.chunks, tally.rows, tally.bytes_done, tally.bytes, seconds)
+        return CopyProgress(
+            str(truck_table[1]), tally.done, tally.chunks, tally.rows, tally.bytes_done, tally.bytes, seconds
+        )
 
     def _keep_showing(self) -> None:
         """Time passes for those that are under way, whether a chunk is done or not."""
         while not self._over.wait(SHOW_SECONDS):
-            self._show([slot for slot, tally in self._tallies.items() if 0 < tally.done < tally.chunks])
+            self._show([truck_table for truck_table, tally in self._tallies.items() if 0 < tally.done < tally.chunks])
 
-    def _show(self, slots: Iterable[TruckTable]) -> None:
+    def _show(self, truck_tables: Iterable[TruckTable]) -> None:
         with self._lock:
             shown: dict[str, dict[TableId, CopyProgress]] = defaultdict(dict)
-            for truck, table in slots:
+            for truck, table in truck_tables:
                 shown[truck][table] = self.progress((truck, table))
             for truck, progress in shown.items():
                 self._runs[truck].show_progress(progress)

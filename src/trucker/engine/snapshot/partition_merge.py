@@ -201,8 +201,8 @@ class Merger:
 
     def _copy_again(self, why: str) -> None:
         """Have the whole table copied: it has changed in another way as well. The lane is over then."""
-        slot, position = (self._run.name, self._table), self._lane.position
-        batch = Batch(position, position, tables={slot: BEFORE_COPY}, builds_on={slot: position})
+        truck_table, position = (self._run.name, self._table), self._lane.position
+        batch = Batch(position, position, tables={truck_table: BEFORE_COPY}, builds_on={truck_table: position})
         trouble = self._destination.commit(batch, ()).get(self._run.name)
         if trouble is not None:
             raise trouble
@@ -238,13 +238,13 @@ class Merger:
             self._run.applied(None, sum(receipt.rows for receipt in receipts), persisted=False)
 
     def _batch(self, assignment: Assignment, end: Lsn) -> Batch:
-        slot, start = (self._run.name, self._table), self._lane.position
+        truck_table, start = (self._run.name, self._table), self._lane.position
         return Batch(
             start,
             end,
-            tables={slot: TableState(Phase.CATCHING_UP, end)},
+            tables={truck_table: TableState(Phase.CATCHING_UP, end)},
             targets=(assignment.target,),
-            builds_on={slot: start},
+            builds_on={truck_table: start},
             dead_letters=letters_of([self._run]),
             stream=self._stream.name,
         )

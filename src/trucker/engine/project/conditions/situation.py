@@ -109,14 +109,16 @@ class Situation:
 
     def _look_at_publication(self, source: ResolvedSource) -> frozenset[TruckTable]:
         database, managed = self.database(source.connection), source.manages_publication
-        slots = [(truck.name, table) for truck in source.trucks for table in truck.tables]
+        truck_tables = [(truck.name, table) for truck in source.trucks for table in truck.tables]
         record = PublicationRecord(record_file(self.config, source.name))
         try:
             other = ensure_publication(database, source.publication, source.published, managed=managed, dry=True)
             found = memberships(database, source.publication, source.tables)
         except TruckerError:  # what is wrong with the publication has been found
             return frozenset()
-        return frozenset(slot for slot in slots if slot[1] in other or missed(record, slot, found))
+        return frozenset(
+            truck_table for truck_table in truck_tables if truck_table[1] in other or missed(record, truck_table, found)
+        )
 
     def has_used(self, destination: str) -> bool:
         """Whether the project has written to the destination before, as far as is known without it."""

@@ -29,7 +29,7 @@ def measure(bench: Bench) -> None:
     storage.start()
     bench.callback(storage.kill)
     storage.make_bucket("bench")
-    bucket = Bucket(storage.place("s3://bench/puts"))
+    bucket = Bucket(storage.location("s3://bench/puts"))
     for _ in bench.rounds():
         for name, size in _SIZES.items():
             puts[name].trucker.append(percentile([_put(bucket, size) for _ in range(PUTS)], 0.5))
@@ -59,7 +59,7 @@ def _capture(bench: Bench, storage: ObjectStorage, figure: Any) -> None:
     bench.settle()
     local = bench.figure("capture into a local folder", "rows/s", rows=bench.rows)
     for number in bench.rounds():
-        place = storage.place(f"s3://bench/log{next(_places)}", bench.folder / "hints")
+        place = storage.location(f"s3://bench/log{next(_places)}", bench.folder / "hints")
 
         def into_bucket(number: int = number, place: Any = place) -> None:
             drain(bench, source, figure, f"storage_bucket_{number}", place, end)

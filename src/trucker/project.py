@@ -221,12 +221,12 @@ class Project:
     def _logs(self, connection: str) -> dict[str, LogLocation]:
         """The change logs of a source: one for each of its slots that has run; its first one's where none has."""
         from trucker.changelog.identity import log_exists
-        from trucker.changelog.location import place_of, truth_of
+        from trucker.changelog.location import location_of, truth_of
         from trucker.engine.project.reset import stream_numbers
 
         source = next(each for each in self._sources() if each.name == connection)
         names = [part_name(connection, number) for number in stream_numbers(self.config, source)]
-        logs = {name: truth_of(place_of(self.config, name)) for name in names}
+        logs = {name: truth_of(location_of(self.config, name)) for name in names}
         return {name: log for name, log in logs.items() if log_exists(log)} or {connection: logs[connection]}
 
     # -- try ----------------------------------------------------------------------------------------------------

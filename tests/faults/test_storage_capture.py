@@ -25,17 +25,17 @@ from trucker.testing.object_storage import ObjectStorage
 @pytest.fixture
 def source(database: Database, tmp_path: Path, shared_storage: ObjectStorage, bucket: str) -> Source:
     database.execute("create table t (id int primary key, note text)")
-    return prepare(database, shared_storage.place(f"{bucket}/logs/source", tmp_path / "log"), put_every=0.02)
+    return prepare(database, shared_storage.location(f"{bucket}/logs/source", tmp_path / "log"), put_every=0.02)
 
 
-def place_of(source: Source) -> ObjectLocation:
+def location_of(source: Source) -> ObjectLocation:
     assert isinstance(source.spec.log, ObjectLocation)
     return source.spec.log
 
 
 def stored(source: Source) -> LogReader:
     """What is really there."""
-    return LogReader(place_of(source).elsewhere())
+    return LogReader(location_of(source).elsewhere())
 
 
 def move(source: Source) -> None:
@@ -51,7 +51,7 @@ def test_what_is_captured_can_be_read_from_anywhere(source: Source) -> None:
         all_captured(capture, source)
         assert source.confirmed() <= stored(source).durable().seen_lsn
     assert [inserted(found) for found in source.captured().values()] == [[str(n)] for n in range(5)]
-    assert everything(place_of(source).elsewhere(), source.start).keys() == source.captured().keys()
+    assert everything(location_of(source).elsewhere(), source.start).keys() == source.captured().keys()
 
 
 def test_killed_at_any_moment_under_load(source: Source) -> None:
@@ -83,7 +83,7 @@ def test_killed_at_a_put(source: Source, tmp_path: Path, monkeypatch: pytest.Mon
 def test_killed_inside_a_transaction_larger_than_many_objects(source: Source) -> None:
     """What was stored of it stays, counts for nothing, and goes when it is pruned."""
     rows = 90_000
-    bucket = Bucket(place_of(source))
+    bucket = Bucket(location_of(source))
     with capturing(source.spec) as capture:
         source.database.execute(f"insert into t select g, repeat('x', 300) from generate_series(1, {rows}) g")
         wait_until(lambda: len(ObjectChain(bucket.list()).segments) > 2)
@@ -98,7 +98,7 @@ def test_killed_inside_a_transaction_larger_than_many_objects(source: Source) ->
 def test_the_storage_goes_and_comes_back(database: Database, tmp_path: Path, own_storage: ObjectStorage) -> None:
     """Capture waits and says so, nothing is acknowledged, and nothing is lost."""
     database.execute("create table t (id int primary key, note text)")
-    source = prepare(database, own_storage.place("s3://changes/logs/source", tmp_path / "log"))
+    source = prepare(database, own_storage.location("s3://changes/logs/source", tmp_path / "log"))
     with capturing(source.spec) as capture:
         database.execute("insert into t values (1)")
         all_captured(capture, source)

@@ -21,7 +21,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.supervisor import CaptureSpec
 from trucker.changelog.bucket import Bucket
 from trucker.changelog.identity import read_source
-from trucker.changelog.location import ObjectLocation, place_of
+from trucker.changelog.location import ObjectLocation, location_of
 from trucker.changelog.objects.object_chain import ObjectChain, object_id
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
@@ -41,7 +41,7 @@ def machine(path: Path, source: Database, target: Database, location: str, stora
 
 
 def bucket_of(project: ProjectFolder) -> Bucket:
-    place = place_of(Project.load(project.folder).config, "source")
+    place = location_of(Project.load(project.folder).config, "source")
     assert isinstance(place, ObjectLocation)
     return Bucket(place)
 
@@ -183,7 +183,7 @@ def capture_only(project: ProjectFolder, source: Database, count: int) -> None:
     """Changes that are in the log and at no destination, each in an object of its own."""
 
     config = Project.load(project.folder).config
-    place = place_of(config, "source")
+    place = location_of(config, "source")
     found = read_source(place)
     connection = config.connection("source")
     assert isinstance(connection, PostgresConnection)

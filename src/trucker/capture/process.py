@@ -180,28 +180,28 @@ class Capture:
 
     def _begin(self, stream: ReplicationStream, writer: Writer) -> None:
         """Start where the log ends, once it is certain that log, slot and server belong together."""
-        place = stream.inspect(self._lost)
+        location = stream.inspect(self._lost)
         source = self._task.source
-        if (place.system_identifier, place.database) != (source.system_identifier, source.database):
+        if (location.system_identifier, location.database) != (source.system_identifier, source.database):
             raise SourceError(
-                f"the server or database is not the one of the change log: {place.database} on system "
-                f"{place.system_identifier}, not {source.database} on system {source.system_identifier}",
+                f"the server or database is not the one of the change log: {location.database} on system "
+                f"{location.system_identifier}, not {source.database} on system {source.system_identifier}",
                 code="TRK206",
                 remedy="point the connection back; or run `trucker reset`, then `trucker run`, which copies "
                 "the tables of this one",
             )
-        if self._task.primary is not None and not place.standby:
+        if self._task.primary is not None and not location.standby:
             raise promoted()
-        if place.standby and place.flushed < writer.durable.seen_lsn:
+        if location.standby and location.flushed < writer.durable.seen_lsn:
             # One that has just been started again replays anew what it had before.
-            raise SourceUnavailable(f"the standby is at {place.flushed}, before the end of the change log")
-        check_against_slot(writer.durable, place.confirmed_flush)
-        check_against_server(writer.durable, place.flushed)
+            raise SourceUnavailable(f"the standby is at {location.flushed}, before the end of the change log")
+        check_against_slot(writer.durable, location.confirmed_flush)
+        check_against_server(writer.durable, location.flushed)
         durable = writer.durable
         history = LogTail(durable.commit_lsn, durable.commit_time, durable.seen_lsn, lambda: self.stopping)
-        history.check(self._connect, place.confirmed_flush)
+        history.check(self._connect, location.confirmed_flush)
         stream.start(durable.seen_lsn)
-        self._goal = place.flushed
+        self._goal = location.flushed
         self._in_use_since = None
         tell("connected", start=str(writer.durable.seen_lsn))
 

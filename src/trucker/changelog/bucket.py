@@ -42,11 +42,11 @@ class TakenError(Exception):
 
 
 class Bucket:
-    """The objects below a place. Safe to use from several threads."""
+    """The objects below a location. Safe to use from several threads."""
 
-    def __init__(self, place: ObjectLocation) -> None:
-        self._uri = place.uri
-        self._store = _open(place)
+    def __init__(self, location: ObjectLocation) -> None:
+        self._uri = location.uri
+        self._store = _open(location)
 
     def put_new(self, name: str, data: bytes) -> None:
         """Make an object that is not there yet, whole or not at all; `TakenError` where somebody else has made it.
@@ -186,10 +186,10 @@ def _without_answer(text: str) -> str:
     return "no answer"
 
 
-def _open(place: ObjectLocation) -> Any:
-    """The client's store for a place."""
-    scheme = urlsplit(place.uri).scheme
-    return STORES[scheme](place.uri, place.revealed())
+def _open(location: ObjectLocation) -> Any:
+    """The client's store for a location."""
+    scheme = urlsplit(location.uri).scheme
+    return STORES[scheme](location.uri, location.revealed())
 
 
 def _s3(uri: str, access: Mapping[str, str]) -> Any:

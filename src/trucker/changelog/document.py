@@ -22,9 +22,9 @@ class Document(Protocol):
     def write(self, content: bytes) -> None: ...
 
 
-def document_beside(place: LogLocation, name: str) -> Document:
+def document_beside(location: LogLocation, name: str) -> Document:
     """A document beside a log, which goes where the log goes."""
-    return ObjectDocument(place, name) if isinstance(place, ObjectLocation) else FileDocument(place / name)
+    return ObjectDocument(location, name) if isinstance(location, ObjectLocation) else FileDocument(location / name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,18 @@ class FileDocument:
 class ObjectDocument:
     """In an object."""
 
-    place: ObjectLocation
+    location: ObjectLocation
     name: str
 
     def read(self) -> bytes | None:
         from trucker.changelog.bucket import Bucket
 
         try:
-            return Bucket(self.place).get(self.name)
+            return Bucket(self.location).get(self.name)
         except FileNotFoundError:
             return None
 
     def write(self, content: bytes) -> None:
         from trucker.changelog.bucket import Bucket
 
-        Bucket(self.place).put(self.name, content)
+        Bucket(self.location).put(self.name, content)

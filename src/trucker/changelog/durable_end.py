@@ -38,20 +38,20 @@ class EndReader(Protocol):
         """Give back descriptors; it can be used again."""
 
 
-def end_reader(place: LogLocation) -> EndReader:
-    if not isinstance(place, ObjectLocation):
-        return FileEnd(place, place, wide=False)
-    if place.folder is not None:
-        return FileEnd(place.folder, place, wide=True)
-    return AskedEnd(place)
+def end_reader(location: LogLocation) -> EndReader:
+    if not isinstance(location, ObjectLocation):
+        return FileEnd(location, location, wide=False)
+    if location.folder is not None:
+        return FileEnd(location.folder, location, wide=True)
+    return AskedEnd(location)
 
 
 class FileEnd:
     """By the file `durable`, which the writer overwrites."""
 
-    def __init__(self, folder: Path, place: LogLocation, *, wide: bool) -> None:
+    def __init__(self, folder: Path, location: LogLocation, *, wide: bool) -> None:
         self._folder = folder
-        self._place = place
+        self._location = location
         self._wide = wide
         self._file: DurableFile | None = None
 
@@ -60,7 +60,7 @@ class FileEnd:
             try:
                 self._file = DurableFile(self._folder, wide=self._wide)
             except FileNotFoundError:
-                raise missing(self._place) from None
+                raise missing(self._location) from None
         for _ in range(_TRIES):
             found = self._file.read()
             if found is not None:
@@ -79,8 +79,8 @@ class FileEnd:
 class AskedEnd:
     """By a listing, every second at the most."""
 
-    def __init__(self, place: ObjectLocation) -> None:
-        self._place = place
+    def __init__(self, location: ObjectLocation) -> None:
+        self._location = location
         self._found: Durable | None = None
         self._ask_again = -math.inf
 
@@ -90,8 +90,8 @@ class AskedEnd:
 
         now = time.monotonic()
         if self._found is None or now >= self._ask_again:
-            bucket = Bucket(self._place)
-            self._found = end_of(self._place, bucket, read_start(self._place, bucket)).durable
+            bucket = Bucket(self._location)
+            self._found = end_of(self._location, bucket, read_start(self._location, bucket)).durable
             self._ask_again = now + _ASK_SECONDS
         return self._found
 

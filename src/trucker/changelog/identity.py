@@ -29,9 +29,9 @@ class SourceIdentity:
     publication: str
 
 
-def check_source(place: LogLocation, source: SourceIdentity) -> None:
-    """Refuse a place that is no log, or another source's."""
-    found = read_source(place)
+def check_source(location: LogLocation, source: SourceIdentity) -> None:
+    """Refuse a location that holds no log, or another source's."""
+    found = read_source(location)
     wrong = [
         f"{field.name.replace('_', ' ')} {getattr(found, field.name)!r} instead of {getattr(source, field.name)!r}"
         for field in fields(SourceIdentity)
@@ -39,44 +39,44 @@ def check_source(place: LogLocation, source: SourceIdentity) -> None:
     ]
     if wrong:
         raise ChangeLogError(
-            f"the change log in {place} belongs to another source: {', '.join(wrong)}",
+            f"the change log in {location} belongs to another source: {', '.join(wrong)}",
             code="TRK302",
             remedy="point the connection back to that source; or run `trucker reset`, then `trucker run`, "
             "which copies the tables of this one",
         )
 
 
-def read_source(place: LogLocation) -> SourceIdentity:
-    """Whose log it is; `ChangeLogError` where the place holds none."""
-    raw = read_document(place)
+def read_source(location: LogLocation) -> SourceIdentity:
+    """Whose log it is; `ChangeLogError` where the location holds none."""
+    raw = read_document(location)
     try:
         return SourceIdentity(**{field.name: raw[field.name] for field in fields(SourceIdentity)})
     except (KeyError, TypeError):
-        raise damaged_identity(place) from None
+        raise damaged_identity(location) from None
 
 
-def read_document(place: LogLocation, bucket: Bucket | None = None) -> dict[str, Any]:
+def read_document(location: LogLocation, bucket: Bucket | None = None) -> dict[str, Any]:
     """The file or object that says whose log it is, as it stands there."""
     try:
-        if isinstance(place, ObjectLocation):
+        if isinstance(location, ObjectLocation):
             from trucker.changelog.bucket import Bucket
 
-            text = (bucket or Bucket(place)).get(FILE)
+            text = (bucket or Bucket(location)).get(FILE)
         else:
-            text = (place / FILE).read_bytes()
+            text = (location / FILE).read_bytes()
         found: dict[str, Any] = json.loads(text)
         return found
     except FileNotFoundError:
-        raise missing(place) from None
+        raise missing(location) from None
     except ValueError:
-        raise damaged_identity(place) from None
+        raise damaged_identity(location) from None
     except OSError as error:
-        raise file_error(error, "reading", Path(str(place)), ChangeLogError, code="TRK306") from error
+        raise file_error(error, "reading", Path(str(location)), ChangeLogError, code="TRK306") from error
 
 
-def damaged_identity(place: LogLocation) -> ChangeLogError:
+def damaged_identity(location: LogLocation) -> ChangeLogError:
     return ChangeLogError(
-        f"{place}/{FILE} is damaged",
+        f"{location}/{FILE} is damaged",
         code="TRK303",
         remedy="restore it from a backup; or run `trucker reset`, then `trucker run`, which copies the tables again",
     )
@@ -105,15 +105,15 @@ def check_against_server(durable: Durable, flushed: Lsn) -> None:
         )
 
 
-def log_exists(place: LogLocation) -> bool:
+def log_exists(location: LogLocation) -> bool:
     """Whether there is a log, sound or not."""
-    if isinstance(place, ObjectLocation):
+    if isinstance(location, ObjectLocation):
         from trucker.changelog.bucket import Bucket
 
         try:
-            Bucket(place).get(FILE)
+            Bucket(location).get(FILE)
         except FileNotFoundError:
             return False
         return True
-    with explaining("reading", place / FILE, ChangeLogError, code="TRK306"):
-        return (place / FILE).exists()
+    with explaining("reading", location / FILE, ChangeLogError, code="TRK306"):
+        return (location / FILE).exists()

@@ -19,18 +19,18 @@ READ_BYTES: Final = 256 << 20
 days of changes, and whoever reads a block checks it anyway."""
 
 
-def refuse_damaged(place: LogLocation, start: Lsn | None, *, writing: bool) -> None:
+def refuse_damaged(location: LogLocation, start: Lsn | None, *, writing: bool) -> None:
     """Raise where the log lacks something, or has something damaged, after `start`; None where nobody needs any of it.
 
     `writing` says that capture runs: what it is about to write, and what is pruned meanwhile, is not looked at then.
     """
-    if isinstance(place, ObjectLocation):
-        LogReader(truth_of(place)).oldest()
+    if isinstance(location, ObjectLocation):
+        LogReader(truth_of(location)).oldest()
         return
-    folder = Folder(place)
-    recorded = end_reader(place).read()
+    folder = Folder(location)
+    recorded = end_reader(location).read()
     if writing:
-        check_chain(place, folder.segments())
+        check_chain(location, folder.segments())
     else:
         survey(folder, recorded)
     room = READ_BYTES
@@ -38,25 +38,25 @@ def refuse_damaged(place: LogLocation, start: Lsn | None, *, writing: bool) -> N
         if segment.last is None or start is None or segment.last <= start:
             continue
         try:
-            _refuse_short(place, folder, segment)
+            _refuse_short(location, folder, segment)
             if room > 0:
-                _refuse_damaged(place, folder, segment)
+                _refuse_damaged(location, folder, segment)
         except FileNotFoundError:
             if not writing:
                 raise
         room -= segment.bytes
 
 
-def _refuse_short(place: Path, folder: Folder, segment: Segment) -> None:
+def _refuse_short(location: Path, folder: Folder, segment: Segment) -> None:
     size = folder.size(segment)
     if size != segment.bytes:
-        raise damaged(place / segment.name, size, f"the file ends here, but had {segment.bytes} bytes")
+        raise damaged(location / segment.name, size, f"the file ends here, but had {segment.bytes} bytes")
 
 
-def _refuse_damaged(place: Path, folder: Folder, segment: Segment) -> None:
+def _refuse_damaged(location: Path, folder: Folder, segment: Segment) -> None:
     with closing(folder.open(segment.id)) as content:
         try:
             for _ in heads(content, 0, segment.bytes, bodies=True):
                 pass
         except DamagedBlockError as damage:
-            raise damaged(place / segment.name, damage.offset, str(damage)) from None
+            raise damaged(location / segment.name, damage.offset, str(damage)) from None

@@ -49,7 +49,7 @@ class ObjectLocation:
 LogLocation: TypeAlias = Path | ObjectLocation
 
 
-def place_of(config: ProjectConfig, source: str) -> LogLocation:
+def location_of(config: ProjectConfig, source: str) -> LogLocation:
     """Where the log of a source is."""
     local = config.state_folder / "log" / source
     location = config.log.location
@@ -61,16 +61,16 @@ def place_of(config: ProjectConfig, source: str) -> LogLocation:
     return ObjectLocation(f"{location.rstrip('/')}/{source}", local, access)
 
 
-def truth_of(place: LogLocation) -> LogLocation:
-    """The place, for those who want to know what is really there rather than what this machine was told."""
-    return place.elsewhere() if isinstance(place, ObjectLocation) else place
+def truth_of(location: LogLocation) -> LogLocation:
+    """The location without the local folder: what is in the storage, not what this machine was told of it."""
+    return location.elsewhere() if isinstance(location, ObjectLocation) else location
 
 
-def to_json(place: LogLocation) -> Sequence[Any]:
+def to_json(location: LogLocation) -> Sequence[Any]:
     """For the capture process, which gets it through a pipe."""
-    if isinstance(place, Path):
-        return [str(place)]
-    return [place.uri, str(place.folder) if place.folder else None, place.revealed()]
+    if isinstance(location, Path):
+        return [str(location)]
+    return [location.uri, str(location.folder) if location.folder else None, location.revealed()]
 
 
 def from_json(raw: Sequence[Any]) -> LogLocation:

@@ -9,20 +9,20 @@ from trucker.changelog.format.segment import Folder, Segment, Storage, check_cha
 from trucker.changelog.location import LogLocation, ObjectLocation
 
 
-def open_storage(place: LogLocation) -> Storage:
+def open_storage(location: LogLocation) -> Storage:
     """Cheap: nothing is asked for before it is needed."""
-    if isinstance(place, ObjectLocation):
+    if isinstance(location, ObjectLocation):
         from trucker.changelog.objects.object_chain import Objects
 
-        return Objects(place)
-    return Folder(place)
+        return Objects(location)
+    return Folder(location)
 
 
-def check_whole(place: LogLocation, segments: Sequence[Segment], durable: Durable) -> None:
+def check_whole(location: LogLocation, segments: Sequence[Segment], durable: Durable) -> None:
     """Refuse a log with a segment missing in the middle, or at its end.
 
     Objects before a missing one are none of the log's (`object_chain`), so there the end alone is to be looked at.
     """
-    if not isinstance(place, ObjectLocation):
-        check_chain(place, segments)
-    check_reaches(place, segments, durable.segment if durable.offset else None)
+    if not isinstance(location, ObjectLocation):
+        check_chain(location, segments)
+    check_reaches(location, segments, durable.segment if durable.offset else None)

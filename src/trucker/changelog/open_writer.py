@@ -13,7 +13,7 @@ Writer: TypeAlias = LogWriter | ObjectWriter
 
 
 def open_writer(
-    place: LogLocation,
+    location: LogLocation,
     source: SourceIdentity,
     *,
     segment_bytes: int = SEGMENT_BYTES,
@@ -21,6 +21,6 @@ def open_writer(
     lock_seconds: float = 0.0,
 ) -> Writer:
     """Open the log of a source for writing; `segment_bytes` is for a folder, `put_every` for objects."""
-    if isinstance(place, ObjectLocation):
-        return ObjectWriter(place, source, put_every=put_every, lock_seconds=lock_seconds)
-    return LogWriter(place, source, segment_bytes=segment_bytes, lock_seconds=lock_seconds)
+    if isinstance(location, ObjectLocation):
+        return ObjectWriter(location, source, put_every=put_every, lock_seconds=lock_seconds)
+    return LogWriter(location, source, segment_bytes=segment_bytes, lock_seconds=lock_seconds)

@@ -62,12 +62,12 @@ def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatena
 
 
 class LogReader:
-    """See the module. Cheap to make; pickles as its place; may be shared by threads, which wait for each other."""
+    """See the module. Cheap to make; pickles as its location; may be shared by threads, which wait for each other."""
 
-    def __init__(self, place: LogLocation) -> None:
-        self.place = place
-        self._storage = open_storage(place)
-        self._end = end_reader(place)
+    def __init__(self, location: LogLocation) -> None:
+        self.location = location
+        self._storage = open_storage(location)
+        self._end = end_reader(location)
         self._contents: OrderedDict[SegmentId, Content] = OrderedDict()
         self._indexes: OrderedDict[SegmentId, SegmentIndex] = OrderedDict()
         self._relations: OrderedDict[tuple[SegmentId, int], bytes] = OrderedDict()
@@ -77,7 +77,7 @@ class LogReader:
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[LogReader], tuple[LogLocation]]:
-        return LogReader, (self.place,)
+        return LogReader, (self.location,)
 
     # -- how far --------------------------------------------------------------------------------------------------
 
@@ -229,8 +229,8 @@ class LogReader:
             if frames.transaction is not None and frames.transaction.commit_lsn >= start:
                 return frames.transaction.xid
             begins = np.flatnonzero(frames.payload[frames.starts[:-1]] == BEGIN[0])
-            for place in frames.starts[begins]:
-                head = frames.payload[place : place + 21].tobytes()
+            for start in frames.starts[begins]:
+                head = frames.payload[start : start + 21].tobytes()
                 if int.from_bytes(head[1:9], "big") >= start:
                     return int.from_bytes(head[17:21], "big")
         return None
@@ -243,12 +243,12 @@ class LogReader:
             frames = self.read(ref)
             xid = frames.transaction.xid if frames.transaction is not None else 0
             kinds = frames.payload[frames.starts[:-1]]
-            for place in frames.starts[:-1][(kinds == BEGIN[0]) | (kinds == TRUNCATE[0])]:
-                if frames.payload[place] == BEGIN[0]:
-                    xid = int.from_bytes(frames.payload[place + 17 : place + 21].tobytes(), "big")
+            for start in frames.starts[:-1][(kinds == BEGIN[0]) | (kinds == TRUNCATE[0])]:
+                if frames.payload[start] == BEGIN[0]:
+                    xid = int.from_bytes(frames.payload[start + 17 : start + 21].tobytes(), "big")
                     continue
-                count = int.from_bytes(frames.payload[place + 1 : place + 5].tobytes(), "big")
-                oids = np.frombuffer(frames.payload[place + 6 : place + 6 + 4 * count].tobytes(), ">u4")
+                count = int.from_bytes(frames.payload[start + 1 : start + 5].tobytes(), "big")
+                oids = np.frombuffer(frames.payload[start + 6 : start + 6 + 4 * count].tobytes(), ">u4")
                 found += [xid] if oid in oids else []
         return found
 
@@ -281,7 +281,7 @@ class LogReader:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
-        """The blocks that have something of `(start, end]`, as index and place in it.
+        """The blocks that have something of `(start, end]`, as index and number in it.
 
         Of a transaction all or nothing: one that never finished may lie in a log of objects, and counts for nothing.
         """
@@ -323,7 +323,7 @@ class LogReader:
         if stamp != self._stamp or not known:
             self._listed = self._storage.segments(durable.segment if durable.offset else None)
             self._stamp = stamp
-            check_whole(self.place, self._listed, durable)
+            check_whole(self.location, self._listed, durable)
         return self._listed
 
     def _begins(self, segment: Segment) -> Lsn:
@@ -420,7 +420,7 @@ class LogReader:
 
     def _pruned(self, start: Lsn, oldest: Lsn) -> ChangeLogError:
         return ChangeLogError(
-            f"the change log in {self.place} begins at {oldest}, after position {start}",
+            f"the change log in {self.location} begins at {oldest}, after position {start}",
             code="TRK307",
             remedy="run `trucker reset --truck NAME` for the truck that lags, then `trucker run`, which copies "
             "its tables again",
@@ -434,7 +434,7 @@ def _lengths(head: Head, body: memoryview) -> npt.NDArray[np.uint32]:
 def _clipped(payload: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], until: Lsn) -> npt.NDArray[np.int64]:
     """Only the messages before the first transaction whose commit LSN is `until` or more."""
     begins = np.flatnonzero(payload[starts[:-1]] == BEGIN[0])
-    places = starts[begins][:, None] + np.arange(1, 9)
-    commits = payload[places].view(">u8").ravel()
+    offsets = starts[begins][:, None] + np.arange(1, 9)
+    commits = payload[offsets].view(">u8").ravel()
     beyond = np.flatnonzero(commits >= until)
     return starts[: begins[beyond[0]] + 1] if len(beyond) else starts

@@ -27,10 +27,10 @@ def peek(
     """The lines of the sources' changes that the patterns choose: the last `limit` (all without), then with `follow`
     those to come. Reads beside a running project, and needs neither Spark nor the source."""
     readers = []
-    for source, (place, patterns) in logs.items():
-        if not log_exists(place):
+    for source, (location, patterns) in logs.items():
+        if not log_exists(location):
             raise ChangeLogError(f"there is no change log of {source} yet", remedy="run: trucker run", code="TRK308")
-        readers.append((LogReader(place), patterns))
+        readers.append((LogReader(location), patterns))
     return _lines(readers, limit, follow=follow)
 
 

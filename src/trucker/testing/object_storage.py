@@ -55,7 +55,7 @@ class ObjectStorage:
             "secret_access_key": self.secret_key,
         }
 
-    def place(self, uri: str, folder: Path | None = None) -> ObjectLocation:
+    def location(self, uri: str, folder: Path | None = None) -> ObjectLocation:
         return ObjectLocation(uri, folder, self.s3)
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class ObjectStorage:
 
     def make_bucket(self, name: str) -> None:
         """It makes a bucket with the first object in it."""
-        bucket = Bucket(self.place(f"s3://{name}"))
+        bucket = Bucket(self.location(f"s3://{name}"))
         bucket.put("made", b"")
         bucket.delete(["made"])
 

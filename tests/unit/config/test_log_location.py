@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trucker.changelog.location import ObjectLocation, from_json, place_of, to_json, truth_of
+from trucker.changelog.location import ObjectLocation, from_json, location_of, to_json, truth_of
 from trucker.config.log import LogConfig
 from trucker.config.models import ProjectConfig
 
@@ -32,14 +32,14 @@ def project(tmp_path: Path, **log: Any) -> ProjectConfig:
     ],
 )
 def test_a_folder(tmp_path: Path, location: str | None, place: str) -> None:
-    found = place_of(project(tmp_path, location=location), "source")
+    found = location_of(project(tmp_path, location=location), "source")
     assert found == tmp_path / place
     assert from_json(to_json(found)) == found == truth_of(found)
 
 
 @pytest.mark.parametrize("location", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix/"])
 def test_a_bucket(tmp_path: Path, location: str) -> None:
-    found = place_of(project(tmp_path, location=location, s3={"endpoint": "http://here:1", **KEY}), "source")
+    found = location_of(project(tmp_path, location=location, s3={"endpoint": "http://here:1", **KEY}), "source")
     assert isinstance(found, ObjectLocation)
     assert str(found) == f"{location.rstrip('/')}/source"
     assert found.folder == tmp_path / ".trucker/log/source"

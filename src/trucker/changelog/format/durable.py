@@ -134,9 +134,9 @@ def read_durable(folder: Path, *, wide: bool = False) -> Durable:
     return found
 
 
-def missing(place: object) -> ChangeLogError:
+def missing(location: object) -> ChangeLogError:
     return ChangeLogError(
-        f"the change log in {place} does not exist",
+        f"the change log in {location} does not exist",
         code="TRK301",
         remedy="move it back; or run `trucker reset`, then `trucker run`, which copies the tables again",
     )

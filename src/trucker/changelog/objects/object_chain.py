@@ -125,10 +125,10 @@ def of_log(entries: Sequence[BucketEntry], first: int) -> list[BucketEntry]:
 class Objects:
     """Segments as objects, for reading and retention. What this machine has copies of is not asked for."""
 
-    def __init__(self, place: ObjectLocation, bucket: Bucket | None = None) -> None:
-        self.place = place
+    def __init__(self, location: ObjectLocation, bucket: Bucket | None = None) -> None:
+        self.location = location
         self._opened = bucket
-        self._copies = place.folder / COPIES if place.folder else None
+        self._copies = location.folder / COPIES if location.folder else None
         self._chain: ObjectChain | None = None
         self._added = 0
         self._begins: int | None = None
@@ -136,7 +136,7 @@ class Objects:
     @property
     def bucket(self) -> Bucket:
         if self._opened is None:
-            self._opened = Bucket(self.place)
+            self._opened = Bucket(self.location)
         return self._opened
 
     # -- as a storage ---------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Objects:
         return ObjectContent(self.bucket, object_name(key))
 
     def where(self, key: SegmentId) -> str:
-        return self.place.sibling(object_name(key))
+        return self.location.sibling(object_name(key))
 
     def begin(self, segments: Sequence[Segment], start: int) -> int:
         """No transaction is in two objects of different bases, so what ends at a base is whole before it."""

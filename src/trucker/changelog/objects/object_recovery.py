@@ -36,16 +36,16 @@ class LogEnd:
     seen: tuple[str, ...]
 
 
-def read_start(place: ObjectLocation, bucket: Bucket) -> LogStart:
+def read_start(location: ObjectLocation, bucket: Bucket) -> LogStart:
     """Where a log of objects begins."""
-    raw = read_document(place, bucket)
+    raw = read_document(location, bucket)
     try:
         return LogStart(Lsn.parse(raw["start"]), int(raw["first"]))
     except (KeyError, TypeError, ValueError):
-        raise damaged_identity(place) from None
+        raise damaged_identity(location) from None
 
 
-def end_of(place: ObjectLocation, bucket: Bucket, start: LogStart) -> LogEnd:
+def end_of(location: ObjectLocation, bucket: Bucket, start: LogStart) -> LogEnd:
     """List the log and look at its newest object, every checksum checked."""
     entries = bucket.list()
     segments = ObjectChain(of_log(entries, start.first)).segments
@@ -54,7 +54,7 @@ def end_of(place: ObjectLocation, bucket: Bucket, start: LogStart) -> LogEnd:
     if not segments:
         return LogEnd(Durable(start.lsn, seen), start.first, marks)
     number = segments[-1].id.part + 1
-    complete, head = _last_complete(place, bucket, segments)
+    complete, head = _last_complete(location, bucket, segments)
     if complete is None:
         base = Lsn(segments[-1].id.base)
         return LogEnd(Durable(base, max(base, seen)), number, marks)
@@ -63,7 +63,7 @@ def end_of(place: ObjectLocation, bucket: Bucket, start: LogStart) -> LogEnd:
 
 
 def _last_complete(
-    place: ObjectLocation, bucket: Bucket, segments: list[Segment]
+    location: ObjectLocation, bucket: Bucket, segments: list[Segment]
 ) -> tuple[Segment, Head] | tuple[None, Head]:
     """The newest object at whose end no transaction is open, and the last head in it.
 
@@ -71,16 +71,16 @@ def _last_complete(
     an object begins one.
     """
     newest = segments[-1]
-    head = _last_head(place, bucket, newest)
+    head = _last_head(location, bucket, newest)
     if not head.ends_open:
         return newest, head
     before = [segment for segment in segments if segment.id.base < newest.id.base]
     if not before:
         return None, head
-    return before[-1], _last_head(place, bucket, before[-1])
+    return before[-1], _last_head(location, bucket, before[-1])
 
 
-def _last_head(place: ObjectLocation, bucket: Bucket, segment: Segment) -> Head:
+def _last_head(location: ObjectLocation, bucket: Bucket, segment: Segment) -> Head:
     name = object_name(segment.id)
     content = ObjectContent(bucket, name)
     found = None
@@ -88,9 +88,9 @@ def _last_head(place: ObjectLocation, bucket: Bucket, segment: Segment) -> Head:
         for _, head in heads(content, 0, segment.bytes, bodies=True):
             found = head
     except DamagedBlockError as damage:
-        raise damaged(place.sibling(name), damage.offset, str(damage)) from None
+        raise damaged(location.sibling(name), damage.offset, str(damage)) from None
     if found is None:
-        raise damaged(place.sibling(name), 0, "the object is empty")
+        raise damaged(location.sibling(name), 0, "the object is empty")
     return found
 
 

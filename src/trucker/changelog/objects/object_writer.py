@@ -61,7 +61,7 @@ class ObjectWriter(BlockBuilder):
 
     def __init__(
         self,
-        place: ObjectLocation,
+        location: ObjectLocation,
         source: SourceIdentity,
         *,
         object_bytes: int = BLOCK_BYTES,
@@ -73,20 +73,20 @@ class ObjectWriter(BlockBuilder):
 
         The lock keeps two writers on this machine apart; those on different ones are by the names of objects.
         """
-        assert place.folder is not None
-        self._place = place
-        self._bucket = Bucket(place)
-        check_source(place, source)
-        self._start = read_start(place, self._bucket)
+        assert location.folder is not None
+        self._location = location
+        self._bucket = Bucket(location)
+        check_source(location, source)
+        self._start = read_start(location, self._bucket)
         self._object_bytes = object_bytes
         self._put_every = put_every
         self._object: _Object | None = None
         self._put_due = time.monotonic()
         self._stale = False
-        self._lock = hold_lock(place.folder / LOCK_FILE, lock_seconds)
-        self._file = DurableFile(place.folder, write=True, wide=True)
+        self._lock = hold_lock(location.folder / LOCK_FILE, lock_seconds)
+        self._file = DurableFile(location.folder, write=True, wide=True)
         self._file.read()  # for the sequence of its records
-        self._copies = Copies(place.folder, COPY_BYTES)
+        self._copies = Copies(location.folder, COPY_BYTES)
         self._upload = _Upload()
         try:
             durable = self._find_end()
@@ -97,7 +97,7 @@ class ObjectWriter(BlockBuilder):
             raise
 
     def _find_end(self) -> Durable:
-        end = end_of(self._place, self._bucket, self._start)
+        end = end_of(self._location, self._bucket, self._start)
         self._number = end.number
         self._marks = end.seen
         self._safe = end.durable.seen_lsn
@@ -238,7 +238,7 @@ class ObjectWriter(BlockBuilder):
         except TakenError:
             self._copies.drop(name)
             raise ChangeLogUnavailable(
-                f"another writer has continued the change log in {self._place}",
+                f"another writer has continued the change log in {self._location}",
                 code="TRK312",
                 remedy="stop the other instance if this error repeats; trucker continues from there",
             ) from None

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.location import place_of
+from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError
@@ -50,7 +50,7 @@ def destinations_file(config: ProjectConfig, source: str) -> Document:
     """Where the record of a source's trucks is kept."""
     if config.log.location is None:
         return FileDocument(config.state_folder / "destinations" / f"{source}.json")
-    return document_beside(place_of(config, source), "destinations.json")
+    return document_beside(location_of(config, source), "destinations.json")
 
 
 class DestinationRecord:

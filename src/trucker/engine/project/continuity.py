@@ -103,7 +103,7 @@ def refuse_pruned(reader: LogReader, needed: Mapping[str, Lsn]) -> None:
     for name, lsn in needed.items():
         if lsn < oldest:
             raise ChangeLogError(
-                f"truck {name} is at {lsn}, but the change log {reader.place} begins at {oldest}",
+                f"truck {name} is at {lsn}, but the change log {reader.location} begins at {oldest}",
                 remedy=f"run `trucker reset --truck {name}`, then `trucker run`, which copies its tables again",
                 code="TRK302",
             )

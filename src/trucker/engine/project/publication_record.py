@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.location import place_of
+from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
 from trucker.engine.truck.truck import TruckTable
 from trucker.postgres.membership import Membership
@@ -26,7 +26,7 @@ def record_file(config: ProjectConfig, source: str) -> Document:
     """Where the record of a source's publication is stored."""
     if config.log.location is None:
         return FileDocument(config.state_folder / "publications" / f"{source}.json")
-    return document_beside(place_of(config, source), "publication.json")
+    return document_beside(location_of(config, source), "publication.json")
 
 
 class PublicationRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.location import ObjectLocation, place_of
+from trucker.changelog.location import ObjectLocation, location_of
 from trucker.changelog.log_creation import delete_log
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
@@ -55,8 +55,8 @@ def stream_numbers(config: ProjectConfig, connection: PostgresConnection) -> lis
 
 def has_log(config: ProjectConfig, connection: PostgresConnection, number: int) -> bool:
     """Whether there is something of the stream's log on this machine; object storage is not asked."""
-    place = place_of(config, part_name(connection.name, number))
-    folder = place.folder if isinstance(place, ObjectLocation) else place
+    location = location_of(config, part_name(connection.name, number))
+    folder = location.folder if isinstance(location, ObjectLocation) else location
     return folder is not None and folder.exists()
 
 
@@ -64,11 +64,11 @@ def _stream_plan(config: ProjectConfig, connection: PostgresConnection, number: 
     publication, slot = source_names(config, connection, number)
     lines = []
     if connection.slot is None:
-        place = " and of its standby" if connection.replica else ""
-        lines.append(f"replication slot {slot} of {connection.name}{place}")
+        standby = " and of its standby" if connection.replica else ""
+        lines.append(f"replication slot {slot} of {connection.name}{standby}")
     if connection.publication is None:
         lines.append(f"publication {publication} of {connection.name}")
-    return [*lines, f"change log {place_of(config, part_name(connection.name, number))}"]
+    return [*lines, f"change log {location_of(config, part_name(connection.name, number))}"]
 
 
 def reset(
@@ -143,7 +143,7 @@ def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers:
     for number in names:
         name = part_name(connection.name, number)
         PublicationRecord(record_file(config, name)).clear()
-        delete_log(place_of(config, name))
+        delete_log(location_of(config, name))
 
 
 def _sources(config: ProjectConfig) -> list[PostgresConnection]:

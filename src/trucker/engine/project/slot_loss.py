@@ -55,7 +55,7 @@ def is_lost(resolved: ResolvedSource, failure: TruckerError) -> bool:
 
 def begin_anew(
     resolved: ResolvedSource,
-    place: LogLocation,
+    location: LogLocation,
     destinations: Mapping[str, Destination],
     states: Mapping[str, TruckState],
 ) -> dict[str, TruckState]:
@@ -67,7 +67,7 @@ def begin_anew(
     _forget(resolved.trucks, destinations, states)
     with connect(resolved.reads, application="trucker setup") as database:
         drop_slot(database, resolved.slot)
-    delete_log(place)
+    delete_log(location)
     return {name: state for name, state in states.items() if name not in {truck.name for truck in resolved.trucks}}
 
 

@@ -21,7 +21,7 @@ from trucker.capture.slot_creation import await_slot, new_slot
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, log_exists
-from trucker.changelog.location import place_of, truth_of
+from trucker.changelog.location import location_of, truth_of
 from trucker.changelog.log_creation import create_log
 from trucker.changelog.open_storage import open_storage
 from trucker.changelog.reader import LogReader
@@ -96,7 +96,7 @@ class SourceRun:
         `listeners` hear of all that happens to its trucks."""
         self.name = resolved.name
         self.resolved = resolved
-        self.log = place_of(config, self.name)
+        self.log = location_of(config, self.name)
         self._storage = open_storage(self.log)
         waits = RetryWaits(config.retry.failed_first, config.retry.failed_longest)
         self.runs = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.location import place_of
+from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import part_name
 from trucker.engine.spark.cluster import is_local
@@ -44,7 +44,7 @@ def _log_folders(config: ProjectConfig) -> Iterator[Path]:
     for connection in config.connections:
         if connection.name in used and isinstance(connection, PostgresConnection):
             for number in range(1, connection.slot_count + 1):
-                place = place_of(config, part_name(connection.name, number))
+                location = location_of(config, part_name(connection.name, number))
                 with suppress(OSError):  # one that cannot be reached is another condition's to tell
-                    if isinstance(place, Path) and place.is_dir():
-                        yield place
+                    if isinstance(location, Path) and location.is_dir():
+                        yield location

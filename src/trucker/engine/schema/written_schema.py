@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from trucker.changelog.document import Document, FileDocument, document_beside
-from trucker.changelog.location import place_of
+from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
 from trucker.postgres.catalog_look import Look
 from trucker.table import TableId
@@ -82,7 +82,7 @@ def shapes_file(config: ProjectConfig, source: str) -> Document:
     """Where the shapes of a source's tables are kept."""
     if config.log.location is None:
         return FileDocument(config.state_folder / "shapes" / f"{source}.json")
-    return document_beside(place_of(config, source), "shapes.json")
+    return document_beside(location_of(config, source), "shapes.json")
 
 
 class SchemaStore:

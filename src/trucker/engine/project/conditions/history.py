@@ -7,7 +7,7 @@ from functools import partial
 
 from trucker.changelog.identity import SourceIdentity, log_exists
 from trucker.changelog.inspection import refuse_damaged
-from trucker.changelog.location import ObjectLocation, place_of, truth_of
+from trucker.changelog.location import ObjectLocation, location_of, truth_of
 from trucker.changelog.reader import LogReader
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
@@ -23,14 +23,14 @@ from trucker.postgres.slot import SlotInfo, current_lsn, find_slot, identify
 def storage(situation: Situation) -> Iterator[Finding]:
     """The storage of a log of objects can be asked; whether it takes what it is given shows at the start."""
     for connection in situation.source_connections:
-        place = place_of(situation.config, connection.name)
-        if not isinstance(place, ObjectLocation):
+        location = location_of(situation.config, connection.name)
+        if not isinstance(location, ObjectLocation):
             continue
         try:
-            log_exists(place)
-            yield fine(str(place), "the change log's storage answers")
+            log_exists(location)
+            yield fine(str(location), "the change log's storage answers")
         except TruckerError as error:
-            yield failure(str(place), error)
+            yield failure(str(location), error)
 
 
 def continuous(situation: Situation) -> Iterator[Finding]:
@@ -57,24 +57,24 @@ def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | N
     database = situation.database(stream.connection)
     system = identify(database)
     identity = SourceIdentity(system.system_identifier, system.database, stream.slot, stream.publication)
-    place = place_of(situation.config, stream.name)
+    location = location_of(situation.config, stream.name)
     needed = needed_from(stream.trucks, {**situation.noted(stream), **situation.states(stream)})
-    refuse_gap(StreamHistory(stream.name, place, identity, slot, partial(current_lsn, database)), needed)
-    if log_exists(place):
+    refuse_gap(StreamHistory(stream.name, location, identity, slot, partial(current_lsn, database)), needed)
+    if log_exists(location):
         again = situation.incomplete(stream)
-        refuse_pruned(LogReader(truth_of(place)), needed_from(stream.trucks, situation.states(stream), again))
+        refuse_pruned(LogReader(truth_of(location)), needed_from(stream.trucks, situation.states(stream), again))
         yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks are consistent")
 
 
 def whole(situation: Situation) -> Iterator[Finding]:
     """The log is whole, as far as it is needed."""
     for stream in situation.streams:
-        place = place_of(situation.config, stream.name)
+        location = location_of(situation.config, stream.name)
         needed = needed_from(stream.trucks, situation.states(stream))
         try:
-            if log_exists(place):
-                refuse_damaged(place, min(needed.values(), default=None), writing=situation.instance is not None)
-                yield fine(stream.name, f"the change log {place} is complete")
+            if log_exists(location):
+                refuse_damaged(location, min(needed.values(), default=None), writing=situation.instance is not None)
+                yield fine(stream.name, f"the change log {location} is complete")
         except TruckerError as error:
             yield failure(stream.name, error)
 

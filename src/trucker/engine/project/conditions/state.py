@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trucker.changelog.location import place_of
+from trucker.changelog.location import location_of
 from trucker.engine.project.conditions.condition import failure
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.lock import refuse_unwritable
@@ -28,13 +28,13 @@ def log_writable(situation: Situation) -> Iterator[Finding]:
     if not isinstance(situation.config.log.location, Path):
         return
     for connection in situation.source_connections:
-        place = place_of(situation.config, connection.name)
-        assert isinstance(place, Path)
-        if (trouble := folder_trouble(place)) is not None:
+        location = location_of(situation.config, connection.name)
+        assert isinstance(location, Path)
+        if (trouble := folder_trouble(location)) is not None:
             error = file_error(
-                trouble, "writing the change log in", place, ChangeLogError, code="TRK306", setting="log.location"
+                trouble, "writing the change log in", location, ChangeLogError, code="TRK306", setting="log.location"
             )
-            yield failure(str(place), error)
+            yield failure(str(location), error)
 
 
 def private(situation: Situation) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Name → why several modules may define it.
 _SINKS = "each sink has its own"
 ALLOWED: dict[str, str] = dict.fromkeys(
-    ("Commit", "Describe", "Indices", "Lend", "Outputs", "Place", "Refused", "Session", "Stored"), _SINKS
+    ("Cells", "Commit", "Describe", "Indices", "Lend", "Outputs", "Place", "Refused", "Session", "Stored"), _SINKS
 )
 
 
@@ -26,8 +26,14 @@ def names(file: Path) -> Iterator[tuple[str, int]]:
     for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
         if isinstance(node, ast.ClassDef):
             yield node.name, node.lineno
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_alias(node.annotation):
+            yield node.target.id, node.lineno
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_type(node.value):
             yield node.targets[0].id, node.lineno
+
+
+def _is_alias(annotation: ast.expr) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "TypeAlias"
 
 
 def _is_type(value: ast.expr) -> bool:

@@ -208,6 +208,7 @@ def test_a_store_may_be_named_by_its_own_modules_and_by_exceptions(package: Path
         ("class _Reader:\n    pass\n", "import os\n\nclass _Reader:\n    pass\n"),
         ("class Row:\n    pass\n", "Row = tuple[int, ...]\n"),
         ("Fault = Pass | Fail\n", "Fault = Mapping[str, int]\n"),
+        ("class Place:\n    pass\n", "Place: TypeAlias = Path\n"),
     ],
 )
 def test_a_name_that_two_modules_define_is_named_with_both(

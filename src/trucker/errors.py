@@ -118,7 +118,7 @@ class SourceUnavailable(SourceError):
 
 
 class SourceRefused(SourceUnavailable):
-    """The source lets nobody in with these credentials. While a project runs that may pass: secrets are read again from
+    """The source refuses these credentials. While a project runs that may pass: secrets are read again from
     their files at each connect, and rights are granted again."""
 
     code = "TRK202"
@@ -158,7 +158,7 @@ class SinkUnavailable(SinkError):
 
 
 class SinkRefused(SinkUnavailable):
-    """The destination lets nobody in with these credentials; as `SourceRefused` it may pass."""
+    """The destination refuses these credentials; as with `SourceRefused`, that may pass."""
 
     code = "TRK403"
 

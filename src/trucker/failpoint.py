@@ -1,4 +1,4 @@
-"""Named places at which a test can have a process die, fail, hang or run out of disk; off unless it is told to.
+"""Named places at which a test can have a process die, fail, hang or run out of disk; off by default.
 
     TRUCKER_FAILPOINTS="capture.fsync.before=kill@3; sink.commit.after=hang:/tmp/go"
 
@@ -37,15 +37,15 @@ BOUNDARIES: Final = (
     "capture.write",  # capture: a block is appended to a segment
     "capture.fsync",  # capture: what was appended is made durable
     "capture.put",  # capture: an object is stored
-    "capture.publish",  # capture: readers are told of the durable end
+    "capture.publish",  # capture: the durable end is published to readers
     "capture.seal",  # capture: a segment gets its final name
-    "capture.acknowledge",  # capture: the slot is told of it
+    "capture.acknowledge",  # capture: it is acknowledged to the slot
     "worker.stage",  # worker, or driver for a small batch: a part of a batch or of a copy is staged
     "worker.finish",  # worker: a large table gets its key when all of its first copy is there
     "sink.position",  # driver: positions and states are written, inside the destination's transaction
     "sink.commit",  # driver: the destination commits
-    "copy.begin",  # driver: the destination is told that a copy begins
-    "copy.end",  # driver: the destination is told that it is complete
+    "copy.begin",  # driver: the destination stores that a copy begins
+    "copy.end",  # driver: the destination stores that the copy is complete
     "log.prune",  # driver: a segment that everybody has applied is deleted
 )
 POINTS: Final = tuple(f"{boundary}.{when}" for boundary in BOUNDARIES for when in ("before", "after"))
@@ -85,7 +85,7 @@ class ArmedPoint:
                     time.sleep(_POLL_SECONDS)
 
     def _first(self) -> bool:
-        """Whether nobody was here before: of several processes one strikes."""
+        """Whether this process is the first here: of several processes one strikes."""
         if not self.path:
             return True
         try:

@@ -77,7 +77,7 @@ class Project:
         return any(truck.file(name) for truck in self.config.trucks for name in ON_SPARK)
 
     def _instance(self) -> Instance | None:
-        """The running instance; what keeps the lock from being read is told with the state folder."""
+        """The running instance; a lock that cannot be read is reported with the state folder."""
         from trucker.engine.project.lock import ProjectLock
 
         try:

@@ -60,7 +60,7 @@ class SlowQueries:
 
     @contextmanager
     def watch(self, file: str, rows: int) -> Iterator[Timing]:
-        """Run a statement of a file inside; a failed one is told like any other."""
+        """Run a statement of a file inside; a failed one is logged like any other."""
         timing = Timing(rows)
         began = time.perf_counter()
         try:

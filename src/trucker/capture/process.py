@@ -13,7 +13,7 @@ or on SIGTERM; both after what has been received of finished transactions is dur
     {"event": "notice", "message": …}
     {"event": "failed", "code": …, "message": …, "remedy": …}      and then exit code 3
 
-Progress is told once a second at the most; times are seconds since 1970. When the stream is interrupted, the log's disk
+Progress is reported at most once a second; times are seconds since 1970. When the stream is interrupted, the log's disk
 is full or its object storage gives no answer, everything after the log's durable end is forgotten and asked for again,
 after 0.1 to 10 seconds. A small process: neither pyspark nor Arrow nor pydantic is loaded, and a client for object
 storage only where it is used.

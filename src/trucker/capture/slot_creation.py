@@ -45,7 +45,7 @@ def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -
 
 
 def await_slot(config: PostgresConnection, database: PgConnection, name: str, stop: threading.Event) -> SlotInfo | None:
-    """The slot, once nobody reads from it: the project's instance that was killed just now soon does not.
+    """The slot, once it is not in use: the project's instance that was killed just now soon does not.
 
     Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
     """

@@ -20,7 +20,7 @@ from trucker.errors import ChangeLogError, ChangeLogUnavailable
 
 REQUEST_SECONDS: Final = 20.0
 CONNECT_SECONDS: Final = 5.0
-# As long as an object may take in all; a server that cannot be reached for longer is told of.
+# As long as an object may take in all; a server that cannot be reached for longer is reported.
 PUT_SECONDS: Final = 5.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _STATUS = re.compile(r"status code: (\d{3})")

@@ -16,11 +16,12 @@ from trucker.lsn import Lsn
 
 READ_BYTES: Final = 256 << 20
 """So much of what is to be read next is checked by its checksums; of the rest, that it is all there. A log may hold
-days of changes, and whoever reads a block checks it anyway."""
+days of changes, and each read of a block checks it anyway."""
 
 
 def refuse_damaged(location: LogLocation, start: Lsn | None, *, writing: bool) -> None:
-    """Raise where the log lacks something, or has something damaged, after `start`; None where nobody needs any of it.
+    """Raise where the log lacks something, or has something damaged, after `start`; None where no truck needs any of
+    it.
 
     `writing` says that capture runs: what it is about to write, and what is pruned meanwhile, is not looked at then.
     """

@@ -22,7 +22,7 @@ class ObjectLocation:
 
     `folder` is a local folder of the machine where capture and the driver run: there they tell each other how far the
     log goes, and keep copies of its newest objects. It holds nothing that is needed after a restart. None for those
-    who look from elsewhere, and for whoever wants to know what is really there. `access` has the client's settings,
+    who look from elsewhere, and to see what is really there. `access` has the client's settings,
     secrets as `SecretStr` or as text; it is never shown.
     """
 

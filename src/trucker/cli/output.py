@@ -257,7 +257,7 @@ def rows(count: int, rows_per_second: float | None = None) -> str:
 
 
 def note(truck: TruckStatus) -> str:
-    """What a truck's line ends with. Its error is told in full elsewhere: here is its code, to find it by."""
+    """What a truck's line ends with. Its error is printed in full elsewhere; here is its code."""
     notes = [truck.error.split("]")[0] + "]"] if truck.error and truck.error.startswith("[") else []
     if truck.blind_since is not None:
         notes.append(f"lag unknown since {moment(truck.blind_since)}")

@@ -278,7 +278,7 @@ class RuleConfig(Model):
         if len(given) == 1:
             return data
         if not given and (data.keys() - {"tables", "operations"}):
-            return data  # the unknown key is told
+            return data  # the unknown key is reported
         raise refuse(
             "the rule has no action" if not given else "the rule has more than one action",
             key=given[1] if given else "",

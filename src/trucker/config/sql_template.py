@@ -250,7 +250,7 @@ class _SqlRendering(Rendering):
         return RenderedSql(self.file, self.marks.sub("", text), tuple(anchors))
 
     def marked(self, kind: str, value: str, start: int) -> str:
-        """Values have their marks inside tags of their own, so that Jinja2's whitespace control works as ever."""
+        """Values have their marks inside tags of their own, so that Jinja2's whitespace control works as usual."""
         if kind == "variable_begin":
             return f'{value} "{self.mark("v", start)}" }}}}{{{{'
         if kind == "variable_end":

@@ -4,7 +4,7 @@ What `{{ … }}` gives is always one value, never YAML: it travels through the Y
 in its place afterwards. So a password may hold quotes, colons or line breaks and needs no care, and nothing in the
 environment can change a file's structure.
 
-Conditions, loops and `set` work as ever. What captures text instead of writing it (macro, call, filter, a `set`
+Conditions, loops and `set` work as usual. What captures text instead of writing it (macro, call, filter, a `set`
 block) is refused, because the tokens would show.
 
 Every position in the rendered text is traced back to the file as written, through conditions and loops.
@@ -113,7 +113,7 @@ class Rendering:
     def with_marks(self) -> str:
         """The source with a mark before the first character of every line of plain text, saying where it stands.
 
-        Blanks get no mark, so that Jinja2's whitespace control works as ever.
+        Blanks get no mark, so that Jinja2's whitespace control works as usual.
         """
         pieces: list[str] = []
         at = 0

@@ -1,6 +1,6 @@
 """A run of pgoutput messages in one buffer, as capture passes it from the socket to the change log.
 
-Many messages cost as many calls as one, and whoever looks for a kind of message does it without a loop over all of
+Many messages cost as many calls as one, and a search for a kind of message needs no loop over all of
 them. Neither Arrow nor anything of trucker's is imported: capture is a small process.
 """
 

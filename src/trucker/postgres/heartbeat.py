@@ -17,7 +17,7 @@ class Heart:
     """A second connection that writes heartbeats into the WAL, and looks after the publication.
 
     PostgreSQL 18 leaves out a publication that is missing with no more than a warning in its log; somebody has to look.
-    Where the stream comes from a `standby`, it sees to it that this is one still: a promoted one goes on streaming, but
+    Where the stream comes from a `standby`, it checks that this is still one: a promoted one goes on streaming, but
     what it streams is its own.
     """
 

@@ -3,7 +3,7 @@
 libpq hands over one frame at a time, each in memory of its own, and that costs more than all the rest of capture.
 Where the server's answer to START_REPLICATION lies on the socket in plain bytes, nobody encrypts: then the socket is
 read here, much at a time, and frames are found without a loop over them. libpq has not read any of it by then, so
-nothing is missing. Where the answer cannot be seen (TLS, GSS) libpq goes on as ever.
+nothing is missing. Where the answer cannot be seen (TLS, GSS) libpq goes on as usual.
 
 A message of the protocol is a kind byte, its length (4, itself counted, big-endian) and the rest. `d` is CopyData and
 holds one frame of the walsender's (`protocol`); `c` ends the copy, `E` is an error, `Z` says that the server is ready

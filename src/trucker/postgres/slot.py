@@ -93,7 +93,7 @@ def object_name(unique_id: str, connection_name: str) -> str:
 class SlotInfo:
     """A row of pg_replication_slots. `invalidation` says why the slot cannot be used any more, if that is so.
 
-    One that is `synced` is a standby's copy of the primary's slot, which nobody can read from there.
+    One that is `synced` is a standby's copy of the primary's slot, which cannot be read from there.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Copying tables as of one moment: cut into ranges of pages, each read with COPY by whoever has a hand free.
+"""Copying tables as of one moment: cut into ranges of pages, each read with COPY by any free task.
 
 All readers import the snapshot that came with the slot (`slot.create_slot`). A range is `[first, last)` in pages of
 one table or partition; the last one of each is open, so that nothing depends on how exact the size was. Sizes come
@@ -265,7 +265,7 @@ class _Copying:
         return self._frames(out) if out is not None else None
 
     def abandon(self) -> None:
-        """Give up what nobody has begun to read."""
+        """Give up ranges that no task has begun to read."""
         if self._out is not None:
             self._out.close()
         self._connection.close()

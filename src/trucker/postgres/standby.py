@@ -114,7 +114,7 @@ def _behind(config: PostgresConnection, replayed: Lsn, lsn: Lsn, seconds: float)
 def slot_in_the_making(config: PostgresConnection) -> Iterator[_Guards]:
     """What a slot needs while it is made on a standby. Ask the guards to `vouch` for its snapshot.
 
-    The standby is `config`'s replica; or `config` itself, and then nobody can hurry its primary.
+    The standby is `config`'s replica; or `config` itself, and then its primary cannot be made to log a snapshot.
     """
     with ExitStack() as stack:
         guards = stack.enter_context(_Guards(config.replica or config))

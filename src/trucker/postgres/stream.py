@@ -9,7 +9,7 @@
         stream.wait(seconds)            until more has come, or `wake` is readable
 
 Imports neither Arrow nor the configuration: capture is a small process. Errors that may pass are `SourceUnavailable`,
-all others `SourceError`. They are told by SQLSTATE and by what the catalog says, not by words, which the server may
+all others `SourceError`. They are told apart by SQLSTATE and by the catalog, not by message texts, which the server may
 translate.
 """
 

@@ -44,7 +44,7 @@ class LogTail:
     def check(self, connect: Callable[[], ReplicationStream], confirmed: Lsn) -> None:
         """Compare, on connections of its own; `SourceError` where it differs, `Interrupted` when it is time to stop.
 
-        `confirmed` is where the slot is, which nobody must read from meanwhile. Nothing is acknowledged.
+        `confirmed` is where the slot is, which must not be read from meanwhile. Nothing is acknowledged.
         """
         if confirmed >= self._seen:
             return

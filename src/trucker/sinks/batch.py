@@ -51,7 +51,7 @@ class Batch:
     `forget` names trucks that were reset: their position goes, their tables become COPYING at 0/0, their rows stay.
     `builds_on` says which LSN must be stored there now for a truck (`None`) or for a table that has one of its own.
     Where it is another, a commit whose answer was lost took effect after the destination was asked: `SinkUnavailable`,
-    and nothing is written (`ledger.Ledger.plan` sees to it).
+    and nothing is written (`ledger.Ledger.plan` raises it).
     `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
     `moved` names tables that another part of their truck had until now, and that part: what is known there of the rows
     at the destination goes to the table's new part. Both are in `tables`, as COPYING.

@@ -25,7 +25,7 @@ from trucker.sinks.target import Slot, Target
 class Committer:
     """One sink and the ledger of its destination.
 
-    Nobody else publishes for the same trucks: the project's lock sees to it. A delivery of an earlier process may
+    No other process publishes for the same trucks: the project's lock prevents it. A delivery of an earlier process may
     still take effect, though; the sink compares the ledger that is stored with the one it was planned with.
     """
 
@@ -114,8 +114,8 @@ def unable_to_keep(sink: Sink, target: Target) -> SinkError | None:
 
 
 def stage_part(sink: Sink, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
-    """Have the sink stage one part. A sink of net changes sees no truncate: what comes before one is staged in vain,
-    and the receipt says that the table is to be emptied."""
+    """Have the sink stage one part. A sink of net changes sees no truncate: what comes before one is staged for
+    nothing, and the receipt says that the table is to be emptied."""
     if sink.abilities.every_change or isinstance(changes, UnreadRows):
         return sink.stage(work, changes)
     values = _BetweenTruncates(work.target, changes)

@@ -6,7 +6,8 @@ A store implements three methods:
     append(truck, lines)  write events behind those of the truck that are there; they need not be durable yet
     store(ledger)         make what was appended durable, then the ledger: from then on the events count
 
-Where `store` is atomic and what was appended in vain can be removed, events come exactly once; otherwise at least once.
+Where `store` is atomic and what was appended before a crash can be removed, events come exactly once; otherwise at
+least once.
 """
 
 from __future__ import annotations

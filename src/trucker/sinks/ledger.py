@@ -306,7 +306,7 @@ def _mixed(target: Target) -> TruckFailed:
 
 def _written_already(target: Target) -> TruckFailed:
     """What a statement did with the rows of an earlier copy is not known, so that it cannot be taken back. Once the
-    whole truck has been reset, whoever did that has seen to it."""
+    whole truck has been reset, the operator is expected to have removed them."""
     return TruckFailed(
         target.truck,
         SinkError(

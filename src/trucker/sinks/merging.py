@@ -43,7 +43,7 @@ _ORDINAL_BITS: Final = 40
 
 
 class MergeSink(Sink):
-    """Guarantee: exactly once for who reads the rows that count; one table becomes visible after the other."""
+    """Guarantee: exactly once for readers of the rows that count; one table becomes visible after the other."""
 
     abilities: ClassVar[Abilities] = Abilities(visible=Visible.TABLE, keyless=False, partial_rows=False)
 

@@ -91,7 +91,7 @@ def refuse_names(target: Target) -> None:
 
 
 def refuse_truncate(target: Target, changes: Changes) -> None:
-    """Raise where a table whose rows are mixed with others, or are nobody knows where, was emptied (I8)."""
+    """Raise where a table whose rows are mixed with others, or were written by a statement, was truncated (I8)."""
     if not np.any(changes.op == TRUNCATE):
         return
     where = (

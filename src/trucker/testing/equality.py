@@ -60,7 +60,7 @@ def _own_rows(connection: PgConnection, schema: str, table: str) -> sql.Composab
 
 
 def duckdb_sums(source: PgConnection, file: Path, schema: str, tables: Iterable[str]) -> dict[str, Sum | None]:
-    """The sums of tables in a DuckDB file, which nobody else may hold open for writing."""
+    """The sums of tables in a DuckDB file, which no other process may hold open for writing."""
     import duckdb
 
     found: dict[str, Sum | None] = {}

@@ -33,7 +33,7 @@ VERSIONS = tuple(_FOLDERS)
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that runs PostgreSQL; None for whoever is running already."""
+    """The user that runs PostgreSQL; None for the current user."""
 
     uid: int | None = None
     gid: int | None = None
@@ -71,7 +71,7 @@ class Account:
 
 @cache
 def account() -> Account:
-    """`nobody` for root, nobody else for anybody else."""
+    """Root runs the server as `nobody`; other users run it as themselves."""
     if os.geteuid() != 0:
         return Account()
     entry = pwd.getpwnam("nobody")

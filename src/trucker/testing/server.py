@@ -227,7 +227,7 @@ class Server:
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(model)))
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its replication slots and whoever is still connected."""
+        """Drop a database with its replication slots and open connections."""
         with self.connect() as connection:
             for slot in self._slots(connection, name):
                 self._drop_slot(connection, slot)

@@ -122,7 +122,7 @@ class SparkCluster:
         kill_tree(self._processes[f"worker-{number}"])
 
     def lose_worker(self, number: int) -> None:
-        """SIGKILL to a worker alone: nobody minds its executors any more, as when its machine is cut off."""
+        """SIGKILL to a worker alone: its executors go on without it, as when its machine is cut off."""
         process = self._processes[f"worker-{number}"]
         process.kill()
         process.wait()

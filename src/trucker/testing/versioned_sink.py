@@ -53,7 +53,7 @@ VERSIONED: Final = Adapter(
 
 
 class VersionedSink(MergeSink):
-    """Guarantee: exactly once for who reads the rows that count; one table becomes visible after the other."""
+    """Guarantee: exactly once for readers of the rows that count; one table becomes visible after the other."""
 
     name: ClassVar[str] = "versioned"
     abilities: ClassVar[Abilities] = VERSIONED.abilities

@@ -153,7 +153,7 @@ class LogWriter(BlockBuilder):
         self._last_id = self._newest()
 
     def refresh(self) -> Durable:
-        """The durable end as the storage has it: nobody else can have moved it."""
+        """The durable end as the storage has it: no other process can have moved it."""
         return self.durable
 
     def _cut_back(self) -> None:
@@ -234,7 +234,7 @@ class LogWriter(BlockBuilder):
             self._new_names = False
         reach("capture.fsync.after")
         reach("capture.publish.before")
-        # A commit can be found again in the segments; progress without one is told by this file alone.
+        # A commit can be found again in the segments; progress without one is recorded in this file alone.
         self._file.write(durable, sync=durable.commit_lsn == self.durable.commit_lsn)
         self.durable = durable
         reach("capture.publish.after")

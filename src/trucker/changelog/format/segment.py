@@ -91,7 +91,7 @@ class Storage(Protocol):
         """When it was last written, in seconds since 1970."""
 
     def delete_all(self, segments: Sequence[Segment], before: int) -> None:
-        """Delete these, the oldest there are, durably; nobody needs anything that ends at `before` or earlier."""
+        """Delete these, the oldest there are, durably; no truck needs anything that ends at `before` or earlier."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ class Objects:
         return self._chain.modified[segment.id] if self._chain else 0.0
 
     def delete_all(self, segments: Sequence[Segment], before: int) -> None:
-        """Also what was cut off before, once nobody can be in want of it."""
+        """Also removes what was cut off before, once no reader can need it."""
         assert self._chain is not None
         names = [object_name(segment.id) for segment in segments]
         rest = self._chain.segments[len(segments) :]
@@ -248,7 +248,7 @@ class ObjectContent:
 
 
 class Copies:
-    """This machine's copies of the newest objects, not more than `room` bytes; whoever lacks one asks the bucket.
+    """This machine's copies of the newest objects, at most `room` bytes; a missing one is read from the bucket.
 
     A copy gets its name when the object is made, so that none is of an object that never was. Nothing is synced: what
     is there at the next start is thrown away.

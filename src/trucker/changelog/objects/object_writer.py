@@ -8,7 +8,7 @@
     rollback, refresh back to the end that the storage has, as when the source will send again what came after it
 
 One object is on its way at a time, while the next gathers, so what is stored is always a whole beginning of what came.
-The source is told of what is stored and of nothing else (`safe`, I2). That another writer has continued the log, on a
+Only what is stored is acknowledged to the source (`safe`, I2). That another writer has continued the log, on a
 machine that took over or was thought dead, is found when a name is taken: `ChangeLogUnavailable`, which is transient;
 after `refresh` this one goes on from the other's end, if the slot lets it.
 """
@@ -156,7 +156,8 @@ class ObjectWriter(BlockBuilder):
     def see(self, lsn: Lsn, *, urgent: bool = False) -> Durable:
         """Nothing of interest is missing below `lsn`; where something is still to be stored, that is not known yet.
 
-        Readers on this machine are told. It is stored, and may be acknowledged, every ten seconds, or when `urgent`.
+        It is published to readers on this machine. It is stored, and may be acknowledged, every ten seconds, or when
+        `urgent`.
         """
         self.flush()
         idle = not (self._upload.busy or self._bytes or self._object or self._open)

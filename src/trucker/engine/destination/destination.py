@@ -67,7 +67,7 @@ class Destination:
     def prepare(self, target: Target) -> frozenset[str]:
         """Have the table ready for the target's shape, if it is not; the columns it has no place for.
 
-        Waits for nobody where it is ready.
+        Does not wait where it is ready.
         """
         found = (target.truck, str(target.source.table))
         known = self._prepared.get(found)

@@ -2,7 +2,7 @@
 
 What counts is what a destination stores itself (I3). This is for a start at which one does not answer: that it has been
 used before, which tables it has, and from where on its trucks may need the change log. A position here is never ahead
-of the one at the destination, so that whoever goes by it deletes nothing that is needed (I2).
+of the one at the destination, so that retention by it deletes nothing that is needed (I2).
 
 A file in the state folder, or beside the change log where that has a place of its own. It is replaced as a whole.
 """
@@ -110,7 +110,7 @@ def records(config: ProjectConfig, connections: Iterable[PostgresConnection]) ->
         for number in numbers:
             try:
                 found.append(DestinationRecord(destinations_file(config, part_name(connection.name, number))))
-            except TruckerError:  # its storage does not answer, which is told with the change log
+            except TruckerError:  # its storage does not answer, which is reported with the change log
                 continue
     return found
 

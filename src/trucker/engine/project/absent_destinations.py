@@ -72,7 +72,7 @@ class AbsentDestinations:
     def tell(self, destination: str, tables: Mapping[TruckTable, TableState]) -> None:
         """Tell a destination that tables must be copied again. Durable when this returns.
 
-        One that does not answer yet is told when it does (`resume`): that is noted, so that no crash hides it.
+        One that does not answer yet gets it when it does (`resume`); that is recorded, so that no crash hides it.
         """
         if destination not in self.reasons:
             self._store(destination, tables)

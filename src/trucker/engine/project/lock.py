@@ -84,10 +84,11 @@ class ProjectLock:
         return self.instance() is not None
 
     def instance(self) -> Instance | None:
-        """Who runs the project; None where nobody does. Takes the lock for an instant, shared, and waits for nobody."""
+        """The process that runs the project; None where there is none. Takes the lock for an instant, shared, without
+        waiting."""
         try:
             file = self._path.open("r", encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):  # nobody can run then
+        except (FileNotFoundError, NotADirectoryError):  # then nothing can run
             return None
         except OSError as error:
             raise unusable(error, self._path.parent) from error

@@ -1,6 +1,6 @@
 """Creates or alters the publication when a source starts, and compares it with the recorded one.
 
-The order makes it safe to be killed anywhere. First the destinations are told which tables must be copied again; then
+The order makes it safe to be killed anywhere. First the destinations store which tables must be copied again; then
 the publication is altered; then the record says how it is now; copies are taken after that (I6). A start that was cut
 short finds the same differences again, and among them only tables that have not been copied yet.
 """

@@ -3,7 +3,7 @@
 The catalogue is looked at every few seconds and compared with the record (`engine.publication_record`). A table whose
 changes may be missing from the stream is copied again, from a snapshot that is taken after the publication is right
 (I6). The record follows once the destination has been told: a truck that cannot be told now, because its destination is
-away or its table is still being copied, is told at a later look, or at the next start.
+away or its table is still being copied, is updated at a later look, or at the next start.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PublicationWatch:
     def _judge_identities(self, database: PgConnection, found: Found) -> None:
         """Look at partitioned tables whose partitions, or the replica identities of them, are other ones than before.
 
-        Where PostgreSQL refuses what could not be followed nothing is lost, and the user is told the statement. Other
+        Where PostgreSQL refuses what could not be followed nothing is lost, and the log has the statement. Other
         changes of the table come by an identity that does not fit: its trucks fail.
         """
         for table, now in found.items():

@@ -1,9 +1,9 @@
 """Moves tables to other slots when the configuration assigns them differently than at the last start.
 
 A table that goes to another slot is a new one there: its changes since then are in no log of that slot. So it is copied
-again, and what it has at the destination stays readable until the copy counts. The destinations are told first, in one
+again, and what it has at the destination stays readable until the copy counts. The destinations store it first, in one
 transaction each: a table is known to one part of its truck only, whatever is cut short here. Then slots that have no
-table any more are dropped, with all that is theirs: one that nobody reads from would hold the server's WAL for ever.
+table any more are dropped, with all that is theirs: an unread one would hold the server's WAL for ever.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rearrange(
 ) -> bool:
     """Have destinations and servers fit the sources; whether the states are other ones now.
 
-    `states` has every part of the project's trucks, those that are none any more among them; `shapes` what is known of
+    `states` has every part of the project's trucks, also parts that no longer exist; `shapes` what is known of
     tables, by source.
     """
     changed = False

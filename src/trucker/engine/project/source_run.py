@@ -280,7 +280,7 @@ class SourceRun:
             self._follow(stream)
 
     def _follow(self, stream: SourceStream) -> None:
-        """Start the loop over batches, and what watches the catalogues: in threads that nobody waits for."""
+        """Start the loop over batches, and what watches the catalogues: in daemon threads."""
         stream.start(once=False)
         watch, tables = self._shape_watch(stream), self._table_watch(stream)
         threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()

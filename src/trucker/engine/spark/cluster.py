@@ -95,7 +95,7 @@ def _asked_jvm(asked: Mapping[str, str]) -> list[str]:
 
 
 def _logging(state: Path) -> list[str]:
-    """Spark's executors log what rows they fail on, unless they are told not to."""
+    """Spark's executors log what rows they fail on, unless configured otherwise."""
     driver = Path(__file__).with_name("log4j2.properties").read_text(encoding="utf-8")
     layout = [line.replace("appender.file.", "appender.console.") for line in driver.splitlines() if ".layout." in line]
     file = state / "executor.log4j2.properties"

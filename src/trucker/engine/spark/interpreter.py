@@ -2,8 +2,8 @@
 
 Spark has one name of a program for both: what plans a query in the driver's JVM, and what works on executors. On a
 cluster they need not be the same program: executors may have one at another path, or one that was sent along and lies
-in the folder that they run in. So the name is one that is looked for, on the path or in the folder of whoever starts
-it, and in the driver's JVM it is this Python that is found.
+in the folder that they run in. So the name is one that is looked for, on the path or in the folder of the process
+that starts it, and in the driver's JVM it is this Python that is found.
 """
 
 from __future__ import annotations

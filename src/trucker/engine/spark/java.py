@@ -160,7 +160,7 @@ def _wrapped(java: Java, cache: Path) -> Java:
 
 
 def put(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file as a whole: whoever opens it finds all of it or nothing."""
+    """Write a file atomically: a reader finds all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     private.write_text(partial, text)

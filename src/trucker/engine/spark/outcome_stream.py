@@ -60,7 +60,7 @@ class OutcomeStream(Generic[ResultT]):
             self._news.notify_all()
 
     def end(self, reason: BaseException) -> None:
-        """No more will come: whoever waits for a part that is not there gets the reason raised."""
+        """No more will come: a wait for a part that is missing raises the reason."""
         with self._news:
             self._over = reason
             self._news.notify_all()

@@ -20,7 +20,7 @@ from trucker.engine.spark.executor_entry import digest_of
 
 _KEPT: Final = 3
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-# Of a compiled module: that it is told by a hash, and that nobody need look at the source.
+# Of a compiled module: that a hash identifies it, and that the source need not be checked.
 _UNCHECKED: Final = (1).to_bytes(4, "little")
 
 

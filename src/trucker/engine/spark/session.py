@@ -225,7 +225,7 @@ def _connect(
 
     shown = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
     try:
-        # The JVM's command line, which everybody can see, has what it is told here; the rest it is told when it runs.
+        # The JVM's command line, which other users can see, has these settings; the rest is set when it runs.
         told = SparkConf(loadDefaults=False).setMaster(master).setAll(shown)
         SparkContext._ensure_initialized(conf=told)
         spark = connect(SparkConf().setMaster(master).setAll(list(settings.items())))

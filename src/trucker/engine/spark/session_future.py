@@ -107,7 +107,7 @@ class SessionFuture:
 
 def _kill_children(listing: Path) -> None:
     """Kill the processes that the file lists, and theirs. Each is stopped before its own are looked for, or it could
-    start another one meanwhile, which nobody would find any more."""
+    start another one meanwhile, which would be left behind."""
     with suppress(OSError):
         for pid in map(int, listing.read_text().split()):
             with suppress(ProcessLookupError):

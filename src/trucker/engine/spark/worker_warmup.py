@@ -29,7 +29,7 @@ def bring_up_workers(spark: Spark) -> threading.Event:
         up = _up[spark.sparkContext] = threading.Event()
 
     def touch() -> None:
-        # Spark may be stopped meanwhile, or its workers killed: whoever needs them will find out.
+        # Spark may be stopped meanwhile, or its workers killed: the next job reports it.
         with suppress(Exception):
             run_job(spark, do_nothing, range(cores(spark)))
         up.set()

@@ -27,7 +27,7 @@ log = logging.getLogger("trucker.lane")
 
 
 class LaneRunner:
-    """Works one lane off until it has joined, has no member left, or is told to stop."""
+    """Works one lane off until it has joined, has no member left, or is stopped."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 What tasks make of a range depends on the range and on its targets, and on nothing that a commit changes. So while a
 destination is at work on a batch, the executors can be at work on the next one. What the next one will be is a guess:
-the same targets as before. When its turn comes it is planned as ever, and what was made ahead counts only where the
+the same targets as before. When its turn comes it is planned as usual, and what was made ahead counts only where the
 plan is what was guessed; otherwise it is made anew, and what is left of the guess goes.
 
 Who calls: the main lane, one range at a time. What may fail: a task, as ever, and then the range's commit finds it so;
@@ -94,7 +94,7 @@ class Prefetch:
         return None
 
     def passed(self, end: Lsn) -> None:
-        """All up to `end` is committed: what was made in vain before it can go."""
+        """All up to `end` is committed: what was staged before it and not used can go."""
         gone = [made for made in self._left if made.staging.end <= end and made.arriving.over]
         self._left = [made for made in self._left if made not in gone]
         for made in gone:

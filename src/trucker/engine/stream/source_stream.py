@@ -63,7 +63,7 @@ MOST_SET_ASIDE = 20
 
 
 class SourceStream:
-    """All trucks of one source. `turn` is held while the main lane applies a batch, and by whoever joins it."""
+    """All trucks of one source. `turn` is held while the main lane applies a batch, and by a lane that joins it."""
 
     def __init__(
         self,
@@ -326,7 +326,7 @@ class SourceStream:
             log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
         run.leave_out(table, left)
 
-    # -- one range, for whoever is at its start -----------------------------------------------------------------
+    # -- one range, for the trucks at its start -----------------------------------------------------------------
 
     def apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None = None) -> Failures:
         """Apply (start, end] for these trucks; what failed, by truck. The others have advanced to `end`.
@@ -518,7 +518,7 @@ class SourceStream:
         return batch.without(left_out), [receipt for receipt in settled if receipt.truck not in left_out]
 
     def _persist_due(self, runs: Sequence[TruckRun]) -> bool:
-        """A range without a change for anybody is committed now and then, not every time."""
+        """A range without a change for any truck is committed now and then, not every time."""
         due = time.monotonic() - self.pace.quiet_commit_seconds
         return any(self._destinations[run.truck.destination].committed_at < due for run in runs)
 

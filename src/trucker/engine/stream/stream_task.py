@@ -70,7 +70,7 @@ def _read(
     batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], failures: list[Failure]
 ) -> _Shares | None:
     """A piece's changes for those that have not failed. A table whose changes cannot be decoded fails its trucks alone;
-    None where there is nobody left, or the blocks cannot be read."""
+    None where no truck is left, or the blocks cannot be read."""
     while left := _unfailed(assignments, failures):
         try:
             return _Shares(_load(batch, blocks, left))

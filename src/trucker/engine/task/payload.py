@@ -88,7 +88,7 @@ class Failure:
 class Copied:
     """A chunk that a task has copied: the part's number, and the rows written for each truck that has it.
 
-    When it began and ended is told in seconds before the task's end: clocks of several machines may differ.
+    When it began and ended is given in seconds before the task's end: clocks of several machines may differ.
     """
 
     part: int

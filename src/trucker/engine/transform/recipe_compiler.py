@@ -61,7 +61,7 @@ class Recipes:
     ) -> None:
         """`kept` says of each destination whether it keeps every change; in `folder` rows wait for Spark. Until Spark
         has been started its files are not looked at, and what would come of them is not known. Statements that take
-        `slow_ms` are told, for trucks that do not say otherwise."""
+        `slow_ms` are logged, for trucks that do not say otherwise."""
         self._reads = reads
         self._slow_ms = slow_ms
         self._kept = kept

@@ -191,7 +191,8 @@ def _without_truncate(made: TransformedRows, rows: Changes) -> Changes:
 
 
 def _without_deletes(made: TransformedRows, rows: Changes) -> Changes:
-    """So do deletes where nobody thought of them, ahead of all other rows: none of those is of an earlier time."""
+    """Deletes for which there is no SQL go straight to the destination, before all other rows: none of those is
+    older."""
     schema = made.assignment.target.source
     deletes = rows.op == DELETE
     if not deletes.any():

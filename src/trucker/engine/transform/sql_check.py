@@ -24,7 +24,7 @@ def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipe
         if on_spark and not spark:
             continue
         found = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
-        # One mistake is told once, however many tables it is made for.
+        # One mistake is reported once, however many tables it concerns.
         wrong = {finding.message: finding for finding in found}
         names = ", ".join(file.name for file in truck.config.files) or "rules"
         verb = "is" if len(truck.config.files) == 1 else "are"

@@ -1,7 +1,7 @@
 """Converts changes to the rows that SQL reads, and the rows that SQL returns to changes for a sink.
 
 A row has the new values, the old ones as `old__<column>` and, where every change is kept, its position. What comes back
-has what the truck's SQL gives; it is told by the operation of each row what is to be done with it.
+has what the truck's SQL gives; the operation of each row says what is done with it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def copy_slot_name(config: ProjectConfig, connection: PostgresConnection, number
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
-    # Its own tables are nobody's input: where this database is a destination too, each commit would make the next.
+    # Trucker's own tables are never an input: where this database is a destination too, each commit would make the
+    # next.
     available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
     tables: dict[TableId, SourceTable] = {}
     trucks = []

@@ -31,8 +31,8 @@ Listener = Callable[[LifeEvent], None]
 class TruckRun:
     """Owns the record of one truck. Every method may be called from any thread.
 
-    The record is replaced under a lock; to read it needs none, and two reads may be of two records: whoever decides by
-    several facts takes `record` once, and nobody reads back what was just written, as other threads write too.
+    The record is replaced under a lock; to read it needs none, and two reads may be of two records: code that decides
+    by several facts takes `record` once, and does not read back what it has just written, as other threads write too.
     Listeners are called under the lock, in the order of the changes. They may read, and must not change, the truck.
     `retry` is there where a truck that fails is tried again.
     """

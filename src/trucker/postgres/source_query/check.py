@@ -35,7 +35,7 @@ def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[
                 try:
                     prepare_query(connection, file, table, positions=truck.compact == "none")
                 except TruckerError as error:
-                    # One mistake is told once, however many tables it is made for.
+                    # One mistake is reported once, however many tables it concerns.
                     found.setdefault(error.message, _finding(subject, error))
     except SourceError as error:
         return [_finding(subject, error)]

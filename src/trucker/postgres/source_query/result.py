@@ -22,7 +22,7 @@ from trucker.pg.connection import PgConnection
 PIECE_ROWS: Final = 4096
 _ROWS: Final = (pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
 
-# No type has a loader of its own here, so that all take the one for types that nobody knows.
+# No type has a loader of its own here, so that all take the one for unknown types.
 _TEXTS: Final = AdaptersMap()
 _TEXTS.register_loader(0, TextLoader)
 

@@ -140,7 +140,7 @@ def _chunk_relation(query: SourceQuery, chunk: SnapshotChunk, lsn: Lsn | None) -
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """One statement of the file on its way, with what its failure is told with."""
+    """One statement of the file on its way, with what its error message needs."""
 
     source: Source
     relation: str

@@ -275,8 +275,8 @@ class _Work:
             self._commit.stores.letters.store(self._connection, truck, pending, self._batch.dead_letters.get(truck))
 
     def _refuse_changed(self, targets: Sequence[Target]) -> None:
-        """Raise where a table is not the one that trucker has filled. Asked once after the file is opened: nobody else
-        can alter it meanwhile."""
+        """Raise where a table is not the one that trucker has filled. Asked once after the file is opened: no other
+        process can alter it meanwhile."""
         stores, copied = self._commit.stores, bool(self._batch.snapshot)
         unknown = [target for target in targets if copied or target.table not in stores.session.tables]
         for target, reason in stores.identities.refuse_written(self._connection, unknown, copied=copied):

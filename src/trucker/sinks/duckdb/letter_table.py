@@ -15,7 +15,7 @@ from trucker.sinks.letters import Letter, Pending, Reason, log_set_aside, to_jso
 from trucker.sinks.target import Slot, Target
 from trucker.table import TableId
 
-# Numbers are given once, by the sequence: whoever has read of a letter must not find another under its number.
+# Numbers are given once, by the sequence: a number that a user has read must not come to mean another letter.
 MAKE: Final = (
     "CREATE SEQUENCE IF NOT EXISTS {schema}.dead_letter_ids",
     "CREATE TABLE IF NOT EXISTS {schema}.dead_letters (id BIGINT NOT NULL, project VARCHAR NOT NULL, "

@@ -1,7 +1,7 @@
 """Tables of a DuckDB file that a truck looks values up in. Read in the driver, typed.
 
 A file that trucker writes to is open in this process already: it is read through the same instance. Any other is
-opened for reading alone, and let go of at once, so that whoever writes it can.
+opened for reading alone, and closed at once, so that a writer can open it.
 """
 
 from __future__ import annotations

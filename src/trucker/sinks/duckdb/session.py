@@ -36,7 +36,7 @@ MEMORY: Final = 1 << 30
 _HOLDER: Final = re.compile(r"lock is held in (.+?) \(PID (\d+)\)")
 _SETTINGS: Final = (
     "SET TimeZone = 'UTC'",
-    # Rows of a table have no order that anybody could rely on; keeping one costs memory.
+    # Rows of a table have no order to rely on; keeping one costs memory.
     "SET preserve_insertion_order = false",
 )
 
@@ -44,7 +44,7 @@ _SETTINGS: Final = (
 class Session:
     """Opens the file when it is needed and closes it when it is not. Safe in several threads; pickles closed.
 
-    `tables` is a cache for what was learnt of the file's tables; nobody else can change them while it is open.
+    `tables` is a cache for what was learnt of the file's tables; no other process can change them while it is open.
     """
 
     def __init__(self, path: Path, memory: int | None = None) -> None:
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def writers(self) -> int:
-        """A number that grows when somebody else may have written to the file: nobody can while it is open."""
+        """A number that grows when another process may have written to the file, which it cannot while it is open."""
         with self._lock:
             self._count_writers()
             return self._writers
@@ -168,7 +168,7 @@ def written_here(path: Path) -> bool:
 
 
 def refuse_held(path: Path) -> None:
-    """Raise `SinkHeld` where another process has the file open, to read or to write: nobody can write to it then.
+    """Raise `SinkHeld` where another process has the file open, to read or to write: it cannot be written then.
 
     The kernel is asked whose lock is in the way, so that nothing is opened for writing. Not where a session of this
     process is open: to close another descriptor of the file would end its lock.

@@ -168,7 +168,7 @@ class DuckDBSink(Sink):
         if not self._path.exists():
             return ()
         if self._looked == self._session.writers and not self._changes:
-            return ()  # nobody else has written to the file since, and readers are not kept from it
+            return ()  # no other process has written to the file since; opening it would keep readers out
         with self._explaining(f"reading {self._path}"):
             if written_here(self._path):
                 with self._session.use() as connection:

@@ -100,7 +100,7 @@ def session(config: PostgresConnection) -> Iterator[Session]:
 
 
 def close_idle(config: PostgresConnection) -> None:
-    """Close the connections to this destination that nobody uses now."""
+    """Close the connections to this destination that are idle."""
     with _lock:
         dropped = _idle.pop(_key(config), [])
     for one in dropped:

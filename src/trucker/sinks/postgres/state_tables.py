@@ -1,6 +1,6 @@
-"""Trucker's own tables at a destination, in schema `trucker`; anybody may look at them.
+"""Trucker's own tables at a destination, in schema `trucker`; users may read them.
 
-positions     how far each truck is; one row per truck, locked by whoever commits for it
+positions     how far each truck is; one row per truck, locked by a commit for it
 tables        the phase of each source table of a truck, and where its rows go
 chunks        the parts of unfinished snapshots that have been copied
 dead_letters  changes that could not be applied, see `sinks.letters`
@@ -140,7 +140,7 @@ _OF_SLOTS: Final = """ and (truck, source_schema, source_table) in
 
 
 def read(session: Session, project: str) -> Ledger:
-    """All that is stored of a project now, where trucker's tables are there. Waits for nobody and locks nothing."""
+    """All that is stored of a project now, where trucker's tables exist. Waits for nothing and locks nothing."""
     if session.run("select to_regclass('trucker.format') is null").fetchone() == (True,):
         return Ledger()
     _refuse_format(session)
@@ -163,7 +163,7 @@ def lock(
 ) -> tuple[Ledger, dict[str, int]]:
     """The trucks' positions and the slots' entries, and how many letters each truck has, if any.
 
-    Begins a transaction, and nobody else commits for these trucks, or redrives their letters, until it ends.
+    Begins a transaction. No other session commits for these trucks, or redrives their letters, until it ends.
     """
     entries: Iterable[tuple[Any, ...]] = ()
     with session.connection.pipeline():

@@ -52,7 +52,7 @@ def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
     """Why the filters need the table's whole old rows, and it does not send them.
 
     A row that an update brings in has to be written whole, and PostgreSQL does not send long values that have not
-    changed. What a row was before it was deleted is told by its old tuple alone.
+    changed. What a row was before it was deleted is known from its old tuple alone.
     """
     if source.full:
         return None

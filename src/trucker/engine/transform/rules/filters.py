@@ -12,8 +12,8 @@
 | delete |              | yes, not known  | delete                                          |
 | delete |              | no              | nothing                                         |
 
-What a row was before is told by its old tuple (REPLICA IDENTITY FULL); of columns of the key it is always known. Rows
-that do not pass are gone for the rules that follow, and several filters must all let a row pass.
+What a row was before is known from its old tuple (REPLICA IDENTITY FULL); of columns of the key it is always known.
+Rows that do not pass are gone for the rules that follow, and several filters must all let a row pass.
 """
 
 from __future__ import annotations

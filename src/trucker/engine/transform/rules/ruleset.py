@@ -91,7 +91,7 @@ class RuleSet:
 def compile_rules(rules: Sequence[RuleConfig], schema: TableSchema) -> RuleSet:
     """The rules for a table of this shape; `ConfigError` where one cannot be for it, with its place in truck.yml.
 
-    A rule for a column that the table has not is passed over (`engine.rules.check` sees to it that every rule has some
+    A rule for a column that the table has not is passed over (`engine.rules.check` checks that every rule has some
     use), but a filter never is, nor a rule for a column that has been renamed at the source (I10).
     """
     return _Compiling(schema).compile(rules)

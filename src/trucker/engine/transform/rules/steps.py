@@ -44,7 +44,7 @@ class Frame:
     """Changes on their way through the rules.
 
     `said` is the operation each row came with, which is what rules are limited by: a filter may make it another one.
-    `unknown` marks updates of which nobody knows whether their row passed the filters before.
+    `unknown` marks updates of which it is unknown whether their row passed the filters before.
     """
 
     changes: Changes
@@ -207,7 +207,7 @@ def _with_column(changes: Changes, schema: TableSchema, name: str, new: pa.Array
 
 
 def _unfit(changes: Changes, place: int, column: str, step: Cast) -> DataError:
-    """A value that a cast cannot take, by its row's key: the value itself is nobody's business (I10)."""
+    """A value that a cast cannot take, by its row's key: the value itself must not be shown (I10)."""
     row, old = place % len(changes), place >= len(changes) or changes.op[place % len(changes)] == DELETE
     cells = changes.old if old else changes.new
     key = ", ".join(

@@ -1,6 +1,6 @@
 """A Python data source with which Spark reads waiting rows from Arrow files and writes results to them.
 
-Both run in executors. Nothing that they are told is secret: options show in Spark's plans.
+Both run in executors. Their options hold no secret: Spark's plans show them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What travels between driver and executors for Spark SQL: a truck's plan for a table, and spooled rows.
 
 Imports no pyspark: executors spool rows without it. A spool holds nothing that could not be made again: it is not
-fsynced, and a file that nobody names any more goes with the folder at the next start.
+fsynced, and a file that is no longer referred to is removed with the folder at the next start.
 """
 
 from __future__ import annotations

@@ -300,7 +300,8 @@ class Commit:
             raise foreign_rows(target)
 
     def _settle_copies(self, delivery: Delivery) -> None:
-        """A copy that begins forgets the parts of earlier ones; one that ends must have every part it is told of."""
+        """A copy that begins forgets the parts of earlier ones; one that ends must have every part that has a
+        receipt."""
         session, plan = self._session, delivery.plan
         begun = {copy.target.slot for copy in delivery.copies}
         copied = state_tables.take_parts(session, self._project, begun | plan.apply)

@@ -2,7 +2,7 @@
 
 An index that is built from rows in place costs a fraction of one that is kept up row by row, in time and in WAL. Only
 a table that trucker itself has made goes without its key for that time, only a large one, and only where no row has to
-be told from others when it is refused: nobody relies on the key yet, and chunks are copied once by their records, not
+be told from others when it is refused: nothing relies on the key yet, and chunks are copied once by their records, not
 by the key.
 
 That a key is put off is written down in `trucker.late_keys`, in the transaction that takes it away, and crossed out in
@@ -104,7 +104,7 @@ def put_off(session: Session, project: str, target: Target) -> None:
 
 
 def make(session: Session, project: str, target: Target) -> None:
-    """Make the key that is due, inside the caller's transaction; whoever comes second finds nothing to do.
+    """Make the key that is due, inside the caller's transaction; a second caller finds nothing to do.
 
     The table can be read while the index is built.
     """

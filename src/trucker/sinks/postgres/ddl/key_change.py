@@ -16,7 +16,7 @@ _PRIMARY_KEY: Final = """select k.conname, exists (select from pg_constraint f w
 
 
 def key_statements(session: Session, target: Target, found: DestinationTable, missing: Mapping[str, str]) -> list[str]:
-    """For a person to run: whoever else reads the table may rely on the key that it has.
+    """For a person to run: other readers of the table may rely on the key that it has.
 
     `missing` are columns of the key that the table has not, with their types. A primary key that foreign keys refer to
     stays, and a unique constraint comes beside it. Rows that are copied again anyway, and that the new key would

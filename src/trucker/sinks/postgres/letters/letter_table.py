@@ -102,7 +102,7 @@ def add(session: Session, project: str, letters: Sequence[Letter], most: int) ->
 
 
 def refuse_more(session: Session, project: str, last: Letter, more: int, most: int) -> None:
-    # Parts of a copy add letters at the same time; whoever counts is alone until it has committed.
+    # Parts of a copy add letters at the same time; the one that counts holds a lock until it has committed.
     session.run(LOCK, f"letters {project} {last.truck}")
     row = session.run(LETTER_COUNT, project, [last.truck]).fetchone()
     if (row[1] if row else 0) + more > most:

@@ -1,6 +1,6 @@
 """Where staged rows wait: in the receipt, in a file, or in a table of their own.
 
-Little is carried in the receipt and copied by whoever commits: no connection is needed to write it. Much goes into a
+Little is carried in the receipt and copied by the driver: no connection is needed to write it. Much goes into a
 file, where driver and executors share a disk, and otherwise is copied by the executor into an unlogged table in schema
 `trucker`; both are named from project, batch, target and part, with a token that no other attempt shares. The commit
 removes them. What a crash leaves goes at the next open.
@@ -107,7 +107,7 @@ class PartWriter:
 
     def _spill(self, run: _Run) -> None:
         """Too much to carry: into a file or a table. What a table's columns cannot take is staged as text, to be found
-        out by whoever commits; a truck that sets such rows aside stages text from the start, as it was written."""
+        out by the driver; a truck that sets such rows aside stages text from the start, as it was written."""
         if self._files is not None:
             run.file = run.file or self._new_name()
             self._files.append(run.file, self._target.table, run.text)
@@ -186,8 +186,8 @@ class Temporaries:
     """The temporary tables one commit copies carried chunks into; emptied by the end of the transaction.
 
     They belong to the session and are made once per shape, so that a batch like the last one makes none. Each takes
-    locks until the transaction ends, of which a server has so many: whoever has them `full` runs what is to be run
-    with them, and uses them again.
+    locks until the transaction ends, of which a server has a limited number: a caller that has them `full` runs what
+    is to be run with them, and uses them again.
     """
 
     def __init__(self, session: Session) -> None:

@@ -1,6 +1,6 @@
 """Staged COPY text in files, where driver and executors share a disk.
 
-An executor writes a file once, whoever commits reads it once: the destination is given each row once too, instead of
+An executor writes a file once, the driver reads it once: the destination is given each row once too, instead of
 first into a table that waits and then out of it. Names are those of staging tables, with a token that no other
 attempt shares. Nothing is fsynced: what a crash takes is staged again.
 """

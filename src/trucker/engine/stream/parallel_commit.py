@@ -42,8 +42,8 @@ def commit_all(shares: Sequence[DestinationCommit], patience: float) -> dict[str
     """Commit every share; the errors by truck.
 
     Once one is done the others have `patience` seconds left. What takes longer goes on by itself, and its trucks fail
-    in a way that passes: before they go on they ask the destination what became of it, which waits for it (I4). With a single
-    destination there is no deadline.
+    in a way that passes: before they go on they ask the destination what became of it, which waits for it (I4). With
+    a single destination there is no deadline.
     """
     if len(shares) == 1:
         shares[0].commit()

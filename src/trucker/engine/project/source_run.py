@@ -44,6 +44,7 @@ from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
+from trucker.engine.snapshot.snapshot_source import PostgresSnapshots
 from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.pace import PACE, Pace
@@ -375,8 +376,7 @@ class SourceRun:
         assert self._jobs is not None
         copier = Copier(
             self._jobs,
-            self.resolved.connection,
-            self.resolved.temporary_slot,
+            PostgresSnapshots(self.resolved.connection, self.resolved.temporary_slot),
             self.destinations,
             self.known,
             self._recipes,

@@ -17,16 +17,15 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trucker.adapters.postgres import PostgresConnection
-from trucker.capture.slot_creation import Stopped, new_snapshot
+from trucker.capture.slot_creation import Stopped
 from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
+from trucker.engine.snapshot.snapshot_source import SnapshotSource
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.task.partition import copy_shares, room
@@ -43,12 +42,11 @@ from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import SourceTable, load_table
-from trucker.postgres.catalog_look import Look, look
-from trucker.postgres.connect import connect
+from trucker.postgres.catalog import SourceTable
+from trucker.postgres.catalog_look import Look
 from trucker.postgres.pgoutput import Renames
 from trucker.postgres.slot import ExportedSnapshot
-from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import SnapshotChunk
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.sinks.target import Target
@@ -83,8 +81,7 @@ class Copier:
     def __init__(
         self,
         jobs: Jobs,
-        connection: PostgresConnection,
-        temporary_slot: str,
+        source: SnapshotSource,
         destinations: Mapping[str, Destination],
         known: SchemaStore,
         recipes: Recipes,
@@ -99,9 +96,7 @@ class Copier:
         """`take_up` has tables published that were made again. `here` says that the driver may do some of the work
         itself."""
         self.jobs = jobs
-        self.connection = connection
-        self.reads = connection.replica or connection
-        self._temporary_slot = temporary_slot
+        self.source = source
         self.destinations = destinations
         self.known = known
         self.recipes = recipes
@@ -124,7 +119,7 @@ class Copier:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
                 self.needs_from = first.lsn if first else self._durable()
                 self._take_up(left)
-                exported = first or self._export(stop)
+                exported = first or self.source.export(stop)
                 rest = _Attempt(self, left, exported).run()
             except TruckerError as error:
                 rest = [(need, error) for need in left]
@@ -140,9 +135,6 @@ class Copier:
             left = self._settle(rest)
             if left:
                 self._backoff.wait(stop)
-
-    def _export(self, stop: threading.Event) -> ExportedSnapshot:
-        return new_snapshot(self.connection, self._temporary_slot, stop)
 
     def cancel(self) -> None:
         """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""
@@ -213,7 +205,7 @@ class _Attempt:
         self._commit(targets, Phase.COPYING, {})
         reach("copy.begin.after")
         receipts = self._copy(targets, self._parts(targets, chunks))
-        self._check_snapshot()
+        self._copier.source.check(self._exported)
         reach("copy.end.before")
         self._commit(targets, None, receipts)
         reach("copy.end.after")
@@ -261,21 +253,17 @@ class _Attempt:
     def _look(self) -> tuple[Mapping[TableId, SourceTable], Mapping[TableId, Sequence[SnapshotChunk]]]:
         """The tables as they are in the snapshot, cut into chunks."""
         wanted = sorted({table for need in self._needs.values() for table in need.tables})
-        with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
-            enter_snapshot(connection, self._exported.snapshot)
-            made = self._copier.connection.publication
+        with self._copier.source.view(self._exported) as view:
             tables = {}
             for table in wanted:
                 try:
-                    tables[table] = load_table(connection, table, publication=made)
+                    tables[table] = view.describe(table)
                 except TruckerError as error:
                     if error.transient:
                         raise
                     self._fail(table, error)
                     continue
-                seen = look(connection, table, self._exported.lsn)
-                assert seen is not None
-                self._looks[table] = seen
+                self._looks[table] = view.look(table)
             size = chunk_bytes(sum(table.bytes for table in tables.values()), self._copier.jobs.cores)
             chunks = {}
             for name, source in tables.items():
@@ -284,7 +272,7 @@ class _Attempt:
                 keys = {called for reader in readers for called in reader.key_by(names)}
                 columns = [c for c in source.schema.names if c in keys or any(r.chooses(c) for r in readers)]
                 try:
-                    chunks[name] = plan_chunks(connection, source, size, columns=columns, where=readers[0].where)
+                    chunks[name] = view.chunks(source, size, columns=columns, where=readers[0].where)
                     self._sizes[name] = sum(chunk.bytes for chunk in chunks[name])
                 except SourceUnavailable as error:
                     self._leave(name, error)
@@ -307,12 +295,6 @@ class _Attempt:
 
     def _leave(self, table: TableId, error: TruckerError) -> None:
         self._left |= {(name, table): error for name, need in self._needs.items() if table in need.tables}
-
-    def _check_snapshot(self) -> None:
-        """On a standby: that recovery has removed nothing of what was to be read (see `ExportedSnapshot`)."""
-        if self._exported.standby:
-            with closing(connect(self._copier.reads, application="trucker snapshot")) as connection:
-                enter_snapshot(connection, self._exported.snapshot)
 
     def _prepare(self, tables: Mapping[TableId, SourceTable]) -> dict[str, list[Target]]:
         """Every destination's targets, their tables made where missing."""
@@ -425,7 +407,7 @@ class _Attempt:
         """What every part needs to know, the parts' own aside."""
         exported, destinations = self._exported, self._copier.destinations
         return CopyBatch(
-            self._copier.reads,
+            self._copier.source.reads,
             exported.snapshot,
             exported.lsn,
             {name: self._batch(own, exported.lsn, None).for_parts() for name, own in targets.items()},

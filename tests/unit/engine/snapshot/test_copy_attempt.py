@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,8 @@ from trucker.capture.slot_creation import Stopped
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
-from trucker.engine.snapshot import copier as copy_module
 from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.snapshot.snapshot_source import PostgresSnapshots
 from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
@@ -44,38 +45,31 @@ def _look(table: TableId, lsn: Lsn) -> Look:
 class World:
     """A source of two tables and one destination; what goes wrong is in `trouble`, attempt by attempt."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Any = SimpleNamespace(replica=None, publication=None)
+
+    def __init__(self) -> None:
         self.sink = FaultySink(MemorySink(STORE))
         spec: Any = SinkSpec(SimpleNamespace(name="store"), SimpleNamespace())  # type: ignore[arg-type]
         self.destination = Destination(spec, self.sink)
         self.destination.open()
-        self.slots: list[str] = []
         self.kept: list[Lsn | None] = []
         self.lanes: list[Lane] = []
         self.trouble: list[dict[tuple[str, TableId], TruckerError]] = []
         self.rewritten: list[set[TableId]] = []
         self.stop = threading.Event()
         self.given_up = False
+        self.never = False
+        """A snapshot is waited for until the stop."""
         self.runs: dict[str, TruckRun] = {}
         self.seen_copying: list[dict[str, dict[TableId, CopyProgress]]] = []
         self.lsn = 100
-        monkeypatch.setattr("trucker.capture.slot_creation.new_slot", self._new_slot)
-        monkeypatch.setattr(copy_module, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
-        monkeypatch.setattr(copy_module, "enter_snapshot", lambda *_: None)
-        monkeypatch.setattr(
-            copy_module, "load_table", lambda _, table, **__: SimpleNamespace(schema=_schema(table), bytes=1)
-        )
-        monkeypatch.setattr(copy_module, "look", lambda _, table, lsn: _look(table, lsn))
-        monkeypatch.setattr(copy_module, "plan_chunks", self._plan)
-        connection: Any = SimpleNamespace(replica=None, publication=None)
         jobs: Any = SimpleNamespace(cores=2, is_local=False, run=self._run)
         self.copier = Copier(
             jobs,
-            connection,
-            "temporary",
+            self,
             {"store": self.destination},
             SimpleNamespace(get=lambda *_: None, put=lambda *_: None),  # type: ignore[arg-type]
-            Recipes(connection, {"store": False}, 1000),
+            Recipes(self.reads, {"store": False}, 1000),
             backoff=Backoff(1e-9, 1e-9),
             tries=None,
             spawn=self.lanes.append,
@@ -95,14 +89,26 @@ class World:
         self.lsn += 10
         return SimpleNamespace(lsn=Lsn(self.lsn), snapshot="s", standby=False, close=lambda: None)
 
-    def _new_slot(self, _: object, name: str, stop: object, *, temporary: bool) -> Any:
-        assert temporary
-        self.slots.append(name)
+    def export(self, stop: threading.Event) -> Any:
+        if self.never:
+            raise Stopped
         self.kept.append(self.copier.needs_from)
         self.rewritten[:1] = []
         return self.exported()
 
-    def _plan(self, _: object, table: Any, size: int, **__: Any) -> list[Any]:
+    def check(self, exported: Any) -> None:
+        """It shows what it did."""
+
+    def view(self, exported: Any) -> Any:
+        return nullcontext(
+            SimpleNamespace(
+                describe=lambda table: SimpleNamespace(schema=_schema(table), bytes=1),
+                look=lambda table: _look(table, exported.lsn),
+                chunks=self._plan,
+            )
+        )
+
+    def _plan(self, table: Any, size: int, **__: Any) -> list[Any]:
         name = table.schema.table
         if self.rewritten and name in self.rewritten[0]:
             raise SourceUnavailable("rewritten")
@@ -151,27 +157,41 @@ def _row(table: TableId, lsn: Lsn) -> Any:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    yield World(monkeypatch)
+def world() -> Iterator[World]:
+    yield World()
     drop_store(STORE)
 
 
 def test_the_first_snapshot_is_the_slots_own(world: World) -> None:
     run = world.truck("one", A, B)
     world.copy(Need(run, frozenset({A, B}), whole=True), first=world.exported())
-    assert world.slots == []
+    assert world.kept == [], "no other snapshot was taken"
     assert (run.position, run.stored, run.floors) == (Lsn(110), Lsn(110), {A: Lsn(110), B: Lsn(110)})
     assert [(lane.position, lane.tables) for lane in world.lanes] == [(Lsn(110), None)]
     assert world.state("one").tables[A] == TableState(Phase.STREAMING, Lsn(110))
 
 
-def test_every_try_has_a_slot_of_its_own_name_and_keeps_the_log(world: World) -> None:
-    """A dead try's temporary slot may still be there; and the log is needed from before the snapshot is known."""
+def test_every_snapshot_has_a_slot_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead try's temporary slot may still be there."""
+    names: list[str] = []
+
+    def new_slot(_: object, name: str, stop: object, *, temporary: bool) -> None:
+        assert temporary
+        names.append(name)
+
+    monkeypatch.setattr("trucker.capture.slot_creation.new_slot", new_slot)
+    snapshots = PostgresSnapshots(World.reads, "x" * 63)
+    for _ in range(3):
+        snapshots.export(threading.Event())
+    assert len(set(names)) == 3
+    assert all(len(name) <= 63 for name in names)
+
+
+def test_every_try_takes_a_snapshot_and_keeps_the_log(world: World) -> None:
+    """The log is needed from before the snapshot is known."""
     run = world.truck("one", A)
     world.sink.script("publish", unavailable(), unavailable(after=True))
     world.copy(Need(run, frozenset({A}), whole=True))
-    assert len(set(world.slots)) == len(world.slots) == 3
-    assert all(len(name) <= 63 for name in world.slots)
     assert world.kept == [Lsn(100), Lsn(110), Lsn(120)]
     assert world.copier.needs_from is None
     assert world.rows("one", A) == ["a at 130"]
@@ -253,14 +273,11 @@ def test_it_gives_up_after_so_many_tries_where_it_must_end(world: World) -> None
     world.sink.script("publish", *[unavailable() for _ in range(9)])
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.FAILED
-    assert len(world.slots) == 4
+    assert len(world.kept) == 4
 
 
-def test_it_stops_while_it_waits_for_a_slot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object, **__: object) -> None:
-        raise Stopped
-
-    monkeypatch.setattr("trucker.capture.slot_creation.new_slot", stopped)
+def test_it_stops_while_it_waits_for_a_snapshot(world: World) -> None:
+    world.never = True
     run = world.truck("one", A)
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.STARTING

@@ -310,7 +310,9 @@ def _stir(database: Database, dml: RandomDml) -> None:
             )
         )
         for statement in do:
-            # Trucker may have corrected the publication meanwhile: then the statement is refused, which is fine.
-            with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject):
+            # Trucker may have corrected the publication meanwhile, or be about to ("tuple concurrently updated"): then
+            # the statement is refused, which is fine.
+            refused = (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject, psycopg.errors.InternalError_)
+            with suppress(*refused):
                 database.execute(statement)
             dml.transaction()

@@ -17,6 +17,7 @@ import pytest
 
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
+from fixtures.waiting import wait_until
 from trucker.cli.main import main
 from trucker.postgres.slot import create_slot, object_name
 from trucker.testing.server import Server
@@ -286,6 +287,8 @@ def test_check_knows_the_projects_running_instance(world: World) -> None:
     _to_duckdb()(world)
     with InThread(world.project, world.spark) as run:
         run.wait_streaming()
+        slots = f"select active from pg_replication_slots where database = '{world.source.name}'"
+        wait_until(lambda: world.source.query(slots) == [(True,)])
         code, text = world.cli("check")
         assert code == 0, text
         assert f"running instance (process {os.getpid()} on " in text

@@ -40,8 +40,8 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copies(project: ProjectFolder, destination: Database, lake: Path) -> ProjectFolder:
-    """All tables into PostgreSQL and DuckDB; small batches, in several parts."""
-    project.config["batch"] = {"max_bytes": 300_000, "part_bytes": 128 << 10}
+    """All tables into PostgreSQL and DuckDB; small batches, in several parts. On a busy machine DuckDB may be slow."""
+    project.config["batch"] = {"max_bytes": 300_000, "part_bytes": 128 << 10, "patience": 120}
     destination.execute(*SETUP)
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     schemas = ["public.*", '"Odd.schema ""1""".*']

@@ -37,7 +37,7 @@ from trucker.sinks.batch import Batch, Receipt, TruckState, Work
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 
@@ -132,7 +132,7 @@ class RecognizesTables(Protocol):
         """Tables that are no longer the ones that were filled, of all trucks of the project. Changes nothing, and needs
         no `open`."""
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         """Take these tables as they are now: what is missing may be made again, empty. Needs `open`."""
 
 
@@ -151,5 +151,5 @@ class FinishesCopies(Protocol):
 class ForeseesCopies(Protocol):
     """A sink that prepares for large copies."""
 
-    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+    def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         """Copies that begin with the next delivery, and about how many bytes each will bring."""

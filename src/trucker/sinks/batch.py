@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 CARRIED: Final = 1 << 20
@@ -62,15 +62,15 @@ class Batch:
     start: Lsn
     end: Lsn
     positions: Mapping[str, Lsn] = field(default_factory=dict)
-    tables: Mapping[Slot, TableState] = field(default_factory=dict)
+    tables: Mapping[TruckTable, TableState] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     snapshot: str = ""
     forget: tuple[str, ...] = ()
     builds_on: Mapping[tuple[str, TableId | None], Lsn] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    moved: Mapping[Slot, str] = field(default_factory=dict)
+    moved: Mapping[TruckTable, str] = field(default_factory=dict)
     stream: str = ""
-    leaving: frozenset[Slot] = frozenset()
+    leaving: frozenset[TruckTable] = frozenset()
 
     @property
     def name(self) -> str:
@@ -89,10 +89,10 @@ class Batch:
         return replace(
             self,
             positions={name: lsn for name, lsn in self.positions.items() if name not in left_out},
-            tables={slot: state for slot, state in self.tables.items() if slot[0] not in left_out},
+            tables={truck_table: state for truck_table, state in self.tables.items() if truck_table[0] not in left_out},
             targets=tuple(target for target in self.targets if target.truck not in left_out),
             forget=tuple(name for name in self.forget if name not in left_out),
-            moved={slot: before for slot, before in self.moved.items() if slot[0] not in left_out},
+            moved={truck_table: before for truck_table, before in self.moved.items() if truck_table[0] not in left_out},
         )
 
     def for_parts(self) -> Batch:
@@ -133,7 +133,7 @@ class Receipt:
     truncates: bool = False
 
     @property
-    def slot(self) -> Slot:
+    def truck_table(self) -> TruckTable:
         """The truck and the source table."""
         return self.truck, self.table
 

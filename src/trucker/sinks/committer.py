@@ -19,7 +19,7 @@ from trucker.sinks.delivery import Delivery, OutdatedLedger
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.output_sql import refuse_truncate
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 
 
 class Committer:
@@ -92,10 +92,10 @@ class Committer:
         """Tables that are no longer the ones that were filled, of all trucks of the project."""
         return self.sink.changed_tables() if isinstance(self.sink, RecognizesTables) else ()
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         """Take these tables as they are now."""
         if isinstance(self.sink, RecognizesTables):
-            self.sink.accept_tables(slots)
+            self.sink.accept_tables(truck_tables)
 
     def close(self) -> None:
         self.sink.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trucker.sinks.batch import Batch, Receipt, Receipts
 from trucker.sinks.ledger import Copy, Ledger, Plan
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 
@@ -72,14 +72,14 @@ class Delivery:
     @property
     def targets(self) -> tuple[Target, ...]:
         """The targets that have something to apply, if only that their copy is complete."""
-        return tuple(target for target in self.batch.targets if target.slot in self.plan.apply)
+        return tuple(target for target in self.batch.targets if target.truck_table in self.plan.apply)
 
     def verify(self, stored: Ledger) -> None:
         """Raise `OutdatedLedger` unless `stored` agrees with `before` in all that the delivery changes."""
         trucks = {*self.plan.positions, *self.plan.forgotten}
-        slots = self.plan.entries
+        truck_tables = self.plan.entries
         if any(stored.positions.get(truck) != self.before.positions.get(truck) for truck in trucks) or any(
-            stored.entries.get(slot) != self.before.entries.get(slot) for slot in slots
+            stored.entries.get(truck_table) != self.before.entries.get(truck_table) for truck_table in truck_tables
         ):
             raise OutdatedLedger
 
@@ -94,10 +94,10 @@ class Delivery:
 
     def loads_of(self, receipts: Sequence[Receipt]) -> list[Load]:
         """The loads of these receipts, one for each target that is due."""
-        by_slot: dict[Slot, list[Receipt]] = defaultdict(list)
+        by_table: dict[TruckTable, list[Receipt]] = defaultdict(list)
         for receipt in receipts:
-            by_slot[receipt.slot].append(receipt)
-        return [self._load(target, by_slot[target.slot]) for target in self.targets]
+            by_table[receipt.truck_table].append(receipt)
+        return [self._load(target, by_table[target.truck_table]) for target in self.targets]
 
     def loads_by_part(self) -> Iterator[list[Load]]:
         """Those of each part, as soon as it is staged; parts that come later may still be under way."""
@@ -118,18 +118,18 @@ class Delivery:
     def without(self, truck: str) -> Delivery:
         """The delivery of the other trucks. Waits for all receipts."""
         plan = self.plan
-        entries: Mapping[Slot, object] = plan.entries
+        entries: Mapping[TruckTable, object] = plan.entries
         return Delivery(
             self.batch.without([truck]),
             self.before,
             replace(
                 plan,
                 copies=tuple(copy for copy in plan.copies if copy.target.truck != truck),
-                apply=frozenset(slot for slot in plan.apply if slot[0] != truck),
+                apply=frozenset(truck_table for truck_table in plan.apply if truck_table[0] != truck),
                 positions={name: lsn for name, lsn in plan.positions.items() if name != truck},
-                entries={slot: plan.entries[slot] for slot in entries if slot[0] != truck},
+                entries={truck_table: plan.entries[truck_table] for truck_table in entries if truck_table[0] != truck},
                 forgotten=plan.forgotten - {truck},
-                adds=frozenset(slot for slot in plan.adds if slot[0] != truck),
+                adds=frozenset(truck_table for truck_table in plan.adds if truck_table[0] != truck),
             ),
             [receipt for receipt in self.receipts if receipt.truck != truck],
         )
@@ -143,5 +143,5 @@ class Delivery:
             tuple(parts[last or 0 :]),
             truncates=last is not None,
             copied=bool(self.snapshot),
-            adds=target.slot in self.plan.adds,
+            adds=target.truck_table in self.plan.adds,
         )

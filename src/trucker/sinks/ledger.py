@@ -18,7 +18,7 @@ from typing import Final
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Batch, Phase, TableState, TruckState
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 _ORDER: Final = {Phase.COPYING: 0, Phase.CATCHING_UP: 1, Phase.STREAMING: 2}
@@ -65,11 +65,11 @@ class Plan:
     a copy that counts now whose table keeps the rows it has, being shared."""
 
     copies: tuple[Copy, ...]
-    apply: frozenset[Slot]
+    apply: frozenset[TruckTable]
     positions: Mapping[str, Lsn]
-    entries: Mapping[Slot, Entry]
+    entries: Mapping[TruckTable, Entry]
     forgotten: frozenset[str]
-    adds: frozenset[Slot] = frozenset()
+    adds: frozenset[TruckTable] = frozenset()
 
     @property
     def empty(self) -> bool:
@@ -79,8 +79,8 @@ class Plan:
     @property
     def trucks(self) -> tuple[str, ...]:
         """The trucks that have something to do, in order of name."""
-        slots = (*self.apply, *self.entries)
-        return tuple(sorted({*self.positions, *self.forgotten, *(truck for truck, _ in slots)}))
+        truck_tables = (*self.apply, *self.entries)
+        return tuple(sorted({*self.positions, *self.forgotten, *(truck for truck, _ in truck_tables)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Ledger:
     """All that is stored of one project, or of the trucks of one batch."""
 
     positions: Mapping[str, Lsn] = field(default_factory=dict)
-    entries: Mapping[Slot, Entry] = field(default_factory=dict)
+    entries: Mapping[TruckTable, Entry] = field(default_factory=dict)
 
     def states(self) -> dict[str, TruckState]:
         """What `Sink.open` returns. A truck with tables and no position is at 0/0."""
@@ -106,9 +106,13 @@ class Ledger:
         }
 
     @property
-    def copying(self) -> list[Slot]:
+    def copying(self) -> list[TruckTable]:
         """The tables that are being copied, or are to be."""
-        return [slot for slot, entry in self.entries.items() if entry.phase is Phase.COPYING and not entry.empty]
+        return [
+            truck_table
+            for truck_table, entry in self.entries.items()
+            if entry.phase is Phase.COPYING and not entry.empty
+        ]
 
     def plan(self, batch: Batch) -> Plan:
         """What of `batch` is not stored yet.
@@ -122,27 +126,35 @@ class Ledger:
         now = Ledger(positions, entries)
         targets = {(target.truck, target.source.table): target for target in batch.targets}
         now._check_targets(batch, targets)
-        copies = {slot: copy for slot, target in targets.items() if (copy := now._copy(batch, slot, target))}
-        kept: dict[Slot, Entry] = {}
-        for slot, state in batch.tables.items():
-            if slot in copies or now._state_due(batch, slot, state):
-                target = targets.get(slot)
-                known = entries.get(slot)
-                kept[slot] = Entry(
+        copies = {
+            truck_table: copy
+            for truck_table, target in targets.items()
+            if (copy := now._copy(batch, truck_table, target))
+        }
+        entries_due: dict[TruckTable, Entry] = {}
+        for truck_table, state in batch.tables.items():
+            if truck_table in copies or now._state_due(batch, truck_table, state):
+                target = targets.get(truck_table)
+                entry = entries.get(truck_table)
+                entries_due[truck_table] = Entry(
                     state.phase,
                     state.lsn,
-                    target.place if target else known.target if known else None,
+                    target.place if target else entry.target if entry else None,
                     # A table that is to be copied again has no attempt until one begins.
-                    batch.snapshot or (known.snapshot if known and state.phase is not Phase.COPYING else ""),
+                    batch.snapshot or (entry.snapshot if entry and state.phase is not Phase.COPYING else ""),
                 )
-        kept |= self._moved(batch)
+        entries_due |= self._moved(batch)
         return Plan(
             tuple(copies.values()),
-            frozenset(slot for slot in targets if now._rows_due(batch, slot)),
+            frozenset(truck_table for truck_table in targets if now._rows_due(batch, truck_table)),
             {truck: lsn for truck, lsn in batch.positions.items() if now._moves(truck, lsn)},
-            {**self._forgotten(batch), **kept},
+            {**self._forgotten(batch), **entries_due},
             frozenset(batch.forget),
-            frozenset(slot for slot, target in targets.items() if batch.snapshot and now._adds(batch, slot, target)),
+            frozenset(
+                truck_table
+                for truck_table, target in targets.items()
+                if batch.snapshot and now._adds(batch, truck_table, target)
+            ),
         )
 
     def copies(self, targets: Sequence[Target]) -> tuple[Copy, ...]:
@@ -161,8 +173,8 @@ class Ledger:
             if table is None:
                 moved = truck in batch.positions and self.positions.get(truck, Lsn(0)) != believed
             else:
-                known = self.entries.get((truck, table))
-                moved = known is not None and (known.lsn != believed or known.phase is Phase.STREAMING)
+                entry = self.entries.get((truck, table))
+                moved = entry is not None and (entry.lsn != believed or entry.phase is Phase.STREAMING)
             if moved:
                 raise SinkUnavailable(
                     f"the position of truck {truck} is not the expected one, as after a commit whose answer was lost",
@@ -170,121 +182,123 @@ class Ledger:
                     code="TRK416",
                 )
 
-    def _check_targets(self, batch: Batch, targets: Mapping[Slot, Target]) -> None:
+    def _check_targets(self, batch: Batch, targets: Mapping[TruckTable, Target]) -> None:
         """Changes of rows that are in another table would be the whole content of this one (I8)."""
-        for slot, target in targets.items():
-            known = self.entries.get(slot)
-            if not batch.snapshot and known is not None and known.target not in (None, target.place):
-                before, now = (str(place).removeprefix(".") for place in (known.target, target.place))
+        for truck_table, target in targets.items():
+            entry = self.entries.get(truck_table)
+            if not batch.snapshot and entry is not None and entry.target not in (None, target.place):
+                before, now = (str(place).removeprefix(".") for place in (entry.target, target.place))
                 raise TruckFailed(
-                    slot[0],
+                    truck_table[0],
                     SinkError(
-                        f"truck {slot[0]} has copied {slot[1]} to {before}, but its output is now {now}",
-                        remedy=f"run `trucker reset --truck {slot[0]}`, then `trucker run`, which copies the "
+                        f"truck {truck_table[0]} has copied {truck_table[1]} to {before}, but its output is now {now}",
+                        remedy=f"run `trucker reset --truck {truck_table[0]}`, then `trucker run`, which copies the "
                         f"table to {now}",
                         code="TRK418",
                     ),
                 )
 
-    def _forgotten(self, batch: Batch) -> dict[Slot, Entry]:
+    def _forgotten(self, batch: Batch) -> dict[TruckTable, Entry]:
         return {
-            slot: replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot="")
-            for slot, entry in self.entries.items()
-            if slot[0] in batch.forget
+            truck_table: replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot="")
+            for truck_table, entry in self.entries.items()
+            if truck_table[0] in batch.forget
         }
 
-    def _moved(self, batch: Batch) -> dict[Slot, Entry]:
+    def _moved(self, batch: Batch) -> dict[TruckTable, Entry]:
         """The entries of moved tables, at their new place and at the old one; none of one that has moved already.
 
         Half of a copy that was never finished stays that: `_whole` must not take it for a complete one.
         """
-        found = {}
+        moved: dict[TruckTable, Entry] = {}
         for (truck, table), before in batch.moved.items():
             entry = self.entries.get((before, table), NOTHING)
             if not entry.empty:
                 snapshot = entry.snapshot if entry.phase is Phase.COPYING else ""
-                found[truck, table] = replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot=snapshot)
-                found[before, table] = NOTHING
-        return found
+                moved[truck, table] = replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot=snapshot)
+                moved[before, table] = NOTHING
+        return moved
 
     def _moves(self, truck: str, lsn: Lsn) -> bool:
         stored = self.positions.get(truck)
         return stored is None or stored < lsn
 
-    def _copy(self, batch: Batch, slot: Slot, target: Target) -> Copy | None:
-        state, known = batch.tables.get(slot), self.entries.get(slot)
+    def _copy(self, batch: Batch, truck_table: TruckTable, target: Target) -> Copy | None:
+        state, entry = batch.tables.get(truck_table), self.entries.get(truck_table)
         if state is None or state.phase is not Phase.COPYING:
             return None
-        if known is not None and known.snapshot == batch.snapshot != "":
+        if entry is not None and entry.snapshot == batch.snapshot != "":
             return None
         if target.shared and target.statement is None:
-            return self._shared_copy(batch, slot, target)
-        if known is None or known.target != target.place:
+            return self._shared_copy(batch, truck_table, target)
+        if entry is None or entry.target != target.place:
             return Copy(target, ours=False)
-        if target.statement is not None and _whole(known) and slot[0] in self.positions:
+        if target.statement is not None and _whole(entry) and truck_table[0] in self.positions:
             raise _written_already(target)
-        return Copy(target, ours=True, whole=_whole(known))
+        return Copy(target, ours=True, whole=_whole(entry))
 
-    def _shared_copy(self, batch: Batch, slot: Slot, target: Target) -> Copy:
+    def _shared_copy(self, batch: Batch, truck_table: TruckTable, target: Target) -> Copy:
         """Of a table whose rows are among those of others only the first copy can be taken alone: what an earlier one
         brought cannot be told from the rest. All of a truck's together are copied anew as any table is."""
-        adds, known = self._adds(batch, slot, target), self.entries.get(slot)
-        if adds and known is not None and known.target == target.table and _whole(known):
+        adds, entry = self._adds(batch, truck_table, target), self.entries.get(truck_table)
+        if adds and entry is not None and entry.target == target.table and _whole(entry):
             raise _mixed(target)
-        ours = any(truck == slot[0] and entry.target == target.table for (truck, _), entry in self.entries.items())
+        ours = any(
+            truck == truck_table[0] and entry.target == target.table for (truck, _), entry in self.entries.items()
+        )
         return Copy(target, ours, whole=True, adds=adds)
 
-    def _adds(self, batch: Batch, slot: Slot, target: Target) -> bool:
+    def _adds(self, batch: Batch, truck_table: TruckTable, target: Target) -> bool:
         """Whether other tables of the truck, which the batch does not copy, have their rows in the same table."""
         return target.shared and any(
-            other[0] == slot[0]
+            other[0] == truck_table[0]
             and other not in batch.tables
             and entry.target == target.place
             and entry.phase is not Phase.COPYING
             for other, entry in self.entries.items()
         )
 
-    def _state_due(self, batch: Batch, slot: Slot, state: TableState) -> bool:
-        known = self.entries.get(slot)
-        if known is None:
+    def _state_due(self, batch: Batch, truck_table: TruckTable, state: TableState) -> bool:
+        entry = self.entries.get(truck_table)
+        if entry is None:
             return True
         if state.phase is Phase.COPYING:
-            return known.snapshot != batch.snapshot or not batch.snapshot
+            return entry.snapshot != batch.snapshot or not batch.snapshot
         if batch.snapshot:
-            return self._copied_now(batch, slot)
-        if slot in batch.leaving:
+            return self._copied_now(batch, truck_table)
+        if truck_table in batch.leaving:
             # A truck that has moved on since has taken the table with it.
-            return known.phase is Phase.STREAMING and state.lsn >= self.positions.get(slot[0], Lsn(0))
-        return (_ORDER[state.phase], state.lsn) > (_ORDER[known.phase], known.lsn)
+            return entry.phase is Phase.STREAMING and state.lsn >= self.positions.get(truck_table[0], Lsn(0))
+        return (_ORDER[state.phase], state.lsn) > (_ORDER[entry.phase], entry.lsn)
 
-    def _copied_now(self, batch: Batch, slot: Slot) -> bool:
-        known = self.entries.get(slot)
-        if known is None or known.snapshot != batch.snapshot:
+    def _copied_now(self, batch: Batch, truck_table: TruckTable) -> bool:
+        entry = self.entries.get(truck_table)
+        if entry is None or entry.snapshot != batch.snapshot:
             raise TruckFailed(
-                slot[0],
+                truck_table[0],
                 SinkError(
-                    f"the copy {batch.snapshot} of table {slot[1]} was replaced by another attempt",
+                    f"the copy {batch.snapshot} of table {truck_table[1]} was replaced by another attempt",
                     remedy="check that only one instance runs the project, then restart it",
                 ),
-                slot[1],
+                truck_table[1],
             )
-        return known.phase is Phase.COPYING
+        return entry.phase is Phase.COPYING
 
-    def _rows_due(self, batch: Batch, slot: Slot) -> bool:
+    def _rows_due(self, batch: Batch, truck_table: TruckTable) -> bool:
         """A table with a position of its own goes by that, any other by its truck's."""
-        truck, table = slot
-        state, known = batch.tables.get(slot), self.entries.get(slot)
+        truck, table = truck_table
+        state, entry = batch.tables.get(truck_table), self.entries.get(truck_table)
         if state is not None and state.phase is Phase.COPYING:
             return False
         if batch.snapshot:
-            return self._copied_now(batch, slot)
-        if state is not None and known is not None and known.phase is not Phase.STREAMING:
-            return self._state_due(batch, slot, state)
+            return self._copied_now(batch, truck_table)
+        if state is not None and entry is not None and entry.phase is not Phase.STREAMING:
+            return self._state_due(batch, truck_table, state)
         if truck in batch.positions:
             return self._moves(truck, batch.positions[truck])
         if state is None:
             raise SinkError(f"batch {batch.name} has rows for {table} of truck {truck} but no position to store")
-        return self._state_due(batch, slot, state)
+        return self._state_due(batch, truck_table, state)
 
 
 def _whole(entry: Entry) -> bool:

@@ -9,7 +9,7 @@ from trucker.config.sql_files import SqlFile
 from trucker.table import SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
 
-Slot = tuple[str, TableId]
+TruckTable = tuple[str, TableId]
 """A truck and one of its source tables."""
 
 
@@ -44,7 +44,7 @@ class Target:
     awaits_rows: bool = False
 
     @property
-    def slot(self) -> Slot:
+    def truck_table(self) -> TruckTable:
         """The truck and the source table."""
         return self.truck, self.source.table
 

@@ -23,7 +23,7 @@ from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 
 Method = Literal[
     "open",
@@ -125,11 +125,11 @@ class FaultySink(Sink):
         inner = self.inner
         return self._call("changed_tables", inner.changed_tables) if isinstance(inner, RecognizesTables) else ()
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         if isinstance(inner := self.inner, RecognizesTables):
-            self._call("accept_tables", lambda: inner.accept_tables(slots))
+            self._call("accept_tables", lambda: inner.accept_tables(truck_tables))
 
-    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+    def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         if isinstance(inner := self.inner, ForeseesCopies):
             self._call("expect_copies", lambda: inner.expect_copies(sizes))
 

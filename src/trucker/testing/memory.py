@@ -26,7 +26,7 @@ from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Entry, Ledger
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.sinks.transactional import TransactionalSink
 from trucker.table import TableId
 from trucker.testing.memory_table import MemoryTable
@@ -40,7 +40,7 @@ class Store:
 
     tables: dict[TableId, MemoryTable] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
-    identities: dict[str, dict[Slot, TableIdentity]] = field(default_factory=dict)
+    identities: dict[str, dict[TruckTable, TableIdentity]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -131,41 +131,51 @@ class MemorySink(TransactionalSink[MemoryTables]):
                 raise SinkError(f"table {target.table} has the key {table.key}, not {target.source.key}")
             table.widen(target.source)
             if not filled or _judged(filled, target):
-                self._identities[target.slot] = table.identity.only(target.source.names)
+                self._identities[target.truck_table] = table.identity.only(target.source.names)
         return frozenset()
 
     def publish(self, delivery: Delivery) -> None:
         with self._store.lock:
             for target in delivery.targets:
-                change = self._compare(target.slot, target.table, target) if target.slot in self._identities else None
+                change = (
+                    self._compare(target.truck_table, target.table, target)
+                    if target.truck_table in self._identities
+                    else None
+                )
                 if change is not None:
                     copied = replaced_while_copied(change.source, change.table)
                     raise TruckFailed(target.truck, copied if delivery.snapshot else change.error())
             super().publish(delivery)
 
     @property
-    def _identities(self) -> dict[Slot, TableIdentity]:
+    def _identities(self) -> dict[TruckTable, TableIdentity]:
         return self._store.identities.setdefault(self._project, {})
 
     def _refuse_changed(self, target: Target) -> Entry | None:
         """Raise for a table that has been filled and is another one now; where it was filled."""
-        entry = self._filled().get(target.slot)
-        change = self._compare(target.slot, target.table, target) if entry and _judged(entry, target) else None
+        entry = self._filled().get(target.truck_table)
+        change = self._compare(target.truck_table, target.table, target) if entry and _judged(entry, target) else None
         if change is not None:
             raise change.error()
         return entry
 
-    def _filled(self) -> dict[Slot, Entry]:
+    def _filled(self) -> dict[TruckTable, Entry]:
         entries = self._store.ledgers.get(self._project, Ledger()).entries
-        return {slot: entry for slot, entry in entries.items() if entry.phase is not Phase.COPYING and entry.target}
+        return {
+            truck_table: entry
+            for truck_table, entry in entries.items()
+            if entry.phase is not Phase.COPYING and entry.target
+        }
 
-    def _compare(self, slot: Slot, table: TableId, target: Target | None = None) -> TableChange | None:
+    def _compare(self, truck_table: TruckTable, table: TableId, target: Target | None = None) -> TableChange | None:
         held = self._store.tables.get(table)
-        sharing = [other for other, entry in self._filled().items() if (other[0], entry.target) == (slot[0], table)]
+        sharing = [
+            other for other, entry in self._filled().items() if (other[0], entry.target) == (truck_table[0], table)
+        ]
         return compare(
-            *slot,
+            *truck_table,
             table,
-            self._identities.get(slot),
+            self._identities.get(truck_table),
             held.identity if held else None,
             target.source.columns if target else None,
             shared=len(sharing) > 1,
@@ -173,16 +183,20 @@ class MemorySink(TransactionalSink[MemoryTables]):
 
     def changed_tables(self) -> Sequence[TableChange]:
         with self._store.lock:
-            found = [self._compare(slot, entry.target) for slot, entry in self._filled().items() if entry.target]
+            found = [
+                self._compare(truck_table, entry.target)
+                for truck_table, entry in self._filled().items()
+                if entry.target
+            ]
         return [change for change in found if change is not None]
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._store.lock:
-            for slot, entry in self._filled().items():
-                if slot in slots and entry.target is not None:
-                    held, known = self._store.tables.get(entry.target), self._identities.get(slot)
+            for truck_table, entry in self._filled().items():
+                if truck_table in truck_tables and entry.target is not None:
+                    held, known = self._store.tables.get(entry.target), self._identities.get(truck_table)
                     columns = known.columns if known and known.columns else held.columns if held else ()
-                    self._identities[slot] = held.identity.only(columns) if held else TableIdentity("")
+                    self._identities[truck_table] = held.identity.only(columns) if held else TableIdentity("")
 
 
 def _judged(entry: Entry, target: Target) -> bool:

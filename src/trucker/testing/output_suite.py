@@ -260,8 +260,8 @@ class OutputSqlSuite(SinkMeans):
         """What a statement made of the rows cannot be taken back: only who resets the truck says that it was."""
         target = output_target(SUMS)
         sink = self.made(target)
-        slot = (target.truck, ORDERS.table)
-        sink.commit(Batch(START, START, tables={slot: TableState(Phase.COPYING, Lsn(0))}), [])
+        truck_table = (target.truck, ORDERS.table)
+        sink.commit(Batch(START, START, tables={truck_table: TableState(Phase.COPYING, Lsn(0))}), [])
         with pytest.raises(TruckFailed) as caught:
             self.begin_copy(sink, [target], name="again")
         assert caught.value.code == "TRK484"

@@ -307,12 +307,12 @@ class SinkSuite(SinkMeans):
         sink = self.started(items)
         self.change(sink, items, insert({"id": "1"}), step=3)
         self.begin_copy(sink, [bag], name="later")
-        slot = (bag.truck, PAIR.table)
+        truck_table = (bag.truck, PAIR.table)
         at = TableState(Phase.CATCHING_UP, START)
-        sink.commit(Batch(START, START, tables={slot: at}, targets=(bag,), snapshot="later"), [])
+        sink.commit(Batch(START, START, tables={truck_table: at}, targets=(bag,), snapshot="later"), [])
         for step, phase in ((1, Phase.CATCHING_UP), (2, Phase.STREAMING)):
             plain = self.batch([bag], step)
-            batch = replace(plain, positions={}, tables={slot: TableState(phase, plain.end)})
+            batch = replace(plain, positions={}, tables={truck_table: TableState(phase, plain.end)})
             load: TargetLoad = {bag: [[self.values(PAIR, insert({"a": str(step)}), step=step)]]}
             sink.commit(batch, self.write(batch, load))
             before = self.content(bag)

@@ -778,8 +778,8 @@ class TableSinkSuite(SinkSuite):
             west: [[copied_rows_of(west.source, [item(3)])]],
         }
         self.copy(sink, first)
-        slot = ("main", west.source.table)
-        sink.commit(Batch(START, START, tables={slot: TableState(Phase.COPYING, Lsn(0))}), [])
+        truck_table = ("main", west.source.table)
+        sink.commit(Batch(START, START, tables={truck_table: TableState(Phase.COPYING, Lsn(0))}), [])
         with pytest.raises(TruckFailed) as caught:
             self.begin_copy(sink, [west], name="alone")
         assert caught.value.code == "TRK483"

@@ -16,7 +16,7 @@ from trucker.errors import SinkUnavailable
 from trucker.sinks.base import Discards, FinishesCopies, ForeseesCopies, RecognizesTables, Sink
 from trucker.sinks.batch import Receipt
 from trucker.sinks.committer import Committer
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.testing.faults import FaultySink, Hang, Method, Pass, unavailable
 from trucker.testing.handmade import insert
 from trucker.testing.memory import MemorySink, drop_store, store
@@ -33,7 +33,7 @@ class _Everything(MemorySink):
     def finish_copy(self, target: Target) -> None:
         raise NotImplementedError
 
-    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+    def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         raise NotImplementedError
 
 

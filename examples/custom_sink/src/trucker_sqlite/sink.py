@@ -67,7 +67,7 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
             for target in targets:
                 if (
                     target.source.table in due
-                    and target.slot not in ledger.entries
+                    and target.truck_table not in ledger.entries
                     and has_rows(database, target.table)
                 ):
                     yield target, foreign_rows(target).reason
@@ -77,7 +77,7 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
     def prepare(self, target: Target) -> frozenset[str]:
         super().prepare(target)  # refuses output.sql
         with self.transaction() as database:
-            entry = self.load(database).entries.get(target.slot)
+            entry = self.load(database).entries.get(target.truck_table)
             filled = entry is not None and entry.phase is not Phase.COPYING and entry.target == target.table
             return prepare_table(Table(database, target), filled=filled and not target.stale)
 

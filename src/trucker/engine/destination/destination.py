@@ -18,7 +18,7 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.factory import make_sink
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.destination")
@@ -143,16 +143,20 @@ class Destination:
         with self._lock:
             return self._committer.changed_tables()
 
-    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+    def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         """Say how many bytes the copies that begin with the next commit will bring, about."""
         if isinstance(self.sink, ForeseesCopies):
             with self._lock:
                 self.sink.expect_copies(sizes)
 
-    def unfinished(self, receipts: Sequence[Receipt]) -> set[Slot]:
+    def unfinished(self, receipts: Sequence[Receipt]) -> set[TruckTable]:
         """The tables of these receipts for which the sink has work to do before their copies are committed."""
         sink = self.sink
-        return {each.slot for each in receipts if sink.unfinished(each)} if isinstance(sink, FinishesCopies) else set()
+        return (
+            {each.truck_table for each in receipts if sink.unfinished(each)}
+            if isinstance(sink, FinishesCopies)
+            else set()
+        )
 
     def letters(self, truck: str) -> int:
         """How many dead letters a truck has, as far as the sink has seen."""

@@ -16,13 +16,13 @@ from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.destination_record import DestinationRecord
 from trucker.engine.project.continuity import needed_from, refuse_pruned
 from trucker.engine.truck.table_failure import BEFORE_COPY
-from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Batch, TableState, TruckState
+from trucker.sinks.target import TruckTable
 
 if TYPE_CHECKING:
     from trucker.engine.project.source_run import SourceRun

@@ -16,7 +16,7 @@ from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.schema.schema_changes import stale
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.truck import Truck, TruckTable
+from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
@@ -26,6 +26,7 @@ from trucker.pg.connection import PgConnection
 from trucker.postgres.membership import Membership, memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.batch import Phase, TableState, TruckState
+from trucker.sinks.target import TruckTable
 from trucker.table import SchemaChanges, TableId
 
 log = logging.getLogger("trucker.publication")

@@ -20,7 +20,6 @@ from trucker.engine.project.publication_start import may_copy_again, missed
 from trucker.engine.schema.schema_changes import stale
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
@@ -28,6 +27,7 @@ from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import identity_problem, is_refused_by_server, load_table
 from trucker.postgres.membership import UNFIT, Membership, memberships
 from trucker.postgres.publication import ensure_publication, unserved
+from trucker.sinks.target import TruckTable
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.publication")

@@ -53,7 +53,6 @@ from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import Retry, RetryWaits
-from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import Listener, TruckRun
 from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
@@ -66,6 +65,7 @@ from trucker.postgres.connect import connect
 from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
+from trucker.sinks.target import TruckTable
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:

@@ -355,7 +355,7 @@ class _Attempt:
         wanted = [t for t in targets if self._is_going_on(t) and (phase or self._is_done(t))]
         truck_tables = {(target.truck, target.source.table) for target in wanted}
         batch = self._batch(wanted, self._exported.lsn, phase)
-        taken = [r for r in receipts if r.slot in truck_tables and r.truck not in self._failures]
+        taken = [r for r in receipts if r.truck_table in truck_tables and r.truck not in self._failures]
         at = self._copier.destinations[destination]
         if phase:
             at.expect_copies(

@@ -12,9 +12,9 @@ from typing import Self
 
 from trucker.engine.spark.job import Reporting
 from trucker.engine.task.payload import Copied, CopyPart, Outcome
-from trucker.engine.truck.truck import TruckTable
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.observe.status import CopyProgress
+from trucker.sinks.target import TruckTable
 from trucker.table import TableId
 
 SHOW_SECONDS = 0.5

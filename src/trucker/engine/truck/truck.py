@@ -14,9 +14,6 @@ from trucker.sinks.target import Target
 from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
 
-TruckTable = tuple[str, TableId]
-"""A truck's name and one of its tables."""
-
 
 @dataclass(frozen=True, slots=True)
 class InputTable:

@@ -97,18 +97,18 @@ class Bookkeeping:
         for truck, lsn in plan.positions.items():
             run(connection, f"INSERT INTO {schema}.positions VALUES (?, ?, ?)", [self._project, truck, str(lsn)])
         for (truck, table), entry in plan.entries.items():
-            slot = [self._project, truck, table.schema, table.name]
+            truck_table = [self._project, truck, table.schema, table.name]
             run(
                 connection,
                 f"DELETE FROM {schema}.tables "
                 "WHERE project = ? AND truck = ? AND source_schema = ? AND source_table = ?",
-                slot,
+                truck_table,
             )
             target = [entry.target.schema, entry.target.name] if entry.target else [None, None]
             run(
                 connection,
                 f"INSERT INTO {schema}.tables VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [*slot, entry.phase.value, str(entry.lsn), *target, entry.snapshot],
+                [*truck_table, entry.phase.value, str(entry.lsn), *target, entry.snapshot],
             )
 
 

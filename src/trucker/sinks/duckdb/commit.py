@@ -35,7 +35,7 @@ from trucker.sinks.duckdb.table import Table, constraint_of, has_keys, is_empty,
 from trucker.sinks.ledger import Copy, Ledger, Plan, foreign_rows
 from trucker.sinks.letters import Choice, Identity, Letter, Pending, Reason, Redriven, name_row, too_many
 from trucker.sinks.spool import Spool
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 
 VALUES: Final[tuple[type[duckdb.Error], ...]] = (duckdb.DataError, duckdb.InvalidInputException)
 Place = tuple[TableId, tuple[str, ...], bool]
@@ -99,7 +99,7 @@ class Commit:
         self.batch = delivery.batch
         self.redriven = redriven
         self.bad: dict[tuple[str, Identity], DataError] = {}
-        self.sieves: dict[Slot, Sieve] = {}
+        self.sieves: dict[TruckTable, Sieve] = {}
         self.attempt = _Try()
         self.counts: dict[str, int] = {}
         self.left: list[Letter] = []
@@ -165,7 +165,7 @@ class Commit:
         self.delivery.verify(stores.books.load(connection))
         counts = stores.letters.count(connection)
         if counts:
-            stores.letters.forget(connection, [copy.target.slot for copy in plan.copies])
+            stores.letters.forget(connection, [copy.target.truck_table for copy in plan.copies])
         _Work(self, connection, plan, counts).run()
         reach("sink.position.before")
         stores.books.store(connection, plan)

@@ -26,7 +26,7 @@ from trucker.errors import SinkError
 from trucker.sinks.batch import Phase
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId, quote_identifier
 
 log = logging.getLogger("trucker.sinks.duckdb")
@@ -143,7 +143,7 @@ class Identities:
 
     # -- what is stored, and what is there -----------------------------------------------------------------------
 
-    def load(self, connection: duckdb.DuckDBPyConnection) -> dict[Slot, Stored]:
+    def load(self, connection: duckdb.DuckDBPyConnection) -> dict[TruckTable, Stored]:
         """What is stored of the project's tables; nothing where trucker's own tables are not there."""
         own = {
             name
@@ -175,8 +175,8 @@ class Identities:
             [self._project],
         )
         return {
-            (slot := (truck, TableId(source_schema, source))): Stored(
-                Phase(phase), TableId(target_schema, target) if target is not None else None, marked.get(slot)
+            (truck_table := (truck, TableId(source_schema, source))): Stored(
+                Phase(phase), TableId(target_schema, target) if target is not None else None, marked.get(truck_table)
             )
             for truck, source_schema, source, phase, target_schema, target in rows
         }
@@ -217,8 +217,8 @@ class Identities:
             for table in own_comments
         }
 
-    def _put(self, connection: duckdb.DuckDBPyConnection, slot: Slot, marked: Marked) -> None:
-        truck, table = slot
+    def _put(self, connection: duckdb.DuckDBPyConnection, truck_table: TruckTable, marked: Marked) -> None:
+        truck, table = truck_table
         where = [self._project, truck, table.schema, table.name]
         schema = f"{catalog(connection)}.trucker"
         run(
@@ -297,12 +297,12 @@ class Identities:
 
     def adopt(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Take tables as they are found that an older trucker has filled, which stored no identity."""
-        unknown = {slot: s for slot, s in self.load(connection).items() if s.filled and s.marked is None}
+        unknown = {truck_table: s for truck_table, s in self.load(connection).items() if s.filled and s.marked is None}
         found = self.see(connection, (s.target for s in unknown.values() if s.target))
-        adopted = [(slot, s.target) for slot, s in unknown.items() if s.target in found]
-        for slot, target in adopted:
+        adopted = [(truck_table, s.target) for truck_table, s in unknown.items() if s.target in found]
+        for truck_table, target in adopted:
             assert target is not None
-            self._put(connection, slot, self._mark(connection, target, found[target], found[target].order))
+            self._put(connection, truck_table, self._mark(connection, target, found[target], found[target].order))
             found = self.see(connection, found)  # a table that is shared has its marks now
         if adopted:
             log.info(
@@ -312,33 +312,33 @@ class Identities:
 
     def changed(self, connection: duckdb.DuckDBPyConnection) -> list[TableChange]:
         """The tables that have been filled and are others now."""
-        filled = {slot: state for slot, state in self.load(connection).items() if state.filled}
+        filled = {truck_table: state for truck_table, state in self.load(connection).items() if state.filled}
         found = self.see(connection, (state.target for state in filled.values() if state.target))
         sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
         changes = [
             _compared(
-                slot,
+                truck_table,
                 state.target,
                 state.marked,
                 found.get(state.target),
-                shared=sharing[slot[0], state.target] > 1,
+                shared=sharing[truck_table[0], state.target] > 1,
             )
-            for slot, state in sorted(filled.items(), key=lambda item: item[0])
+            for truck_table, state in sorted(filled.items(), key=lambda item: item[0])
             if state.target is not None
         ]
         return [change for change in changes if change is not None]
 
-    def accept(self, connection: duckdb.DuckDBPyConnection, slots: Collection[Slot]) -> None:
+    def accept(self, connection: duckdb.DuckDBPyConnection, truck_tables: Collection[TruckTable]) -> None:
         """Store the identity of what is there now."""
-        for slot, state in self.load(connection).items():
-            if slot not in slots or not state.filled or state.target is None:
+        for truck_table, state in self.load(connection).items():
+            if truck_table not in truck_tables or not state.filled or state.target is None:
                 continue
             seen = self.see(connection, [state.target]).get(state.target)
             if seen is None:
-                self._put(connection, slot, Marked((), frozenset(), {}))
+                self._put(connection, truck_table, Marked((), frozenset(), {}))
                 continue
             written = state.marked.written if state.marked and state.marked.order else frozenset(seen.order)
-            self._put(connection, slot, self._mark(connection, state.target, seen, written))
+            self._put(connection, truck_table, self._mark(connection, state.target, seen, written))
 
 
 def _judged(state: Stored, target: Target) -> bool:
@@ -346,7 +346,7 @@ def _judged(state: Stored, target: Target) -> bool:
 
 
 def _compared(
-    slot: Slot,
+    truck_table: TruckTable,
     table: TableId,
     marked: Marked | None,
     seen: SeenTable | None,
@@ -355,7 +355,7 @@ def _compared(
     shared: bool,
 ) -> TableChange | None:
     return compare(
-        *slot,
+        *truck_table,
         table,
         marked.identity if marked else None,
         (marked.recognise(seen) if marked else TableIdentity("same")) if seen else None,

@@ -12,7 +12,7 @@ from trucker.errors import TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.letters import Letter, Pending, Reason, log_set_aside, to_json, too_many
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 # Numbers are given once, by the sequence: a number that a user has read must not come to mean another letter.
@@ -86,9 +86,9 @@ class LetterTable:
             [self._project, *values],
         )
 
-    def forget(self, connection: duckdb.DuckDBPyConnection, slots: Iterable[Slot]) -> None:
+    def forget(self, connection: duckdb.DuckDBPyConnection, truck_tables: Iterable[TruckTable]) -> None:
         """A copy of these tables begins: it will have the rows as they are."""
-        for truck, table in slots:
+        for truck, table in truck_tables:
             run(
                 connection,
                 f"DELETE FROM {_table(connection)} "

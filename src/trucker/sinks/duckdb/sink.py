@@ -33,7 +33,7 @@ from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.spool import Spool
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
@@ -179,9 +179,9 @@ class DuckDBSink(Sink):
                     self._changes = self._identities.changed(connection)
         return self._changes
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._explaining(f"accepting tables of {self._path}"), self._session.transaction() as connection:
-            self._identities.accept(connection, slots)
+            self._identities.accept(connection, truck_tables)
 
     def count_letters(self) -> Mapping[str, int]:
         if not self._exists():

@@ -77,7 +77,7 @@ def cannot_connect(config: PostgresConnection, error: psycopg.Error) -> SinkErro
                 code="TRK403",
             )
     remedy = f"check `host` and `port` of connection {config.name}, and that the server runs and listens there"
-    if re.search(r"too many (clients|connections)|remaining connection slots", reason):
+    if re.search(r"too many (clients|connections)|remaining connection truck_tables", reason):
         remedy = "raise max_connections on the server or the role's limit, or end idle connections; a run retries"
     return SinkUnavailable(f"{where}: cannot be reached: {reason}", remedy=remedy)
 

@@ -21,7 +21,7 @@ from trucker.sinks.batch import Phase
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.sink")
@@ -64,16 +64,16 @@ class Stored:
         return self.phase is not Phase.COPYING and self.target is not None and self.target.schema != ""
 
 
-def load(session: Session, project: str, slot: Slot | None = None) -> dict[Slot, Stored]:
+def load(session: Session, project: str, truck_table: TruckTable | None = None) -> dict[TruckTable, Stored]:
     """What is stored of the project's tables, or of one of them."""
-    if slot is None:
+    if truck_table is None:
         rows = session.run(_STORED, project)
     else:
-        rows = session.run(_STORED + _OF_SLOT, project, slot[0], slot[1].schema, slot[1].name)
+        rows = session.run(_STORED + _OF_SLOT, project, truck_table[0], truck_table[1].schema, truck_table[1].name)
     return _stored(rows)
 
 
-def _stored(rows: Iterable[tuple[Any, ...]]) -> dict[Slot, Stored]:
+def _stored(rows: Iterable[tuple[Any, ...]]) -> dict[TruckTable, Stored]:
     return {
         (truck, TableId(schema, name)): Stored(
             Phase(phase),
@@ -105,11 +105,11 @@ def _identity(oid: int, columns: Sequence[str]) -> TableIdentity:
 
 def refuse_changed(session: Session, project: str, target: Target, found: DestinationTable | None) -> Stored | None:
     """Raise for a table that has been filled and is another one now; what is stored of it."""
-    slot = (target.truck, target.source.table)
-    state = load(session, project, slot).get(slot)
+    truck_table = (target.truck, target.source.table)
+    state = load(session, project, truck_table).get(truck_table)
     if state is not None and _judged(state, target):
         change = compare(
-            *slot,
+            *truck_table,
             target.table,
             state.identity,
             found.identity if found else None,
@@ -137,8 +137,8 @@ def _judged(state: Stored, target: Target) -> bool:
     return state.filled and state.target == target.table and not target.stale
 
 
-def _put(session: Session, project: str, slot: Slot, identity: TableIdentity) -> None:
-    truck, table = slot
+def _put(session: Session, project: str, truck_table: TruckTable, identity: TableIdentity) -> None:
+    truck, table = truck_table
     columns = json.dumps(dict(identity.columns))
     session.run(_PUT, project, truck, table.schema, table.name, int(identity.table or 0), columns)
 
@@ -148,14 +148,18 @@ def _put(session: Session, project: str, slot: Slot, identity: TableIdentity) ->
 
 def adopt(session: Session, project: str) -> None:
     """Take tables as they are found that an older trucker has filled, which stored no identity."""
-    unknown = {slot: state for slot, state in load(session, project).items() if state.filled and not state.identity}
+    unknown = {
+        truck_table: state
+        for truck_table, state in load(session, project).items()
+        if state.filled and not state.identity
+    }
     tables = sorted({state.target for state in unknown.values() if state.target})
     found = now(session, tables) if tables else {}
-    adopted = [slot for slot, state in unknown.items() if state.target in found]
-    for slot in adopted:
-        target = unknown[slot].target
+    adopted = [truck_table for truck_table, state in unknown.items() if state.target in found]
+    for truck_table in adopted:
+        target = unknown[truck_table].target
         assert target is not None
-        _put(session, project, slot, found[target])
+        _put(session, project, truck_table, found[target])
     if adopted:
         log.info(
             "tables written by an earlier version are accepted without a check",
@@ -170,7 +174,7 @@ def changed(session: Session, project: str) -> list[TableChange]:
     if without_tables:
         return []
     stored = _stored(session.run(_BEFORE_IDENTITIES if without_identities else _STORED, project))
-    filled = {slot: state for slot, state in stored.items() if state.filled}
+    filled = {truck_table: state for truck_table, state in stored.items() if state.filled}
     tables = sorted({state.target for state in filled.values() if state.target})
     found = now(session, tables) if tables else {}
     sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
@@ -189,16 +193,20 @@ def changed(session: Session, project: str) -> list[TableChange]:
     return [change for change in changes if change is not None]
 
 
-def accept(session: Session, project: str, slots: Collection[Slot]) -> None:
+def accept(session: Session, project: str, truck_tables: Collection[TruckTable]) -> None:
     """Store the identity of what is there now, inside the caller's transaction."""
-    chosen = {slot: state for slot, state in load(session, project).items() if slot in slots and state.filled}
+    chosen = {
+        truck_table: state
+        for truck_table, state in load(session, project).items()
+        if truck_table in truck_tables and state.filled
+    }
     tables = sorted({state.target for state in chosen.values() if state.target})
     found = now(session, tables) if tables else {}
-    for slot, state in chosen.items():
+    for truck_table, state in chosen.items():
         there = found.get(state.target) if state.target else None
         known = state.identity.columns if state.identity and state.identity.columns else None
         there = there.only(known) if there and known else there
-        _put(session, project, slot, there or TableIdentity(""))
+        _put(session, project, truck_table, there or TableIdentity(""))
 
 
 # -- commit -----------------------------------------------------------------------------------------------------------
@@ -209,8 +217,8 @@ class WrittenTables:
 
     def __init__(self, project: str) -> None:
         self._project = project
-        self._stored: dict[Slot, TableIdentity | None] = {}
-        self._same: dict[Slot, tuple[int, list[str]]] = {}
+        self._stored: dict[TruckTable, TableIdentity | None] = {}
+        self._same: dict[TruckTable, tuple[int, list[str]]] = {}
 
     def clear(self) -> None:
         self._stored.clear()
@@ -224,27 +232,34 @@ class WrittenTables:
     def learn(self, session: Session, targets: Iterable[Target]) -> None:
         """Have at hand what is stored of these targets, before they are compared."""
         for target in targets:
-            slot = (target.truck, target.source.table)
-            if slot not in self._stored:
-                state = load(session, self._project, slot).get(slot)
-                self._stored[slot] = state.identity if state else None
+            truck_table = (target.truck, target.source.table)
+            if truck_table not in self._stored:
+                state = load(session, self._project, truck_table).get(truck_table)
+                self._stored[truck_table] = state.identity if state else None
 
-    def compare(self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]) -> dict[Slot, TableChange]:
+    def compare(
+        self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]
+    ) -> dict[TruckTable, TableChange]:
         """Which of the targets' tables are others; `rows` is the answer to `ask` for these tables."""
         found = {number: (oid, columns) for number, oid, columns in rows}
-        changes: dict[Slot, TableChange] = {}
+        changes: dict[TruckTable, TableChange] = {}
         for number, target in enumerate(targets, 1):
-            slot, seen = (target.truck, target.source.table), found.get(number)
-            if seen is not None and self._same.get(slot) == seen:
+            truck_table, seen = (target.truck, target.source.table), found.get(number)
+            if seen is not None and self._same.get(truck_table) == seen:
                 continue
             there = _identity(*seen) if seen else None
             change = compare(
-                *slot, target.table, self._stored[slot], there, target.source.columns, shared=target.shared
+                *truck_table,
+                target.table,
+                self._stored[truck_table],
+                there,
+                target.source.columns,
+                shared=target.shared,
             )
             if change is not None:
-                changes[slot] = change
+                changes[truck_table] = change
             elif seen is not None:
-                self._same[slot] = seen
+                self._same[truck_table] = seen
         return changes
 
 
@@ -256,13 +271,13 @@ def reason(change: TableChange, *, copied: bool) -> SinkError:
 def explanation(session: Session, project: str, targets: Iterable[Target]) -> TableChange | None:
     """The first of these targets whose table is another one, which explains whatever failed."""
     for target in targets:
-        slot = (target.truck, target.source.table)
-        state = load(session, project, slot).get(slot)
+        truck_table = (target.truck, target.source.table)
+        state = load(session, project, truck_table).get(truck_table)
         if state is None or not _judged(state, target):
             continue
         there: Mapping[TableId, TableIdentity] = now(session, [target.table])
         change = compare(
-            *slot,
+            *truck_table,
             target.table,
             state.identity,
             there.get(target.table),

@@ -35,7 +35,7 @@ from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, le
 from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.unfit_values import fitting
 from trucker.sinks.table_identity import TableChange
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 
 
 class PostgresSink(Sink):
@@ -59,8 +59,8 @@ class PostgresSink(Sink):
         self.letters: dict[str, int] = {}
         self._used = False
         self._files = TextFiles(workspace.folder) if workspace.near else None
-        self._unsure: set[Slot] = set()
-        self._sizes: Mapping[Slot, int] = {}
+        self._unsure: set[TruckTable] = set()
+        self._sizes: Mapping[TruckTable, int] = {}
         self._written = identity.WrittenTables(workspace.project)
 
     def open(self) -> Ledger:
@@ -142,7 +142,7 @@ class PostgresSink(Sink):
                 return copy_rows(lent, self._project, work, fit)
         return write_rows(self._project, work, lambda: self._session(where, target), self._describe, fit)
 
-    def expect_copies(self, sizes: Mapping[Slot, int]) -> None:
+    def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         self._sizes = sizes
 
     def publish(self, delivery: Delivery) -> None:
@@ -209,9 +209,9 @@ class PostgresSink(Sink):
         with self._session("reading tables") as lent:
             return identity.changed(lent, self._project)
 
-    def accept_tables(self, slots: Collection[Slot]) -> None:
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._session("accepting tables") as lent, lent.connection.transaction():
-            identity.accept(lent, self._project, slots)
+            identity.accept(lent, self._project, truck_tables)
         self._written.clear()
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:

@@ -23,7 +23,7 @@ from trucker.sinks.ledger import Entry, Ledger, Plan
 from trucker.sinks.postgres import identity
 from trucker.sinks.postgres.ddl import deferred_key
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.target import Slot
+from trucker.sinks.target import TruckTable
 from trucker.table import TableId, quote_identifier
 
 SCHEMA: Final = "trucker"
@@ -159,9 +159,9 @@ def load(session: Session, project: str) -> Ledger:
 
 
 def lock(
-    session: Session, project: str, trucks: Collection[str], slots: Collection[Slot] = ()
+    session: Session, project: str, trucks: Collection[str], truck_tables: Collection[TruckTable] = ()
 ) -> tuple[Ledger, dict[str, int]]:
-    """The trucks' positions and the slots' entries, and how many letters each truck has, if any.
+    """The trucks' positions and the entries of their tables, and how many letters each truck has, if any.
 
     Begins a transaction. No other session commits for these trucks, or redrives their letters, until it ends.
     """
@@ -169,13 +169,13 @@ def lock(
     with session.connection.pipeline():
         session.run("begin")
         positions = session.run(f"{_POSITIONS}{_OF_TRUCKS} for update", project, sorted(trucks))
-        if slots:
+        if truck_tables:
             entries = session.run(
                 f"{_ENTRIES}{_OF_SLOTS} for update",
                 project,
-                [truck for truck, _ in slots],
-                [table.schema for _, table in slots],
-                [table.name for _, table in slots],
+                [truck for truck, _ in truck_tables],
+                [table.schema for _, table in truck_tables],
+                [table.name for _, table in truck_tables],
             )
         letters = session.run(LETTER_COUNT, project, sorted(trucks))
     return _ledger(positions, entries), dict(letters)
@@ -244,7 +244,7 @@ def store(session: Session, project: str, plan: Plan) -> None:
 # -- copied parts -----------------------------------------------------------------------------------------------------
 
 
-def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: int) -> int | None:
+def enter_part(session: Session, project: str, truck_table: TruckTable, snapshot: str, part: int) -> int | None:
     """Inside a transaction: claim a part of a copy, or say how many rows it has if it was copied before.
 
     The lock on the table's row keeps another attempt from beginning, and this one from being completed, while this part
@@ -253,7 +253,7 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
     COMMIT does not wait for the disk then: the commit that makes the copy count does, for all that came before it, and
     finds out if a part was lost with its record in a crash.
     """
-    truck, table = slot
+    truck, table = truck_table
     current = session.run(
         """select set_config('synchronous_commit', 'off', true) from trucker.tables where project = $1 and truck = $2
             and source_schema = $3 and source_table = $4 and snapshot = $5 and phase = 'copying' for share""",
@@ -279,9 +279,9 @@ def enter_part(session: Session, project: str, slot: Slot, snapshot: str, part: 
     return int(known[0]) if known else 0
 
 
-def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part: int, rows: int) -> bool:
+def finish_part(session: Session, project: str, truck_table: TruckTable, snapshot: str, part: int, rows: int) -> bool:
     """Say how many rows a part has; whether its table's key is still to be made (`deferred_key`)."""
-    truck, table = slot
+    truck, table = truck_table
     found = session.run(
         """update trucker.chunks c set rows = $7 where project = $1 and truck = $2 and source_schema = $3
             and source_table = $4 and snapshot = $5 and part = $6
@@ -298,9 +298,11 @@ def finish_part(session: Session, project: str, slot: Slot, snapshot: str, part:
     return found == (True,)
 
 
-def take_parts(session: Session, project: str, slots: Iterable[Slot]) -> dict[tuple[str, TableId, str, int], int]:
+def take_parts(
+    session: Session, project: str, truck_tables: Iterable[TruckTable]
+) -> dict[tuple[str, TableId, str, int], int]:
     """Remove the record of these tables' copied parts, and say what it was: rows by truck, table, snapshot, part."""
-    wanted = sorted(slots)
+    wanted = sorted(truck_tables)
     if not wanted:
         return {}
     found = session.run(

@@ -18,7 +18,6 @@ from trucker.engine.project.publication_record import PublicationRecord, record_
 from trucker.engine.project.publication_start import missed
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.slot_split import split
-from trucker.engine.truck.truck import TruckTable
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
@@ -26,6 +25,7 @@ from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import TruckState
 from trucker.sinks.factory import make_sink
+from trucker.sinks.target import TruckTable
 
 if TYPE_CHECKING:
     from trucker.pg.connection import PgConnection as Database

@@ -39,7 +39,7 @@ from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, l
 from trucker.sinks.postgres.stage.staged_rows import Chunk
 from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
@@ -64,9 +64,9 @@ class Commit:
         timeout: float | None = None,
         new: Collection[TableId] = (),
         files: TextFiles | None = None,
-        unsure: set[Slot] | None = None,
+        unsure: set[TruckTable] | None = None,
         written: identity.WrittenTables | None = None,
-        sizes: Mapping[Slot, int] | None = None,
+        sizes: Mapping[TruckTable, int] | None = None,
     ) -> None:
         """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows. `sizes` says about
         how many bytes the copies that begin will bring."""
@@ -101,7 +101,7 @@ class Commit:
                 if more <= apart:
                     raise
             except Unforeseen as unforeseen:
-                self._unsure.add(unforeseen.target.slot)
+                self._unsure.add(unforeseen.target.truck_table)
                 more = set()
             apart |= more
 
@@ -180,7 +180,7 @@ class Commit:
         self._written.learn(session, self._touched)
         self._begin_copies(delivery)
         if self.letters:
-            letter_table.forget(session, self._project, [copy.target.slot for copy in delivery.copies])
+            letter_table.forget(session, self._project, [copy.target.truck_table for copy in delivery.copies])
         if delivery.snapshot:
             self._settle_copies(delivery)
         outputs = [target for target in due if target.statement]
@@ -257,14 +257,14 @@ class Commit:
         """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
         from which half of a copy that broke off goes first."""
         session, copies = self._session, delivery.copies
-        late = deferred_key.find(session, self._project, [copy.target.slot for copy in copies])
+        late = deferred_key.find(session, self._project, [copy.target.truck_table for copy in copies])
         straight = []
         for copy in copies:
-            slot = copy.target.slot
+            truck_table = copy.target.truck_table
             if copy.target.statement:
                 with blaming(copy.target):
                     begin_rows(session, self._project, copy.target, self._describe(session, copy.target))
-            elif slot not in late and (copy.whole or shadow_table.find(session, self._project, slot)):
+            elif truck_table not in late and (copy.whole or shadow_table.find(session, self._project, truck_table)):
                 with blaming(copy.target):
                     if not copy.ours:
                         self._refuse_foreign(copy.target)
@@ -276,7 +276,7 @@ class Commit:
         for copy in straight:
             with blaming(copy.target):
                 self._empty(copy)
-                self._put_off_key(copy.target, delivery.batch, late.get(copy.target.slot))
+                self._put_off_key(copy.target, delivery.batch, late.get(copy.target.truck_table))
 
     def _empty(self, copy: Copy) -> None:
         if not copy.ours:
@@ -290,7 +290,7 @@ class Commit:
         if due is not None:
             deferred_key.make(self._session, self._project, target)
         own = target.table in self._new or (due is not None and due.table == target.table)
-        large = self._sizes.get(target.slot, 0) >= deferred_key.LARGE
+        large = self._sizes.get(target.truck_table, 0) >= deferred_key.LARGE
         if own and large and target.source.key and target.truck not in batch.dead_letters:
             deferred_key.put_off(self._session, self._project, target)
 
@@ -303,11 +303,11 @@ class Commit:
         """A copy that begins forgets the parts of earlier ones; one that ends must have every part that has a
         receipt."""
         session, plan = self._session, delivery.plan
-        begun = {copy.target.slot for copy in delivery.copies}
+        begun = {copy.target.truck_table for copy in delivery.copies}
         copied = state_tables.take_parts(session, self._project, begun | plan.apply)
         loads = delivery.loads()
         for receipt in (receipt for load in loads for receipt in load.parts):
-            if copied.get((*receipt.slot, delivery.snapshot, receipt.part)) != receipt.rows:
+            if copied.get((*receipt.truck_table, delivery.snapshot, receipt.part)) != receipt.rows:
                 raise TruckFailed(
                     receipt.truck,
                     SinkUnavailable(
@@ -328,12 +328,13 @@ class Commit:
         copies = [
             shadow_table.Beside(load.target, self._describe(session, load.target), waiting, load.adds)
             for load in loads
-            if not load.target.statement and (waiting := shadow_table.find(session, self._project, load.target.slot))
+            if not load.target.statement
+            and (waiting := shadow_table.find(session, self._project, load.target.truck_table))
         ]
         for copy, statement in shadow_table.settle(session, copies):
             with blaming(copy.target, copy.target.source.names):
                 session.run(statement)
-        shadow_table.end(session, self._project, [copy.target.slot for copy in copies])
+        shadow_table.end(session, self._project, [copy.target.truck_table for copy in copies])
 
     def _steps(self, loads: Sequence[Load], temporaries: Temporaries) -> list[Step]:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
@@ -364,7 +365,7 @@ class Commit:
         return found
 
     def _straight(self, chunk: Chunk, target: Target) -> str | None:
-        if chunk.table or target.shared or target.awaits_rows or target.slot in self._unsure:
+        if chunk.table or target.shared or target.awaits_rows or target.truck_table in self._unsure:
             return None
         return straight(chunk.contents, target, self._describe(self._session, target))
 
@@ -391,7 +392,7 @@ class Commit:
 
     def _staged(self, chunk: Chunk, target: Target, temporaries: Temporaries) -> list[Step]:
         table = self._describe(self._session, target)
-        contents, sure = chunk.contents, not target.shared and target.slot not in self._unsure
+        contents, sure = chunk.contents, not target.shared and target.truck_table not in self._unsure
         if chunk.table:
             staged = stage_name(chunk.table)
             there = still_staged(target, staged, contents.rows)

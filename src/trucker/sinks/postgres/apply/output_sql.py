@@ -140,8 +140,8 @@ class Outputs:
             except TruckerError as error:
                 raise TruckFailed(truck, error) from None
         if delivery.snapshot:
-            slots = [load.target.slot for loads in trucks.values() for load in loads]
-            shadow_table.end(self._session, self._project, slots)
+            truck_tables = [load.target.truck_table for loads in trucks.values() for load in loads]
+            shadow_table.end(self._session, self._project, truck_tables)
 
     # -- what was staged ----------------------------------------------------------------------------------------------
 

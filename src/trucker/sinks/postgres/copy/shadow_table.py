@@ -19,7 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, left_stages, stage_name
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId, quote_identifier
 
 _REFERENCES = """
@@ -72,9 +72,9 @@ class Beside:
         return [update, insert]
 
 
-def find(session: Session, project: str, slot: Slot) -> str | None:
-    """Where the slot's copy waits, as a name for SQL; None where it goes straight into its table."""
-    name = _name(project, slot)
+def find(session: Session, project: str, truck_table: TruckTable) -> str | None:
+    """Where the table's copy waits, as a name for SQL; None where it goes straight into its table."""
+    name = _name(project, truck_table)
     return stage_name(name) if name in left_stages(session, name) else None
 
 
@@ -83,23 +83,25 @@ def begin(session: Session, project: str, target: Target, columns: str = "") -> 
 
     With `columns` it is one of these, for rows that belong into no table (`output_stage`).
     """
-    slot = (target.truck, target.source.table)
-    end(session, project, [slot])
+    truck_table = (target.truck, target.source.table)
+    end(session, project, [truck_table])
     like = (
         f"like {target.table.quoted} including constraints including defaults including generated including identity"
         " including indexes"
     )
-    session.run(f"create table {stage_name(_name(project, slot))} ({columns or like}) with (autovacuum_enabled = off)")
+    session.run(
+        f"create table {stage_name(_name(project, truck_table))} ({columns or like}) with (autovacuum_enabled = off)"
+    )
 
 
-def end(session: Session, project: str, slots: Iterable[Slot]) -> None:
+def end(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> None:
     """Drop what was copied beside for these tables."""
-    drop_stages(session, (_name(project, slot) for slot in slots))
+    drop_stages(session, (_name(project, truck_table) for truck_table in truck_tables))
 
 
-def sweep(session: Session, project: str, copying: Iterable[Slot]) -> None:
+def sweep(session: Session, project: str, copying: Iterable[TruckTable]) -> None:
     """Drop what is beside tables that are not being copied any more, as of a truck that was taken away."""
-    wanted = {_name(project, slot) for slot in copying}
+    wanted = {_name(project, truck_table) for truck_table in copying}
     drop_stages(session, set(left_stages(session, _prefix(project))) - wanted)
 
 
@@ -151,6 +153,6 @@ def _prefix(project: str) -> str:
     return f"c_{digest(project)}_"
 
 
-def _name(project: str, slot: Slot) -> str:
-    truck, table = slot
+def _name(project: str, truck_table: TruckTable) -> str:
+    truck, table = truck_table
     return f"{_prefix(project)}{digest(truck, table.schema, table.name)}"

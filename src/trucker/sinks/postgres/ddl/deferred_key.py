@@ -21,7 +21,7 @@ from trucker.errors import DataError
 from trucker.sinks.letters import name_row
 from trucker.sinks.postgres.failure import explain, of_data
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId, quote_identifier
 
 LARGE: Final = 16 << 20
@@ -50,9 +50,9 @@ class LateKey:
     columns: tuple[str, ...]
 
 
-def find(session: Session, project: str, slots: Iterable[Slot]) -> Mapping[Slot, LateKey]:
+def find(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> Mapping[TruckTable, LateKey]:
     """Which of these tables have a key that is due."""
-    wanted = sorted(slots)
+    wanted = sorted(truck_tables)
     rows = session.run(
         """select truck, source_schema, source_table, target_schema, target_table, name, columns
         from trucker.late_keys join unnest($2::text[], $3::text[], $4::text[]) w(truck, source_schema, source_table)
@@ -108,9 +108,10 @@ def make(session: Session, project: str, target: Target) -> None:
 
     The table can be read while the index is built.
     """
-    slot = (project, target.truck, target.source.table.schema, target.source.table.name)
+    truck_table = (project, target.truck, target.source.table.schema, target.source.table.name)
     found = session.run(
-        f"delete from trucker.late_keys where {_OF_SLOT} returning target_schema, target_table, name, columns", *slot
+        f"delete from trucker.late_keys where {_OF_SLOT} returning target_schema, target_table, name, columns",
+        *truck_table,
     ).fetchone()
     if found is None:
         return

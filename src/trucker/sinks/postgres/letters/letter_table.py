@@ -11,7 +11,7 @@ from trucker.lsn import Lsn
 from trucker.sinks.letters import Choice, Letter, Pending, Reason, log_set_aside, to_json, too_many
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.state_tables import LETTER_COUNT, LOCK
-from trucker.sinks.target import Slot, Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
 _COLUMNS: Final = """id, truck, source_schema, source_table, target_schema, target_table, operation, lsn::text, ordinal,
@@ -120,9 +120,9 @@ def _put(session: Session, project: str, letter: Letter) -> None:
     session.run(f"insert into trucker.dead_letters (project, {_TAKEN}) values ($1, {places})", project, *values)
 
 
-def forget(session: Session, project: str, slots: Iterable[Slot]) -> None:
+def forget(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> None:
     """A copy of these tables begins: it will have the rows as they are."""
-    for truck, table in slots:
+    for truck, table in truck_tables:
         session.run(
             """delete from trucker.dead_letters
             where project = $1 and truck = $2 and source_schema = $3 and source_table = $4""",

@@ -131,16 +131,16 @@ def begin_rows(session: Session, project: str, target: Target, table: Destinatio
 def copy_rows(session: Session, project: str, work: Work, values: Iterable[Changes]) -> Receipt:
     """Stage one part of a snapshot, unless it has been."""
     target, snapshot = work.target, work.batch.snapshot
-    slot = (target.truck, target.source.table)
+    truck_table = (target.truck, target.source.table)
     with session.connection.transaction():
-        rows = state_tables.enter_part(session, project, slot, snapshot, work.part)
+        rows = state_tables.enter_part(session, project, truck_table, snapshot, work.part)
         if rows is None:
-            waiting = shadow_table.find(session, project, slot)
+            waiting = shadow_table.find(session, project, truck_table)
             if waiting is None:
                 raise SinkError(f"the copy {snapshot} of table {target.source.table} has no staging table")
             rows = 0
             for value in values:
                 rows += len(value)
                 copy_rows_in(session, target, waiting, _text(target, value, str(work.part)))
-            state_tables.finish_part(session, project, slot, snapshot, work.part, rows)
+            state_tables.finish_part(session, project, truck_table, snapshot, work.part, rows)
     return work.receipt(rows)

@@ -52,7 +52,7 @@ STATUS_SHARE = 20
 
 LISTENERS: Final[tuple[Listener, ...]] = (log_life,)
 """Who hears of every change of a truck's or a table's phase and of every advance, as it happens. The status shows the
-record that these changes lead to."""
+what is known (`TruckLife`) after them."""
 
 Observer = Callable[[ProjectStatus], None]
 

@@ -1,4 +1,4 @@
-"""What is shown of a truck: its record, and how far that is behind its source."""
+"""What is shown of a truck: what is known of it, and how far that is behind its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from trucker.capture.supervisor import Hearing
 from trucker.changelog.format.durable import Durable
 from trucker.engine.destination.destination import Destination
-from trucker.engine.truck.life import TruckRecord
+from trucker.engine.truck.life import TruckLife
 from trucker.engine.truck.table_failure import TableFailure
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.lsn import Lsn
@@ -42,44 +42,44 @@ class TruckStatuses:
     def of(self, source: Heard, run: TruckRun, trouble: str | None, *, running: bool) -> TruckStatus:
         """The status of a truck now. `trouble` is what keeps Spark from working, if anything."""
         durable = source.durable
-        record = run.record  # once, so that all of it is of one instant; and last, so that it does not seem to lag
+        life = run.life  # once, so that all of it is of one instant; and last, so that it does not seem to lag
         seen = durable.seen_lsn if durable else source.source_lsn
-        behind = max(0, durable.commit_lsn - record.position) if durable and record.position else None
+        behind = max(0, durable.commit_lsn - life.position) if durable and life.position else None
         now = time.time()
         hearing = source.hearing(now) if running else Hearing()
-        error = str(record.error) if record.error else source.trouble or trouble
+        error = str(life.error) if life.error else source.trouble or trouble
         return TruckStatus(
             run.name,
             source.name,
             run.truck.destination,
-            record.phase,
-            str(record.position) if record.position else None,
+            life.phase,
+            str(life.position) if life.position else None,
             str(Lsn(seen)) if seen else None,
             behind,
-            self._lag(run.name, record, behind, hearing, now) if running else None,
-            record.rows,
-            record.batches,
+            self._lag(run.name, life, behind, hearing, now) if running else None,
+            life.rows,
+            life.batches,
             tuple(run.copying.values()),
             error,
             source.destinations[run.truck.destination].letters(run.name),
-            tuple(f"{table}.{name}" for table, names in sorted(record.left_out.items()) for name in names),
-            tuple(_failed_table(table, failure, durable) for table, failure in sorted(record.failed.items())),
+            tuple(f"{table}.{name}" for table, names in sorted(life.left_out.items()) for name in names),
+            tuple(_failed_table(table, failure, durable) for table, failure in sorted(life.failed.items())),
             hearing.settled,
             hearing.blind_since,
         )
 
-    def _lag(self, truck: str, record: TruckRecord, behind: int | None, hearing: Hearing, now: float) -> float | None:
+    def _lag(self, truck: str, life: TruckLife, behind: int | None, hearing: Hearing, now: float) -> float | None:
         """The age of the oldest change that may be missing at the destination; None where that is not known.
 
         A truck that had applied all there was when the source was last heard misses nothing that is older than that,
         however old the last change that it applied.
         """
-        if behind is None or hearing.settled is None or record.phase is TruckPhase.STARTING:
+        if behind is None or hearing.settled is None or life.phase is TruckPhase.STARTING:
             return None
         if not behind:
             self._complete[truck] = hearing.settled
             return 0.0 if hearing.current else max(0.0, now - hearing.settled)
-        complete = max(record.applied_time / 1e6, self._complete.get(truck, 0.0))
+        complete = max(life.applied_time / 1e6, self._complete.get(truck, 0.0))
         return max(0.0, now - complete) if complete else None
 
 

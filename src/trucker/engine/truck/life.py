@@ -1,7 +1,7 @@
 """The life of a truck and of its tables: the phases, the steps between them, and what is known at one instant.
 
-This module has no I/O, no Spark and no lock: a `TruckRecord` is immutable, and a step returns another one. `TruckRun`
-is the owner: it holds the record of a running truck, replaces it under its lock, and hands every change to listeners.
+This module has no I/O, no Spark and no lock: a `TruckLife` is immutable, and a step returns another one. `TruckRun`
+is the owner: it holds that of a running truck, replaces it under its lock, and hands every change to listeners.
 
 A truck's own phase is about the truck as a whole. Tables of it may be apart: copied, catching up in a lane, failed. A
 truck streams when it is in the main lane; a table streams when it is at its truck's position, wherever that is. While a
@@ -107,7 +107,7 @@ class IllegalStep(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class TruckRecord:
+class TruckLife:
     """What is known of a truck at one instant.
 
     `position` is the end of the last commit applied, `stored` the one its destination holds: the same, but for quiet
@@ -149,7 +149,7 @@ class TruckRecord:
     def has_ended(self) -> bool:
         return self.own in ENDED
 
-    def stepped(self, step: TruckStep, error: TruckerError | None = None) -> TruckRecord:
+    def stepped(self, step: TruckStep, error: TruckerError | None = None) -> TruckLife:
         """After a step of the truck, for the reason `error`; unchanged where the truck has ended."""
         if self.has_ended:
             return self
@@ -174,7 +174,7 @@ class TruckRecord:
                 raise IllegalStep(f"table {table}, which is {phase.value}, cannot {step.value}")
         return [table for table, phase in phases.items() if phase in sources]
 
-    def tables_stepped(self, step: TableStep, tables: Iterable[TableId]) -> TruckRecord:
+    def tables_stepped(self, step: TableStep, tables: Iterable[TableId]) -> TruckLife:
         """After a step of these tables; `floors`, `arriving` and `troubles` without those that are no longer there."""
         moved, (_, target) = dict.fromkeys(self.able(step, tables)), TABLE_STEPS[step]
         floors, arriving, troubles = self.floors, self.arriving, self.troubles
@@ -188,23 +188,23 @@ class TruckRecord:
 
 @dataclass(frozen=True, slots=True)
 class TruckChanged:
-    """The phase of a truck, or the reason for it, as shown, is another one. `record` is what is known since."""
+    """The phase of a truck, or the reason for it, as shown, is another one. `life` is what is known since."""
 
     truck: str
     before: TruckPhase
     after: TruckPhase
-    record: TruckRecord
+    life: TruckLife
 
 
 @dataclass(frozen=True, slots=True)
 class TruckAdvanced:
-    """A truck is at another position, or has written rows: those of a copy or of a lane, too. `record` is what is known
+    """A truck is at another position, or has written rows: those of a copy or of a lane, too. `life` is what is known
     since."""
 
     truck: str
     before: Lsn
     after: Lsn
-    record: TruckRecord
+    life: TruckLife
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class TableChanged:
     step: TableStep
     before: TablePhase
     after: TablePhase
-    record: TruckRecord
+    life: TruckLife
     error: TruckerError | None = None
     reason: str = ""
     recovered: bool = False

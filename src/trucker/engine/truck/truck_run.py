@@ -14,7 +14,7 @@ from trucker.engine.truck.life import (
     TableStep,
     TruckAdvanced,
     TruckChanged,
-    TruckRecord,
+    TruckLife,
     TruckStep,
 )
 from trucker.engine.truck.table_failure import Retry, RetryWaits, TableFailure
@@ -29,10 +29,10 @@ Listener = Callable[[LifeEvent], None]
 
 
 class TruckRun:
-    """Owns the record of one truck. Every method may be called from any thread.
+    """Owns what is known of one truck (`TruckLife`). Every method may be called from any thread.
 
-    The record is replaced under a lock; to read it needs none, and two reads may be of two records: code that decides
-    by several facts takes `record` once, and does not read back what it has just written, as other threads write too.
+    That is replaced under a lock; to read it needs none, and two reads may see two of them: code that decides
+    by several facts takes `life` once, and does not read back what it has just written, as other threads write too.
     Listeners are called under the lock, in the order of the changes. They may read, and must not change, the truck.
     `retry` is there where a truck that fails is tried again.
     """
@@ -44,13 +44,13 @@ class TruckRun:
         waits: RetryWaits | None = None,
         retry: Retry | None = None,
         listeners: Sequence[Listener] = (),
-        record: TruckRecord | None = None,
+        life: TruckLife | None = None,
     ) -> None:
         self.truck = truck
         self.retry = retry
         self._waits = waits or RetryWaits()
         self._listeners = tuple(listeners)
-        self._record = record or TruckRecord(tables=dict.fromkeys(truck.tables, TablePhase.WAITING))
+        self._life = life or TruckLife(tables=dict.fromkeys(truck.tables, TablePhase.WAITING))
         self._copying: dict[TableId, CopyProgress] = {}
         self._lock = threading.Lock()
 
@@ -61,37 +61,37 @@ class TruckRun:
         return self.truck.name
 
     @property
-    def record(self) -> TruckRecord:
+    def life(self) -> TruckLife:
         """All that is known, of one instant."""
-        return self._record
+        return self._life
 
     @property
     def phase(self) -> TruckPhase:
-        return self._record.phase
+        return self._life.phase
 
     @property
     def error(self) -> TruckerError | None:
-        return self._record.error
+        return self._life.error
 
     @property
     def position(self) -> Lsn:
-        return self._record.position
+        return self._life.position
 
     @property
     def stored(self) -> Lsn:
-        return self._record.stored
+        return self._life.stored
 
     @property
     def floors(self) -> Mapping[TableId, Lsn]:
-        return self._record.floors
+        return self._life.floors
 
     @property
     def arriving(self) -> Mapping[TableId, Lsn]:
-        return self._record.arriving
+        return self._life.arriving
 
     @property
     def failed(self) -> Mapping[TableId, TableFailure]:
-        return self._record.failed
+        return self._life.failed
 
     @property
     def copying(self) -> Mapping[TableId, CopyProgress]:
@@ -106,23 +106,23 @@ class TruckRun:
 
     def after(self, table: TableId) -> Lsn:
         """Changes of the table committed below this are at the destination already."""
-        record = self._record
-        return max(record.position, record.floors[table])
+        life = self._life
+        return max(life.position, life.floors[table])
 
     # -- the truck as a whole -----------------------------------------------------------------------------------
 
     def keep_from(self, lsn: Lsn) -> None:
         """Take over a position without going on from it: the change log is kept from there."""
         with self._lock:
-            self._put(replace(self._record, position=lsn, stored=lsn))
+            self._put(replace(self._life, position=lsn, stored=lsn))
 
     def take_up(self, lsn: Lsn, following: Mapping[TableId, Lsn], behind: Collection[TableId]) -> None:
         """Begin where the destination says the truck is: some tables follow it, others have positions of their own."""
         with self._lock:
-            record = replace(self._record, position=lsn, stored=lsn).tables_stepped(TableStep.FOLLOW, following)
-            record = replace(record.tables_stepped(TableStep.CATCH_UP, behind), floors=dict(following))
-            events = self._table_events(TableStep.FOLLOW, following, record)
-            self._put(record, events + self._table_events(TableStep.CATCH_UP, behind, record))
+            life = replace(self._life, position=lsn, stored=lsn).tables_stepped(TableStep.FOLLOW, following)
+            life = replace(life.tables_stepped(TableStep.CATCH_UP, behind), floors=dict(following))
+            events = self._table_events(TableStep.FOLLOW, following, life)
+            self._put(life, events + self._table_events(TableStep.CATCH_UP, behind, life))
 
     def catch_up(self) -> bool:
         """It goes on apart from the main lane; False where it has ended."""
@@ -152,8 +152,8 @@ class TruckRun:
     def failed_again(self, error: TruckerError) -> None:
         """It had failed, and to start it again failed for this reason."""
         with self._lock:
-            if self._record.own is TruckPhase.FAILED:
-                self._put(replace(self._record, own_error=error))
+            if self._life.own is TruckPhase.FAILED:
+                self._put(replace(self._life, own_error=error))
 
     def stop(self) -> None:
         """The project ends. A truck that has failed stays so."""
@@ -162,8 +162,8 @@ class TruckRun:
     def started_again(self) -> TruckRun:
         """A run of the truck that begins anew. Until the destination has said where it is, the log is kept as for this
         one."""
-        was = self._record
-        record = TruckRecord(
+        was = self._life
+        life = TruckLife(
             TruckPhase.CATCHING_UP,
             position=was.position,
             stored=was.stored,
@@ -173,16 +173,16 @@ class TruckRun:
             applied_time=was.applied_time,
         )
         listeners, self._listeners = self._listeners, ()
-        return TruckRun(self.truck, waits=self._waits, retry=self.retry, listeners=listeners, record=record)
+        return TruckRun(self.truck, waits=self._waits, retry=self.retry, listeners=listeners, life=life)
 
     def applied(self, end: Lsn | None, rows: int, *, persisted: bool = True, committed: int = 0) -> None:
         """Rows are at the destination, which is at `end`: None where only a lane of single tables is, which has its own
         position. Without `persisted` nothing had to be written down. `committed` is when the source committed it."""
         with self._lock:
-            was = self._record
+            was = self._life
             end = was.position if end is None else max(end, was.position)
             moved = persisted and end > was.position
-            record = replace(
+            life = replace(
                 was,
                 position=end,
                 stored=end if moved else was.stored,
@@ -191,7 +191,7 @@ class TruckRun:
                 batches=was.batches + (1 if persisted else 0),
                 applied_time=committed or was.applied_time,
             )
-            self._put(record)
+            self._put(life)
 
     def reconcile(self, state: TruckState) -> None:
         """Take over what the destination says, after a commit whose outcome was not known.
@@ -199,7 +199,7 @@ class TruckRun:
         That may have made tables follow the truck: before a crash even, so that this run knows them as lagging.
         """
         with self._lock:
-            was = self._record
+            was = self._life
             floors, arriving = dict(was.floors), dict(was.arriving)
             for table, found in state.tables.items():
                 left = table in floors and found.phase is Phase.CATCHING_UP  # and whether it did was not known
@@ -209,31 +209,31 @@ class TruckRun:
                     floors.setdefault(table, found.lsn)
                     arriving.pop(table, None)
             followed = sorted(floors.keys() - was.floors.keys())
-            record = was.tables_stepped(TableStep.FOLLOW, followed)
-            record = replace(record, position=state.lsn, stored=state.lsn, floors=floors, arriving=arriving)
-            self._put(record, self._table_events(TableStep.FOLLOW, followed, record))
+            life = was.tables_stepped(TableStep.FOLLOW, followed)
+            life = replace(life, position=state.lsn, stored=state.lsn, floors=floors, arriving=arriving)
+            self._put(life, self._table_events(TableStep.FOLLOW, followed, life))
 
     # -- single tables ------------------------------------------------------------------------------------------
 
     def begin_copy(self, tables: Collection[TableId], *, whole: bool) -> None:
         """Tables are being copied; `whole` where the truck has no position before."""
         with self._lock:
-            record = self._record.stepped(TruckStep.COPY) if whole else self._record
-            record = record.tables_stepped(TableStep.COPY, tables)
-            self._put(record, self._table_events(TableStep.COPY, tables, record))
+            life = self._life.stepped(TruckStep.COPY) if whole else self._life
+            life = life.tables_stepped(TableStep.COPY, tables)
+            self._put(life, self._table_events(TableStep.COPY, tables, life))
 
     def end_copy(self, tables: Collection[TableId], lsn: Lsn, rows: int, *, whole: bool) -> None:
         """Tables have been copied as of `lsn`, where the truck begins if it is `whole`; else they have to catch up."""
         step = TableStep.FOLLOW if whole else TableStep.CATCH_UP
         with self._lock:
-            tables = self._record.able(step, tables)
-            record = self._record.tables_stepped(step, tables)
-            record = replace(record, rows=record.rows + rows)
+            tables = self._life.able(step, tables)
+            life = self._life.tables_stepped(step, tables)
+            life = replace(life, rows=life.rows + rows)
             if whole:
-                floors = {**record.floors, **dict.fromkeys(tables, lsn)}
-                record = replace(record, position=lsn, stored=lsn, floors=floors)
+                floors = {**life.floors, **dict.fromkeys(tables, lsn)}
+                life = replace(life, position=lsn, stored=lsn, floors=floors)
             self._forget_progress(tables)
-            self._put(record, self._table_events(step, tables, record))
+            self._put(life, self._table_events(step, tables, life))
 
     def show_progress(self, progress: Mapping[TableId, CopyProgress]) -> None:
         """How far copies are. It is no change of phase, and listeners do not hear of it."""
@@ -248,104 +248,104 @@ class TruckRun:
     def follow(self, tables: Collection[TableId], lsn: Lsn) -> None:
         """Tables that have caught up, at `lsn`, follow the truck."""
         with self._lock:
-            tables = self._record.able(TableStep.FOLLOW, tables)
-            record = self._record.tables_stepped(TableStep.FOLLOW, tables)
+            tables = self._life.able(TableStep.FOLLOW, tables)
+            life = self._life.tables_stepped(TableStep.FOLLOW, tables)
             reached = dict.fromkeys(tables, lsn)
-            recovered = record.failed.keys() & reached.keys()
-            record = replace(
-                record,
-                floors={**record.floors, **reached},
-                arriving={**record.arriving, **reached},
-                failed={table: failure for table, failure in record.failed.items() if table not in reached},
+            recovered = life.failed.keys() & reached.keys()
+            life = replace(
+                life,
+                floors={**life.floors, **reached},
+                arriving={**life.arriving, **reached},
+                failed={table: failure for table, failure in life.failed.items() if table not in reached},
             )
-            self._put(record, self._table_events(TableStep.FOLLOW, tables, record, recovered=recovered))
+            self._put(life, self._table_events(TableStep.FOLLOW, tables, life, recovered=recovered))
 
     def leave(self, table: TableId) -> None:
         """A table that followed the truck goes on at a position of its own."""
         with self._lock:
-            record = self._record.tables_stepped(TableStep.CATCH_UP, [table])
-            self._put(record, self._table_events(TableStep.CATCH_UP, [table], record))
+            life = self._life.tables_stepped(TableStep.CATCH_UP, [table])
+            self._put(life, self._table_events(TableStep.CATCH_UP, [table], life))
 
     def copy_again(self, tables: Mapping[TableId, str]) -> None:
         """Tables have to be copied again, each for a reason."""
         with self._lock:
-            record = self._record.tables_stepped(TableStep.AWAIT_COPY, tables)
-            self._put(record, self._table_events(TableStep.AWAIT_COPY, tables, record, reasons=tables))
+            life = self._life.tables_stepped(TableStep.AWAIT_COPY, tables)
+            self._put(life, self._table_events(TableStep.AWAIT_COPY, tables, life, reasons=tables))
 
     def retry_tables(self, tables: Collection[TableId], error: TruckerError, *, alone: bool = True) -> None:
         """Tables have failed and are tried again: `alone`, or with the truck."""
         with self._lock:
-            tables = self._record.able(TableStep.RETRY, tables)
-            record = self._record.tables_stepped(TableStep.RETRY, tables)
+            tables = self._life.able(TableStep.RETRY, tables)
+            life = self._life.tables_stepped(TableStep.RETRY, tables)
             if alone:
-                others = {table: other for table, other in record.troubles.items() if table not in tables}
-                record = replace(record, troubles={**others, **dict.fromkeys(tables, error)})
-            self._put(record, self._table_events(TableStep.RETRY, tables, record, error=error))
+                others = {table: other for table, other in life.troubles.items() if table not in tables}
+                life = replace(life, troubles={**others, **dict.fromkeys(tables, error)})
+            self._put(life, self._table_events(TableStep.RETRY, tables, life, error=error))
 
     def relieve(self, tables: Collection[TableId]) -> None:
         """What tables were retried for is over, before they follow the truck."""
         with self._lock:
-            troubles = self._record.troubles
+            troubles = self._life.troubles
             if not troubles.keys().isdisjoint(tables):
                 left = {table: error for table, error in troubles.items() if table not in tables}
-                self._put(replace(self._record, troubles=left))
+                self._put(replace(self._life, troubles=left))
 
     def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool, again: bool = True) -> None:
         """Note that a table cannot go on, and when it is tried again: without `again`, not before the next start."""
         with self._lock:
-            before = self._record.failed.get(table)
+            before = self._life.failed.get(table)
             retry = before.retry if before is not None else Retry(self._waits)
             retry.failed()
             retry.ended = not again
             since = before.since if before is not None else time.time()
             failure = TableFailure(error, since, position, held, retry)
-            record = self._record.tables_stepped(TableStep.SET_ASIDE, [table])
-            record = replace(record, failed={**record.failed, table: failure})
+            life = self._life.tables_stepped(TableStep.SET_ASIDE, [table])
+            life = replace(life, failed={**life.failed, table: failure})
             self._forget_progress([table])
-            self._put(record, self._table_events(TableStep.SET_ASIDE, [table], record, error=error))
+            self._put(life, self._table_events(TableStep.SET_ASIDE, [table], life, error=error))
 
     def due_tables(self) -> Mapping[TableId, TableFailure]:
         """Begin the next try of the tables that were set aside long enough; those that are `held` catch up from their
         position, the others are copied."""
         with self._lock:
-            due = {table: failure for table, failure in self._record.failed.items() if failure.retry.due}
+            due = {table: failure for table, failure in self._life.failed.items() if failure.retry.due}
             for held in (True, False) if due else ():
                 step = TableStep.CATCH_UP if held else TableStep.AWAIT_COPY
                 tables = [table for table, failure in due.items() if failure.held is held]
-                record = self._record.tables_stepped(step, tables)
-                self._put(record, self._table_events(step, tables, record))
+                life = self._life.tables_stepped(step, tables)
+                self._put(life, self._table_events(step, tables, life))
             for failure in due.values():
                 failure.retry.begin()
             return due
 
     def leave_out(self, table: TableId, columns: tuple[str, ...]) -> None:
         """Note the columns of a table that the destination has no place for."""
-        if self._record.left_out.get(table) != columns:
+        if self._life.left_out.get(table) != columns:
             with self._lock:
-                self._put(replace(self._record, left_out={**self._record.left_out, table: columns}))
+                self._put(replace(self._life, left_out={**self._life.left_out, table: columns}))
 
-    # -- the record ---------------------------------------------------------------------------------------------
+    # -- replacing it ---------------------------------------------------------------------------------------------
 
     def _may_follow(self, table: TableId) -> bool:
-        return table in self.truck.tables and self._record.tables[table] is not TablePhase.FAILED
+        return table in self.truck.tables and self._life.tables[table] is not TablePhase.FAILED
 
     def _step(self, step: TruckStep, error: TruckerError | None = None) -> bool:
         with self._lock:
-            was = self._record
-            record = was.stepped(step, error)
-            self._put(record)
+            was = self._life
+            life = was.stepped(step, error)
+            self._put(life)
             return not was.has_ended
 
-    def _put(self, record: TruckRecord, events: Sequence[LifeEvent] = ()) -> None:
-        """Replace the record and tell the listeners. Call with the lock held."""
-        was, self._record = self._record, record
-        if not self._listeners or was is record:
+    def _put(self, life: TruckLife, events: Sequence[LifeEvent] = ()) -> None:
+        """Replace what is known and tell the listeners. Call with the lock held."""
+        was, self._life = self._life, life
+        if not self._listeners or was is life:
             return
         events = list(events)
-        if (was.phase, was.error) != (record.phase, record.error):
-            events.append(TruckChanged(self.name, was.phase, record.phase, record))
-        if (was.position, was.rows, was.batches) != (record.position, record.rows, record.batches):
-            events.append(TruckAdvanced(self.name, was.position, record.position, record))
+        if (was.phase, was.error) != (life.phase, life.error):
+            events.append(TruckChanged(self.name, was.phase, life.phase, life))
+        if (was.position, was.rows, was.batches) != (life.position, life.rows, life.batches):
+            events.append(TruckAdvanced(self.name, was.position, life.position, life))
         for event in events:
             for listener in self._listeners:
                 listener(event)
@@ -354,7 +354,7 @@ class TruckRun:
         self,
         step: TableStep,
         tables: Iterable[TableId],
-        record: TruckRecord,
+        life: TruckLife,
         *,
         error: TruckerError | None = None,
         reasons: Mapping[TableId, str] | None = None,
@@ -362,7 +362,7 @@ class TruckRun:
     ) -> list[LifeEvent]:
         if not self._listeners:
             return []
-        before, after = self._record.tables, record.tables
+        before, after = self._life.tables, life.tables
         return [
             TableChanged(
                 self.name,
@@ -370,12 +370,12 @@ class TruckRun:
                 step,
                 before.get(table, TablePhase.WAITING),
                 after[table],
-                record,
+                life,
                 error,
                 (reasons or {}).get(table, ""),
                 table in recovered,
             )
-            for table in self._record.able(step, tables)
+            for table in self._life.able(step, tables)
         ]
 
     def _forget_progress(self, tables: Iterable[TableId]) -> None:
@@ -385,11 +385,11 @@ class TruckRun:
     def let_go(self) -> None:
         """Keep of the errors what they say, not the places they passed: their frames hold what was used there, as a
         connection whose library complains when the process ends before it."""
-        record = self._record
+        life = self._life
         errors: list[BaseException | None] = [
-            record.own_error,
-            *record.troubles.values(),
-            *(failure.error for failure in record.failed.values()),
+            life.own_error,
+            *life.troubles.values(),
+            *(failure.error for failure in life.failed.values()),
         ]
         for error in errors:
             while error is not None:

@@ -137,7 +137,7 @@ def test_a_quiet_range_is_not_committed_and_not_forgotten(engine: SmallEngine) -
         engine.commit("a")
         engine.run.batch(5000)
     run = engine.run.runs["two"]
-    assert run.record.batches > 0, "a batch with rows for anybody is committed for all"
+    assert run.life.batches > 0, "a batch with rows for anybody is committed for all"
     before = engine.sinks["y"].open().states()["two"].lsn
     engine.trucks = {"two": ["b"]}
     engine.start()

@@ -25,7 +25,7 @@ from trucker.engine.truck.life import (
     TableStep,
     TruckAdvanced,
     TruckChanged,
-    TruckRecord,
+    TruckLife,
     TruckStep,
 )
 from trucker.engine.truck.table_failure import RetryWaits
@@ -55,11 +55,11 @@ class Mirror:
         match event:
             case TruckChanged():
                 assert event.before is self.phase
-                self.phase, self.error = event.after, event.record.error
+                self.phase, self.error = event.after, event.life.error
             case TruckAdvanced():
                 assert event.before == self.position
-                assert event.record.rows >= self.rows
-                self.position, self.rows = event.after, event.record.rows
+                assert event.life.rows >= self.rows
+                self.position, self.rows = event.after, event.life.rows
             case TableChanged():
                 assert event.before is self.tables[event.table]
                 self.tables[event.table] = event.after
@@ -128,38 +128,38 @@ MOVES_BACK = {"keep_from", "reconcile", "end_copy"}
 
 
 @given(st.lists(calls, max_size=40))
-def test_listeners_and_status_show_what_the_record_holds(script: list[Call]) -> None:
+def test_listeners_and_status_show_what_is_known(script: list[Call]) -> None:
     mirror = Mirror()
     run = _run(mirror)
     for name, call in script:
-        was, heard = run.record, len(mirror.events)
+        was, heard = run.life, len(mirror.events)
         try:
             call(run)
         except IllegalStep:
-            assert run.record is was, "an illegal step changes nothing"
+            assert run.life is was, "an illegal step changes nothing"
             assert len(mirror.events) == heard, "and nobody hears of it"
             assert not was.has_ended, "a truck that has ended ignores what comes too late"
-        record, status = run.record, _status(run)
-        assert (mirror.phase, mirror.error, mirror.position) == (record.phase, record.error, record.position)
-        assert mirror.tables == record.tables
+        life, status = run.life, _status(run)
+        assert (mirror.phase, mirror.error, mirror.position) == (life.phase, life.error, life.position)
+        assert mirror.tables == life.tables
         assert (status.phase, status.rows) == (mirror.phase, mirror.rows)
         assert status.error == (str(mirror.error) if mirror.error else None)
         assert status.position == (str(mirror.position) if mirror.position else None)
-        assert [failed.table for failed in status.failed] == [str(table) for table in sorted(record.failed)]
-        _check(was, record, name)
+        assert [failed.table for failed in status.failed] == [str(table) for table in sorted(life.failed)]
+        _check(was, life, name)
 
 
-def _check(was: TruckRecord, record: TruckRecord, name: str) -> None:
-    """What holds of every record, and of every change."""
-    streaming = {table for table, phase in record.tables.items() if phase is TablePhase.STREAMING}
-    assert record.floors.keys() == streaming
-    assert record.arriving.keys() <= record.floors.keys()
-    assert {table for table, phase in record.tables.items() if phase is TablePhase.FAILED} <= record.failed.keys()
-    assert record.troubles.keys().isdisjoint(streaming)
-    assert was.own not in ENDED or record.own is was.own, "a truck that has ended stays so"
-    assert record.stored <= record.position
-    assert name in MOVES_BACK or record.position >= was.position
-    assert record.rows >= was.rows
+def _check(was: TruckLife, life: TruckLife, name: str) -> None:
+    """What always holds, and of every change."""
+    streaming = {table for table, phase in life.tables.items() if phase is TablePhase.STREAMING}
+    assert life.floors.keys() == streaming
+    assert life.arriving.keys() <= life.floors.keys()
+    assert {table for table, phase in life.tables.items() if phase is TablePhase.FAILED} <= life.failed.keys()
+    assert life.troubles.keys().isdisjoint(streaming)
+    assert was.own not in ENDED or life.own is was.own, "a truck that has ended stays so"
+    assert life.stored <= life.position
+    assert name in MOVES_BACK or life.position >= was.position
+    assert life.rows >= was.rows
 
 
 ALLOWED_OF_TRUCKS = {
@@ -182,26 +182,26 @@ ALLOWED_OF_TABLES = {
 
 @pytest.mark.parametrize("phase", TruckPhase)
 def test_the_steps_of_a_truck(phase: TruckPhase) -> None:
-    record = TruckRecord(phase)
+    life = TruckLife(phase)
     for step in TruckStep:
         if phase in ENDED:
-            assert record.stepped(step, away) is record
+            assert life.stepped(step, away) is life
         elif step.name.lower() in ALLOWED_OF_TRUCKS[phase].split():
-            assert record.stepped(step, away).own is TRUCK_STEPS[step][1]
+            assert life.stepped(step, away).own is TRUCK_STEPS[step][1]
         else:
             with pytest.raises(IllegalStep, match=phase.value):
-                record.stepped(step, away)
+                life.stepped(step, away)
 
 
 @pytest.mark.parametrize("phase", TablePhase)
 def test_the_steps_of_a_table(phase: TablePhase) -> None:
-    record = TruckRecord(TruckPhase.STREAMING, tables={A: phase})
+    life = TruckLife(TruckPhase.STREAMING, tables={A: phase})
     for step in TableStep:
         if step.name.lower() in ALLOWED_OF_TABLES[phase].split():
-            assert record.tables_stepped(step, [A]).tables == {A: TABLE_STEPS[step][1]}
+            assert life.tables_stepped(step, [A]).tables == {A: TABLE_STEPS[step][1]}
         else:
             with pytest.raises(IllegalStep, match=r"table public\.a"):
-                record.tables_stepped(step, [A])
+                life.tables_stepped(step, [A])
 
 
 def test_a_truck_is_retrying_while_one_of_its_tables_is() -> None:
@@ -265,8 +265,8 @@ def test_threads_lose_no_change_and_listeners_hear_of_all_in_order() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert run.record.rows == run.record.batches == mirror.rows == 3 * each
-    rows = [event.record.rows for event in mirror.events if isinstance(event, TruckAdvanced)]
+    assert run.life.rows == run.life.batches == mirror.rows == 3 * each
+    rows = [event.life.rows for event in mirror.events if isinstance(event, TruckAdvanced)]
     assert rows == list(range(1, 3 * each + 1))
     changes = [event.after for event in mirror.events if isinstance(event, TruckChanged)]
     assert changes == [TruckPhase.RETRYING, TruckPhase.CATCHING_UP] * each

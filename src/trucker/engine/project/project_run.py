@@ -51,8 +51,8 @@ STATUS_SECONDS = 1.0
 STATUS_SHARE = 20
 
 LISTENERS: Final[tuple[Listener, ...]] = (log_life,)
-"""Who hears of every change of a truck's or a table's phase and of every advance, as it happens. The status shows the
-what is known (`TruckLife`) after them."""
+"""Who hears of every change of a truck's or a table's phase and of every advance, as it happens. The status shows what
+is known after it (`TruckLife`)."""
 
 Observer = Callable[[ProjectStatus], None]
 

@@ -19,9 +19,9 @@ class Pace:
     """A lane that lacks no more than twice this takes the main lane's turn to join."""
     wait_seconds: float = 0.1
     """A table that has caught up before its truck looks again after so long."""
-    workers_after_seconds: float = 5.0
-    """Spark's workers are started so long after the first batch, which the driver may have done alone. They take two
-    seconds of CPU to start: a run that ends sooner does without."""
+    workers_after_seconds: float = 10.0
+    """Spark's workers are started so long after the stream, if nothing has needed them before: the driver does small
+    batches alone. They take two seconds of CPU to start: a run that ends sooner does without."""
 
 
 PACE: Final = Pace()

@@ -12,6 +12,7 @@ stored positions.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -102,7 +103,7 @@ class SourceStream:
         self._copy_again = copy_again
         self._merge = merge
         self._loop: BatchLoop | None = None
-        self._workers_at: float | None = None
+        self._workers_at = math.inf
         self._once = False
         self._until: Lsn | None = None
         self._worth = max(max_bytes // pace.worth_share, small_bytes)
@@ -126,6 +127,7 @@ class SourceStream:
     def start(self, *, once: bool) -> None:
         """Start the loop over batches at `main`; with `once` it takes what is durable now and ends."""
         self._once = once
+        self._workers_at = time.monotonic() + self.pace.workers_after_seconds
         self._until = self.reader.durable().commit_lsn if once else None
         self._loop = BatchLoop(
             self.name,
@@ -173,12 +175,10 @@ class SourceStream:
             failures = self.apply(runs, start, end)
             self.main = end
             self._drop([run for run in runs if run.name in failures], failures)
-            if self._workers_at is None:
-                self._workers_at = time.monotonic() + self.pace.workers_after_seconds
 
     def _on_turn(self) -> None:
         """Have workers ready for the first large batch, once it is likely that the run goes on for a while."""
-        if not self._once and self._workers_at is not None and time.monotonic() >= self._workers_at:
+        if not self._once and time.monotonic() >= self._workers_at:
             self._stager.bring_up_workers()
 
     def _alive(self) -> list[TruckRun]:

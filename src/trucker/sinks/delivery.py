@@ -74,14 +74,19 @@ class Delivery:
         """The targets that have something to apply, if only that their copy is complete."""
         return tuple(target for target in self.batch.targets if target.truck_table in self.plan.apply)
 
-    def verify(self, stored: Ledger) -> None:
-        """Raise `OutdatedLedger` unless `stored` agrees with `before` in all that the delivery changes."""
+    def verify(self, stored: Ledger) -> Ledger:
+        """The ledger to store instead of `stored`. Raises `OutdatedLedger` unless `stored` agrees with `before` in all
+        that the delivery changes.
+
+        In the rest it may be newer, as after a commit whose answer was lost: `ledger` would take that back.
+        """
         trucks = {*self.plan.positions, *self.plan.forgotten}
         truck_tables = self.plan.entries
         if any(stored.positions.get(truck) != self.before.positions.get(truck) for truck in trucks) or any(
             stored.entries.get(truck_table) != self.before.entries.get(truck_table) for truck_table in truck_tables
         ):
             raise OutdatedLedger
+        return stored.after(self.plan)
 
     def loads(self) -> list[Load]:
         """What to apply, in order. Of targets that share a table it is a load for each part, in the parts' order: a row

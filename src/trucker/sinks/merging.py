@@ -100,7 +100,7 @@ class MergeSink(Sink):
 
     def publish(self, delivery: Delivery) -> None:
         self._spool.keep_only(delivery.batch, [receipt.staged for receipt in delivery.receipts])
-        delivery.verify(self.read_ledger())
+        ledger = delivery.verify(self.read_ledger())
         for copy in delivery.copies:
             if not copy.ours and not self.is_empty(copy.target.table):
                 raise foreign_rows(copy.target)
@@ -109,7 +109,7 @@ class MergeSink(Sink):
             self._merge(load, replaces=load.target.table in replaced)
             replaced.discard(load.target.table)
         reach("sink.position.before")
-        self.store(delivery.ledger)
+        self.store(ledger)
         reach("sink.position.after")
         self._spool.discard(delivery.batch)
 

@@ -93,7 +93,7 @@ class TransactionalSink(Sink, Generic[T]):
     def publish(self, delivery: Delivery) -> None:
         self._spool.keep_only(delivery.batch, [receipt.staged for receipt in delivery.receipts])
         with self.transaction() as transaction:
-            delivery.verify(self.load(transaction))
+            ledger = delivery.verify(self.load(transaction))
             for copy in delivery.copies:
                 if not copy.ours and not self.is_empty(transaction, copy.target.table):
                     raise foreign_rows(copy.target)
@@ -102,7 +102,7 @@ class TransactionalSink(Sink, Generic[T]):
             for load in delivery.loads():
                 self._apply(transaction, load)
             reach("sink.position.before")
-            self.store(transaction, delivery.ledger)
+            self.store(transaction, ledger)
             reach("sink.position.after")
             reach("sink.commit.before")
         reach("sink.commit.after")

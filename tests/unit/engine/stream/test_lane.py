@@ -95,6 +95,18 @@ def test_every_row_arrives_once(make: Make, script: list[tuple[str, object]]) ->
         engine.close()
 
 
+def test_a_commit_that_lands_late_is_not_taken_back_by_the_next_one_of_another_table(make: Make) -> None:
+    """I3, I4: the next commit is of a table that catches up, and was planned with the ledger of before."""
+    engine = make(dict(TRUCKS), DESTINATIONS)
+    try:
+        for step in (("commit", {"a"}), ("fault", ("x", "late")), ("add", ("one", "c")), ("batch", 1)):
+            _take(engine, step)
+        engine.settle()
+        engine.check()
+    finally:
+        engine.close()
+
+
 def test_a_commit_that_lands_after_it_was_asked_about(make: Make) -> None:
     engine = make({"one": ["a"]}, {"one": "x"})
     engine.run.catch_up()

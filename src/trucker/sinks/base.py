@@ -14,8 +14,8 @@ with transactions), `sinks.merging` (tables in a store without), `sinks.events` 
   one `(batch, target, part)` exactly one reaches `publish`. Parts of the next batch may be staged during `publish`.
 - A part is a sequence of values, each a set of net changes: at most one per key. Apply a value as: deletes; updates
   that move keys, as a set; the rest. With `Abilities.every_change` it has every change in commit order instead.
-- `publish` applies `delivery.loads()` in order and stores the ledger that `delivery.verify(stored)` has returned before:
-  together where the store can, and otherwise the ledger last, with loads that may be repeated.
+- `publish` gets the ledger to store from `delivery.verify(stored)`, applies `delivery.loads()` in order and stores that
+  ledger: together where the store can, and otherwise the ledger last, with loads that may be repeated.
 - The only key of a change that is stable over restarts is `(commit_lsn, ordinal)`; batches and parts are cut anew.
 - `SinkUnavailable` means "the same again later". `TruckFailed` says whose data cannot be taken, nothing having been
   written; the others' is published without it. Any other `SinkError` stops the trucks of the batch (I8). A row that is

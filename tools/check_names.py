@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Name → why several modules may define it.
 _SINKS = "each sink has its own"
 ALLOWED: dict[str, str] = dict.fromkeys(
-    ("Cells", "Commit", "Describe", "Indices", "Lend", "Outputs", "Place", "Refused", "Session", "Stored"), _SINKS
+    ("Cells", "Describe", "Indices", "Lend", "Outputs", "Session", "Stored"), _SINKS
 )
 
 

@@ -8,9 +8,10 @@ from itertools import count
 from typing import Final
 from uuid import uuid4
 
-from trucker.change import DELETE, INSERT, NO_OLD, TRUNCATE, Changes
+from trucker.change import DELETE, INSERT, NO_OLD, TRUNCATE, UPDATE, Changes
 from trucker.errors import SinkError
 from trucker.sinks.table_identity import TableIdentity
+from trucker.sinks.transactional.staged_changes import StagedRow
 from trucker.table import TableSchema
 
 StoredRow = dict[str, str | None]
@@ -79,6 +80,11 @@ class MemoryTable:
             changes = [change for change in _Change.each(value) if change.op != TRUNCATE]
             self._apply_keyed(changes, awaits_rows) if self.key else self._apply_bag(changes)
 
+    def apply_staged(self, rows: Sequence[StagedRow], *, awaits_rows: bool = False) -> None:
+        """One round of staged rows."""
+        changes = [_Change.of(row) for row in rows]
+        self._apply_keyed(changes, awaits_rows) if self.key else self._apply_bag(changes)
+
     def _apply_keyed(self, changes: Sequence[_Change], awaits_rows: bool) -> None:
         """Deletes, then key-moving updates as a set from the rows before, then the rest."""
         before = {self._key(row): row for row in self.rows}
@@ -130,6 +136,13 @@ class _Change:
     new: StoredRow | None
     old: StoredRow | None
     unchanged: frozenset[str]
+
+    @classmethod
+    def of(cls, row: StagedRow) -> _Change:
+        if row.action == DELETE:
+            return cls(DELETE, None, dict(row.data), frozenset())
+        op = INSERT if row.action == INSERT else UPDATE
+        return cls(op, dict(row.data), dict(row.old_key) or None, frozenset(row.data) - frozenset(row.cells))
 
     @classmethod
     def each(cls, changes: Changes) -> Iterator[_Change]:

@@ -63,7 +63,7 @@ class StrictDuckDB(StrictDestination):
 
     def letters(self) -> list[Letter]:
         with duckdb.connect(str(self.file)) as connection:
-            return LetterTable("suite").load(connection, ["main"])
+            return LetterTable("suite").read(connection, "main")
 
     def _execute(self, *statements: str) -> None:
         with duckdb.connect(str(self.file)) as connection:

@@ -13,15 +13,16 @@ from contextlib import closing, contextmanager
 from typing import ClassVar
 
 from trucker.abilities import Abilities
-from trucker.change import Changes, TableId
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Phase, TruckState
-from trucker.sinks.ledger import Ledger, foreign_rows
+from trucker.sinks.ledger import Ledger, Plan, foreign_rows
 from trucker.sinks.ledger_file import ledger_from_json, ledger_to_json
 from trucker.sinks.target import Target
 from trucker.sinks.transactional import TransactionalSink
+from trucker.sinks.transactional.staged_changes import StagedLoad
+from trucker.table import TableId
 from trucker_sqlite.adapter import SQLITE, SqliteConnection
 from trucker_sqlite.table import Table, has_rows, prepare_table
 
@@ -100,7 +101,7 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
         row = transaction.execute(query, [self._project]).fetchone() if there else None
         return ledger_from_json(json.loads(row[0])) if row else Ledger()
 
-    def store(self, transaction: sqlite3.Connection, ledger: Ledger) -> None:
+    def store(self, transaction: sqlite3.Connection, ledger: Ledger, plan: Plan) -> None:
         transaction.execute(_MAKE)
         content = json.dumps(ledger_to_json(ledger))
         transaction.execute("INSERT OR REPLACE INTO trucker_ledger VALUES (?, ?)", [self._project, content])
@@ -111,13 +112,15 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
     def empty(self, transaction: sqlite3.Connection, target: Target) -> None:
         Table(transaction, target).clear()
 
-    def apply(self, transaction: sqlite3.Connection, target: Target, value: Changes) -> None:
+    def apply(self, transaction: sqlite3.Connection, load: StagedLoad) -> None:
+        table = Table(transaction, load.target)
         try:
-            Table(transaction, target).apply(value)
+            for rows in load.rows_by_round():
+                table.apply(rows)
         except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             # The message of SQLite may hold values; its name of the error does not.
             raise SinkError(
-                f"table {target.table}: SQLite refuses a row ({error.sqlite_errorname})",
+                f"table {load.target.table}: SQLite refuses a row ({error.sqlite_errorname})",
                 remedy="compare the table's columns and constraints with the source's",
             ) from None
 

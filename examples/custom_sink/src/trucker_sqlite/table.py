@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from trucker.change import DELETE, NO_OLD, UPDATE, Changes, Column, SchemaChanges, TableId, quote_identifier
+from trucker.change import DELETE, UPDATE, Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
+from trucker.sinks.letters import Row
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.staged_changes import MOVE, StagedRow
 from trucker.types import Unfit, column_kind
 from trucker_sqlite.adapter import TYPES
-
-Row = dict[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of one row. `new` has the cells that were sent; an update that `lacks` cells keeps the old ones."""
-
-    op: int
-    new: Row
-    old: Row
-    lacks: bool
-
-    def key(self, names: Sequence[str]) -> list[str | None]:
-        """The key of the row after the change. A key that was not sent again is the old one."""
-        return [self.new[name] if name in self.new else self.old.get(name) for name in names]
-
-    def old_key(self, names: Sequence[str]) -> list[str | None]:
-        return [self.old.get(name) for name in names] if self.old else self.key(names)
-
-
-def each(changes: Changes) -> Iterator[Change]:
-    """The changes one by one, as PostgreSQL's text."""
-    new, old = changes.new.to_pylist(), changes.old.to_pylist()
-    for i, op in enumerate(changes.op.tolist()):
-        unsent = {name for name, mask in changes.unchanged.items() if mask[i]} if op == UPDATE else set()
-        sent = {} if op == DELETE else {name: cell for name, cell in new[i].items() if name not in unsent}
-        yield Change(op, sent, {} if changes.old_kind[i] == NO_OLD else old[i], bool(unsent))
 
 
 def table_name(table: TableId) -> str:
@@ -104,41 +77,40 @@ class Table:
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Changes) -> None:
-        """One value: each key at most once."""
+    def apply(self, rows: Sequence[StagedRow]) -> None:
+        """One round: each key at most once."""
         if self.key:
-            self._apply_keyed(list(each(changes)))
+            self._apply_keyed(rows)
         else:
-            self._apply_rows(list(each(changes)))
+            self._apply_rows(rows)
 
-    def _apply_keyed(self, changes: Sequence[Change]) -> None:
+    def _apply_keyed(self, rows: Sequence[StagedRow]) -> None:
         """Deletes, then keys that move, as a set from the rows before, then the rest."""
-        moves = [c for c in changes if c.op == UPDATE and c.old and c.old_key(self.key) != c.key(self.key)]
-        moved = [row for change in moves if (row := self._moved(change))]
-        gone = [change.old_key(self.key) for change in (*(c for c in changes if c.op == DELETE), *moves)]
-        self._run_many(f"DELETE FROM {self.name} WHERE {_all(self.key)}", gone)
-        for row in moved:
-            self._put(list(row), [list(row.values())])
-        whole, others = [], {id(change) for change in moves}
+        moves = [row for row in rows if row.action == MOVE]
+        moved = [cells for row in moves if (cells := self._moved(row))]
+        gone = [*(row.data for row in rows if row.action == DELETE), *(row.old_key for row in moves)]
+        self._run_many(f"DELETE FROM {self.name} WHERE {_all(self.key)}", [self._key(row) for row in gone])
+        for cells in moved:
+            self._put(list(cells), [list(cells.values())])
+        for row in rows:
+            if row.action == UPDATE and row.sent is not None:
+                self._update(row)
         names = self.target.source.names
-        for change in changes:
-            if change.op == DELETE or id(change) in others:
-                continue
-            if change.lacks:
-                self._update(change)
-            else:
-                whole.append([change.new[name] for name in names])
+        whole = [[row.data[name] for name in names] for row in rows if row.action == UPDATE and row.sent is None]
         self._put(names, whole)
 
-    def _moved(self, change: Change) -> Mapping[str, str | None]:
+    def _key(self, row: Row) -> list[str | None]:
+        return [row[name] for name in self.key]
+
+    def _moved(self, row: StagedRow) -> Row:
         """The whole row whose key moves, as it will be; empty where it is left out."""
-        cursor = self._run(f"SELECT * FROM {self.name} WHERE {_all(self.key)}", change.old_key(self.key))
-        row = cursor.fetchone()
-        if row is None and change.lacks:
+        cursor = self._run(f"SELECT * FROM {self.name} WHERE {_all(self.key)}", self._key(row.old_key))
+        stored = cursor.fetchone()
+        if stored is None and row.sent is not None:
             self._is_missing()
             return {}
-        before = dict(zip((column[0] for column in cursor.description), row, strict=True)) if row else {}
-        return {**before, **change.new, **dict(zip(self.key, change.key(self.key), strict=True))}
+        before = dict(zip((column[0] for column in cursor.description), stored, strict=True)) if stored else {}
+        return {**before, **row.cells}
 
     def _put(self, names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
         """Insert rows, or give those that are there these cells."""
@@ -150,13 +122,11 @@ class Table:
             rows,
         )
 
-    def _update(self, change: Change) -> None:
+    def _update(self, row: StagedRow) -> None:
         """Give a row the cells that were sent; the others stay (I7)."""
-        key = change.key(self.key)
-        cells = {**dict(zip(self.key, key, strict=True)), **change.new}
-        sets = ", ".join(f"{quote_identifier(name)} = ?" for name in cells)
+        sets = ", ".join(f"{quote_identifier(name)} = ?" for name in row.cells)
         statement = f"UPDATE {self.name} SET {sets} WHERE {_all(self.key)}"
-        if self._run(statement, [*cells.values(), *key]).rowcount != 1:
+        if self._run(statement, [*row.cells.values(), *self._key(row.data)]).rowcount != 1:
             self._is_missing()
 
     def _is_missing(self) -> None:
@@ -164,19 +134,18 @@ class Table:
         if not self.target.awaits_rows:
             raise self._missing()
 
-    def _apply_rows(self, changes: Sequence[Change]) -> None:
+    def _apply_rows(self, rows: Sequence[StagedRow]) -> None:
         """Without a key: rows come, then for each that goes one of those that are equal to it."""
         names = self.target.source.names
-        come = [{**change.old, **change.new} for change in changes if change.op != DELETE]
+        cells = [[row.data[name] for name in names] for row in rows]
         marks = ", ".join("?" * len(names))
-        rows = [[row[name] for name in names] for row in come]
-        self._run_many(f"INSERT INTO {self.name} ({_list(names)}) VALUES ({marks})", rows)
+        added = [values for row, values in zip(rows, cells, strict=True) if row.action != DELETE]
+        self._run_many(f"INSERT INTO {self.name} ({_list(names)}) VALUES ({marks})", added)
         one = f"SELECT rowid FROM {self.name} WHERE {_all(names)} LIMIT 1"
-        for change in changes:
-            if change.old:
-                cells = [change.old[name] for name in names]
-                if self._run(f"DELETE FROM {self.name} WHERE rowid = ({one})", cells).rowcount != 1:
-                    raise self._missing()
+        removal = f"DELETE FROM {self.name} WHERE rowid = ({one})"
+        for row, values in zip(rows, cells, strict=True):
+            if row.action == DELETE and self._run(removal, values).rowcount != 1:
+                raise self._missing()
 
     def _missing(self) -> SinkError:
         return SinkError(

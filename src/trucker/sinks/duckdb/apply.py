@@ -17,57 +17,38 @@ Without a key a batch adds and removes copies of whole rows; the sum is taken on
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from trucker.change import DELETE, UPDATE, TableSchema, quote_identifier
-from trucker.config.slots import whole_name
+from trucker.change import DELETE, UPDATE, quote_identifier
 from trucker.errors import DataError, SinkError
 from trucker.sinks.duckdb.session import run
-from trucker.sinks.duckdb.staging import MOVE, StagedPart
-from trucker.sinks.duckdb.table import Table, has_unique, unfit_value
+from trucker.sinks.duckdb.table import Table, constraint_of, has_unique, unfit_value
 from trucker.sinks.duckdb.types import from_text
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.staged_changes import MOVE, Batches, StagedLoad, key_positions
 from trucker.types import Unfit
 
 LARGE: Final = 200_000
 # Rows that do not fit are looked for until there are so many.
 _UNFIT: Final = 2_000
 
-Batches = Callable[[], Iterator[pa.RecordBatch]]
-"""Reads a target's staged rows from the beginning."""
+# Errors about a value of a row.
+_VALUES: Final[tuple[type[duckdb.Error], ...]] = (duckdb.DataError, duckdb.InvalidInputException)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedLoad:
-    """All of a batch for one target: the parts that count, in order, and their rows with rounds numbered through.
-
-    Of a table that others write to as well it is one part, with its number.
-    """
-
-    target: Target
-    parts: Sequence[StagedPart]
-    batches: Batches
-    part: int = 0
-    truncated: bool = False
-
-    @property
-    def rounds(self) -> int:
-        return sum(part.rounds for part in self.parts)
-
-    def count(self, action: int) -> int:
-        return sum(part.actions.get(action, 0) for part in self.parts)
-
-    def kept(self) -> list[str]:
-        """The distinct sets of columns not sent."""
-        return sorted(sum((Counter(part.kept) for part in self.parts), Counter()))
+def apply_load(connection: duckdb.DuckDBPyConnection, table: Table, load: StagedLoad) -> None:
+    """Apply a load inside the caller's transaction; `DataError` where a row is refused for what is in it."""
+    applier = Applier(connection, table, load)
+    try:
+        applier.copy() if load.copied else applier.run()
+    except (*_VALUES, duckdb.ConstraintException) as error:
+        raise _refusal(error, load.target) from None
 
 
 class Applier:
@@ -85,15 +66,10 @@ class Applier:
 
     def copy(self) -> None:
         """Snapshot rows, into a table that holds none of them."""
-        if self._load.rounds:
-            self._insert_staged()
+        self._insert_staged()
 
     def run(self) -> None:
         """Streamed changes."""
-        if self._load.truncated:
-            self._do(f"DELETE FROM {self._table.sql}")
-        if not self._load.rounds:
-            return
         self._apply_keyed() if self._key else self._apply_bag()
 
     # -- tables with a key ---------------------------------------------------------------------------------------
@@ -199,7 +175,7 @@ class Applier:
                 f"table {self._load.target.table}: {lost} updated rows are missing, and the source did not send "
                 "all of their values",
                 remedy="another program changed the table; to copy it again, run `trucker reset --truck"
-                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
+                f" {self._load.target.truck}`, then `trucker run`",
                 code="TRK440",
             )
 
@@ -262,7 +238,7 @@ class Applier:
             raise SinkError(
                 f"table {self._load.target.table}: {due - removed} rows to delete are missing",
                 remedy="another program changed the table; to copy it again, run `trucker reset --truck"
-                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
+                f" {self._load.target.truck}`, then `trucker run`",
                 code="TRK441",
             )
 
@@ -344,6 +320,22 @@ def scan(connection: duckdb.DuckDBPyConnection, batches: Batches, statement: str
             connection.unregister("incoming")
 
 
-def key_positions(schema: TableSchema) -> tuple[int, ...]:
-    """The places of the key's columns among all, in the columns' order."""
-    return tuple(position for position, name in enumerate(schema.names) if name in schema.key)
+def _refusal(error: duckdb.Error, target: Target) -> DataError:
+    """Why a row is refused, without DuckDB's words: they may hold values (I10)."""
+    table = f"table {target.table}"
+    if not isinstance(error, duckdb.ConstraintException):
+        return DataError(
+            f"{table} refuses a row of the source: {type(error).__name__}", code="TRK447", sqlstate="22000"
+        )
+    text = str(error)
+    state, constraint = constraint_of(text)
+    column = text.rsplit(".", 1)[-1].strip() if state == "23502" else None
+    column = column if column in target.source.names else None
+    of = f" on column {column}" if column else ""
+    return DataError(
+        f"{table} has {constraint}{of} that a row of the source violates (SQLSTATE {state})",
+        remedy="drop the constraint; tables that trucker creates have none",
+        code="TRK448",
+        sqlstate=state,
+        column=column,
+    )

@@ -1,18 +1,17 @@
-"""`trucker.dead_letters` in a DuckDB file: letters as rows (see `sinks.letters`). The caller owns the transaction."""
+"""`trucker.dead_letters` in a DuckDB file: letters as rows. See `LetterStore`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final
 
 import duckdb
 
-from trucker.errors import TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.letters import Letter, Pending, Reason, log_set_aside, to_json, too_many
-from trucker.sinks.target import Target, TruckTable
+from trucker.sinks.letters import Letter, Reason, to_json
+from trucker.sinks.target import TruckTable
 from trucker.table import TableId
 
 # Numbers are given once, by the sequence: a number that a user has read must not come to mean another letter.
@@ -49,29 +48,14 @@ class LetterTable:
         statement = f"SELECT truck, count(*) FROM {_table(connection)} WHERE project = ? GROUP BY truck"
         return dict(run(connection, statement, [self._project]))
 
-    def load(self, connection: duckdb.DuckDBPyConnection, trucks: Collection[str]) -> list[Letter]:
-        """The letters of these trucks, in the order of their positions."""
-        rows = run(
-            connection,
-            f"SELECT {_COLUMNS} FROM {_table(connection)} WHERE project = ? AND truck IN (SELECT unnest(?))",
-            [self._project, sorted(trucks)],
-        )
-        return sorted((_letter(row) for row in rows), key=lambda letter: (letter.lsn, letter.ordinal, letter.number))
+    def read(self, connection: duckdb.DuckDBPyConnection, truck: str) -> list[Letter]:
+        statement = f"SELECT {_COLUMNS} FROM {_table(connection)} WHERE project = ? AND truck = ?"
+        return [_letter(row) for row in run(connection, statement, [self._project, truck])]
 
-    def store(self, connection: duckdb.DuckDBPyConnection, truck: str, pending: Pending, most: int | None) -> None:
-        """What has become of a truck's letters. Raises for more than it may have."""
-        changed = pending.changed
-        if pending.gone:
-            numbers = sorted(pending.gone)
-            run(connection, f"DELETE FROM {_table(connection)} WHERE id IN (SELECT unnest(?))", [numbers])
-        new = [letter for letter in changed if not letter.number]
-        if most is not None and new and self.count(connection).get(truck, 0) + len(new) > most:
-            raise TruckFailed(truck, too_many(truck, most, changed[-1].reason))
-        for letter in changed:
-            self._put(connection, letter)
-        log_set_aside(new)
+    def remove(self, connection: duckdb.DuckDBPyConnection, numbers: Collection[int]) -> None:
+        run(connection, f"DELETE FROM {_table(connection)} WHERE id IN (SELECT unnest(?))", [sorted(numbers)])
 
-    def _put(self, connection: duckdb.DuckDBPyConnection, letter: Letter) -> None:
+    def put(self, connection: duckdb.DuckDBPyConnection, letter: Letter) -> None:
         names, values = zip(*_content(letter).items(), strict=True)
         if letter.number:
             cells = ", ".join(f"{name} = ?" for name in names)
@@ -86,8 +70,7 @@ class LetterTable:
             [self._project, *values],
         )
 
-    def forget(self, connection: duckdb.DuckDBPyConnection, truck_tables: Iterable[TruckTable]) -> None:
-        """A copy of these tables begins: it will have the rows as they are."""
+    def forget(self, connection: duckdb.DuckDBPyConnection, truck_tables: Collection[TruckTable]) -> None:
         for truck, table in truck_tables:
             run(
                 connection,
@@ -95,17 +78,6 @@ class LetterTable:
                 "WHERE project = ? AND truck = ? AND source_schema = ? AND source_table = ?",
                 [self._project, truck, table.schema, table.name],
             )
-
-    def reshape(self, connection: duckdb.DuckDBPyConnection, target: Target) -> None:
-        """Columns have been added to the table: a row that was there then holds what the source gave all older rows.
-
-        In a table without key the columns are what a row is known by, so those it no longer has go, too.
-        """
-        for letter in self.load(connection, [target.truck]):
-            data = letter.reshaped(target.source)
-            if data != letter.data:
-                statement = f"UPDATE {_table(connection)} SET data = ? WHERE id = ?"
-                run(connection, statement, [to_json(data), letter.number])
 
 
 def _letter(row: tuple[Any, ...]) -> Letter:

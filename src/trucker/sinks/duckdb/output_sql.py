@@ -23,14 +23,14 @@ from trucker.rows import OPERATION
 from trucker.sinks import output_sql
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.delivery import Load
-from trucker.sinks.duckdb.apply import Applier, StagedLoad, scan
+from trucker.sinks.duckdb.apply import Applier, scan
 from trucker.sinks.duckdb.session import run
-from trucker.sinks.duckdb.staging import StagedPart
 from trucker.sinks.duckdb.table import Table, constraint_of, refuse_capitals
 from trucker.sinks.duckdb.types import duckdb_type, from_text
 from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
 from trucker.sinks.spool import Spool
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.staged_changes import StagedLoad, StagedPart
 
 _Kind: Final = duckdb.StatementType
 _CHECKED: Final = frozenset({_Kind.SELECT, _Kind.INSERT, _Kind.UPDATE, _Kind.DELETE, _Kind.MERGE_INTO})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
 import duckdb
@@ -15,50 +15,57 @@ import duckdb
 from trucker.abilities import Abilities
 from trucker.adapters.duckdb import DUCKDB, DuckDBConnection
 from trucker.change import Changes, CopiedRows, TableId
-from trucker.errors import SinkError, SinkUnavailable, TruckerError
+from trucker.errors import DataError, SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.file_errors import file_error, file_trouble
 from trucker.finding import Finding, Level
-from trucker.sinks.base import Sink, Workspace
-from trucker.sinks.batch import Batch, Receipt, TruckState, Work
-from trucker.sinks.delivery import Delivery
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import Receipt, TruckState, Work
+from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.duckdb import output_sql
+from trucker.sinks.duckdb.apply import Applier, apply_load
 from trucker.sinks.duckdb.bookkeeping import Bookkeeping
-from trucker.sinks.duckdb.commit import Commit, Stores, redrive
 from trucker.sinks.duckdb.identity import Identities
 from trucker.sinks.duckdb.letter_table import LetterTable
-from trucker.sinks.duckdb.session import Session, connect, refuse_held, written_here
-from trucker.sinks.duckdb.staging import stage
-from trucker.sinks.duckdb.table import examine_tables, prepare_table, unique_columns
-from trucker.sinks.ledger import Ledger
-from trucker.sinks.letters import Choice, Redriven
-from trucker.sinks.spool import Spool
+from trucker.sinks.duckdb.session import Session, connect, refuse_held, run, written_here
+from trucker.sinks.duckdb.table import (
+    Table,
+    examine_tables,
+    has_keys,
+    is_empty,
+    nulled,
+    parents_first,
+    prepare_table,
+    read_row,
+    table_of,
+    unique_columns,
+)
+from trucker.sinks.ledger import Copy, Ledger, Plan
+from trucker.sinks.letters import Choice, Redriven, Row
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
+from trucker.sinks.transactional import TransactionalSink
+from trucker.sinks.transactional.staged_changes import StagedLoad
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
 
 
-class DuckDBSink(Sink):
+class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
     """Guarantee: exactly once; whole source transactions, positions committed with the data."""
 
     name: ClassVar[str] = "duckdb"
     abilities: ClassVar[Abilities] = DUCKDB.abilities
 
     def __init__(self, connection: DuckDBConnection, workspace: Workspace) -> None:
+        super().__init__(workspace)
         self._connection = connection
         self._path = connection.path
-        self._spool = Spool(workspace.folder, near=workspace.near)
         self._session = Session(connection.path, connection.memory)
         self._books = Bookkeeping(workspace.project, connection.path)
-        self._letters = LetterTable(workspace.project)
+        self._letter_table = LetterTable(workspace.project)
         self._identities = Identities(workspace.project)
-        timeout = connection.timeouts.statement
-        self._stores = Stores(self._session, self._spool, self._books, self._letters, self._identities, timeout)
-        self._opened = False
         self._looked = -1
         self._changes: Sequence[TableChange] = ()
-        self.letters: Mapping[str, int] = {}
 
     def check(self) -> list[Finding]:
         """Whether the file can be written, or made. Creates nothing."""
@@ -123,15 +130,11 @@ class DuckDBSink(Sink):
             raise self._unusable(trouble)
         with self._explaining(f"opening {self._path}"):
             if not self._opened:
-                self._spool.clear()
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._session.transaction() as connection:
                 self._books.make(connection)
                 self._identities.adopt(connection)
-                ledger = self._books.load(connection)
-                self.letters = self._letters.count(connection)
-        self._opened = True
-        return ledger
+            return super().open()
 
     def prepare(self, target: Target) -> frozenset[str]:
         if target.statement is not None:
@@ -141,28 +144,97 @@ class DuckDBSink(Sink):
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
             state = self._identities.refuse_changed(connection, target)
-            left = prepare_table(connection, target)
+            left_out = prepare_table(connection, target)
             self._identities.put(connection, target, state)
-            if self.letters.get(target.truck):
-                self._letters.reshape(connection, target)
-        return left
+            self.reshape_letters(connection, target)
+        return left_out
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         if work.target.statement is not None:
             return output_sql.stage_rows(self._spool, work, changes)
-        return stage(self._spool, work, changes)
+        return super().stage(work, changes)
 
     def publish(self, delivery: Delivery) -> None:
-        batch = delivery.batch
-        self._spool.keep_only(batch, [receipt.staged.rows for receipt in delivery.receipts])
         with self._explaining(f"writing to {self._path}"):
-            commit = Commit(self._stores, delivery)
-            commit.run()
-            self.letters = commit.counts
-        self._spool.discard(batch)
+            super().publish(delivery)
 
-    def discard(self, batch: Batch) -> None:
-        self._spool.discard(batch)
+    # -- in a transaction ---------------------------------------------------------------------------------------------
+
+    def transaction(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return self._session.transaction()
+
+    def load(self, transaction: duckdb.DuckDBPyConnection) -> Ledger:
+        return self._books.load(transaction)
+
+    def store(self, transaction: duckdb.DuckDBPyConnection, ledger: Ledger, plan: Plan) -> None:
+        self._books.store(transaction, plan)
+
+    def _table(self, connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
+        tables: dict[TableId, Table] = self._session.tables
+        known = tables.get(target.table)
+        if known is None or not known.types.keys() >= set(target.source.names):
+            known = tables[target.table] = table_of(connection, target)
+        return known
+
+    def begin_copy(self, transaction: duckdb.DuckDBPyConnection, copy: Copy) -> None:
+        table = self._table(transaction, copy.target)
+        super().begin_copy(transaction, copy)
+        if not copy.adds and has_keys(transaction, copy.target.table):
+            run(transaction, f"DELETE FROM {table.sql}")
+
+    def is_empty(self, transaction: duckdb.DuckDBPyConnection, table: TableId) -> bool:
+        return is_empty(transaction, table)
+
+    def refuse_changed(
+        self, transaction: duckdb.DuckDBPyConnection, targets: Sequence[Target], *, copied: bool
+    ) -> None:
+        """Asked once after the file is opened: no other process can alter a table meanwhile."""
+        unknown = [target for target in targets if copied or target.table not in self._session.tables]
+        for target, reason in self._identities.refuse_written(transaction, unknown, copied=copied):
+            raise TruckFailed(target.truck, reason)
+
+    def in_order(self, transaction: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
+        return parents_first(transaction, targets)
+
+    def empty(self, transaction: duckdb.DuckDBPyConnection, target: Target) -> None:
+        run(transaction, f"DELETE FROM {self._table(transaction, target).sql}")
+
+    def apply(self, transaction: duckdb.DuckDBPyConnection, load: StagedLoad) -> None:
+        apply_load(transaction, self._table(transaction, load.target), load)
+
+    def run_statements(self, transaction: duckdb.DuckDBPyConnection, loads: Sequence[Load]) -> None:
+        output_sql.Outputs(transaction, self._spool, self._connection.timeouts.statement).run(loads)
+        self._session.tables.clear()  # the statements may have altered them
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    @property
+    def letter_store(self) -> LetterTable:
+        return self._letter_table
+
+    def unfit_rows(self, load: StagedLoad) -> list[tuple[int, DataError]]:
+        with self._session.use() as connection:
+            return Applier(connection, table_of(connection, load.target), load).unfit()
+
+    def current_row(self, transaction: duckdb.DuckDBPyConnection, target: Target, key: Row) -> Row | None:
+        return read_row(transaction, self._table(transaction, target), target, key)
+
+    def as_stored(self, transaction: duckdb.DuckDBPyConnection, target: Target, row: Row) -> Row:
+        return nulled(transaction, self._table(transaction, target), target, row)
+
+    def count_letters(self) -> Mapping[str, int]:
+        if not self._exists():
+            return {}
+        with self._explaining(f"reading {self._path}"), self._reading() as connection:
+            return self._letter_table.count(connection)
+
+    def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
+        if not self.count_letters():
+            return []
+        with self._explaining(f"redriving dead letters of {self._path}"):
+            return super().redrive(choice, dry_run=dry_run)
+
+    # -- tables that somebody else drops or alters ---------------------------------------------------------------------
 
     def changed_tables(self) -> Sequence[TableChange]:
         if not self._path.exists():
@@ -182,18 +254,6 @@ class DuckDBSink(Sink):
     def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._explaining(f"accepting tables of {self._path}"), self._session.transaction() as connection:
             self._identities.accept(connection, truck_tables)
-
-    def count_letters(self) -> Mapping[str, int]:
-        if not self._exists():
-            return {}
-        with self._explaining(f"reading {self._path}"), self._reading() as connection:
-            return self._letters.count(connection)
-
-    def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-        if not self._exists():
-            return []
-        with self._explaining(f"redriving dead letters of {self._path}"):
-            return redrive(self._stores, choice, dry_run=dry_run)
 
     def close(self) -> None:
         self._session.close()

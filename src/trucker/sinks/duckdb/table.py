@@ -8,6 +8,7 @@ have to be released again for a column that the source drops.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,7 @@ from trucker.sinks.duckdb.bookkeeping import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
 from trucker.sinks.ledger import Ledger, foreign_rows
+from trucker.sinks.letters import Row
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
@@ -137,7 +139,7 @@ def examine_tables(
         return
     for copy in copies:
         table = there.get(copy.target.source.table)
-        if table is not None and not copy.ours and not is_empty(connection, table):
+        if table is not None and not copy.ours and not is_empty(connection, copy.target.table):
             yield copy.target, foreign_rows(copy.target).reason
 
 
@@ -319,8 +321,54 @@ def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
     return table
 
 
-def is_empty(connection: duckdb.DuckDBPyConnection, table: Table) -> bool:
-    return not run(connection, f"SELECT 1 FROM {table.sql} LIMIT 1")
+def is_empty(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
+    """Whether the table has no rows, or is not there."""
+    there = find_table(connection, table)
+    return there is None or not run(connection, f"SELECT 1 FROM {there.sql} LIMIT 1")
+
+
+def parents_first(connection: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
+    """The targets, those with tables that others refer to by foreign keys first."""
+    if len(targets) < 2:
+        return list(targets)
+    rows = run(
+        connection,
+        "SELECT schema_name, table_name, referenced_table FROM duckdb_constraints() "
+        "WHERE database_name = current_database() AND constraint_type = 'FOREIGN KEY'",
+    )
+    parents: dict[TableId, set[TableId]] = defaultdict(set)
+    for schema, child, parent in rows:
+        if child != parent:
+            parents[TableId(schema, child)].add(TableId(schema, parent))
+    waiting, ordered = list(targets), list[Target]()
+    while waiting:
+        tables = {target.table for target in waiting}
+        free = [target for target in waiting if not parents[target.table] & tables] or waiting[:1]
+        ordered += free
+        waiting = [target for target in waiting if target not in free]
+    return ordered
+
+
+def read_row(connection: duckdb.DuckDBPyConnection, table: Table, target: Target, key: Row) -> Row | None:
+    """The row with that key, each cell as a text that is read as the same value again."""
+    names, types = target.source.names, table.types
+    cells = ", ".join(
+        to_text(quote_identifier(name), types[name]) or f"CAST({quote_identifier(name)} AS VARCHAR)" for name in names
+    )
+    where = " AND ".join(f"{quote_identifier(name)} = {literal(cell, types[name])}" for name, cell in key.items())
+    rows = run(connection, f"SELECT {cells} FROM {table.sql} WHERE {where}")
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def nulled(connection: duckdb.DuckDBPyConnection, table: Table, target: Target, row: Row) -> Row:
+    """The row with NULL for what does not fit in columns of that policy."""
+    cells = dict(row)
+    for name, unfit in target.unfit:
+        if unfit is Unfit.NULL and cells.get(name) is not None:
+            value = literal(cells[name], table.types[name], unfit)
+            if run(connection, f"SELECT {value} IS NULL") == [(True,)]:
+                cells[name] = None
+    return cells
 
 
 def has_keys(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:

@@ -1,22 +1,22 @@
-"""What an executor makes of changes: rows of text in the target's shape, ready for the SQL of `apply`.
+"""Staged rows: changes as a flat table of text, ready for set-based SQL.
 
 A table with a key:    action, kept, round, k0…   n0…
-    action D     the row with the key in n… goes
-    action U     the row with the key in n… becomes n…, or is made
+    action D     the row with the key in n… is deleted
+    action U     the row with the key in n… becomes n…, or is inserted
     action M     the row with the key in k… becomes n…, its key included
     kept         the columns whose cells were not sent: one 0 or 1 for every column, NULL if all were sent (I7)
     round        which of the part's values it was: they come in order, and each has a key once
 A table without one:   delta, n…
-    delta        +1 a row n… comes, -1 one goes; what a batch does to a bag of rows is the sum of these
+    delta        +1 a row n… is added, -1 one is removed; what a batch does to a bag of rows is the sum of these
 
-For a truck that sets failing rows aside, op, lsn and ordinal say what a change was and where it stands.
-n0… are the columns of the target's source, k0… those of its key.
+For a truck with dead letters, op, lsn and ordinal say what a change was and its position.
+n0… are the columns of the target's source, k0… those of its key, in the columns' order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,10 +26,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, UPDATE, Changes, CopiedRows, Mask, TableSchema
+from trucker.lsn import Lsn
 from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.letters import Operation, Row
 from trucker.sinks.spool import Spool, Staged
+from trucker.sinks.target import Target
 
 MOVE: Final = ord("M")
+
+_OPERATIONS: Final[dict[int, Operation]] = {INSERT: "insert", UPDATE: "update", DELETE: "delete", MOVE: "insert"}
+
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+"""Reads staged rows from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,128 @@ class StagedPart:
     kept: Mapping[str, int] = field(default_factory=dict)
 
 
-def stage(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One staged row: `action` is DELETE, UPDATE (which inserts, too) or MOVE; in a table without a key DELETE or
+    INSERT.
+
+    `old_key` is the key that a row moves from. `sent` names the cells that were sent, None where all were. `operation`,
+    `lsn` and `ordinal` are those of the change, where the truck has dead letters.
+    """
+
+    action: int
+    round: int
+    old_key: Row
+    data: Row
+    sent: tuple[str, ...] | None
+    operation: Operation
+    lsn: Lsn
+    ordinal: int
+
+    @property
+    def cells(self) -> dict[str, str | None]:
+        """The cells that were sent."""
+        return dict(self.data) if self.sent is None else {name: self.data[name] for name in self.sent}
+
+
+@dataclass(frozen=True, slots=True)
+class StagedLoad:
+    """What is to be applied to the table of one target: the rows of some parts, in order, with rounds numbered through.
+
+    Empty the table first if `truncates`. `copied` says that the rows are new ones, for a table that holds none of them.
+    Of a table that other targets share it is one part, with its number.
+    """
+
+    target: Target
+    parts: Sequence[StagedPart]
+    batches: Batches
+    part: int = 0
+    truncates: bool = False
+    copied: bool = False
+
+    @property
+    def rounds(self) -> int:
+        return sum(part.rounds for part in self.parts)
+
+    def count(self, action: int) -> int:
+        return sum(part.actions.get(action, 0) for part in self.parts)
+
+    def kept(self) -> list[str]:
+        """The distinct sets of columns not sent."""
+        return sorted(sum((Counter(part.kept) for part in self.parts), Counter()))
+
+    def rows_by_round(self) -> Iterator[list[StagedRow]]:
+        """The rows one by one, for stores that take no columns. Apply a round as: deletes; moves, as a set; the rest.
+
+        Without a key: add rows before others are removed.
+        """
+        for batch in self.batches():  # a value is one round, and was staged as one batch
+            if len(batch):
+                yield list(parse_rows(self.target.source, batch))
+
+
+def key_positions(schema: TableSchema) -> tuple[int, ...]:
+    """The positions of the key's columns among all, in the columns' order."""
+    return tuple(position for position, name in enumerate(schema.names) if name in schema.key)
+
+
+def read_parts(spool: Spool, receipts: Sequence[Receipt]) -> Iterator[pa.RecordBatch]:
+    """All rows; each part's rounds come after those of the part before."""
+    rounds = 0
+    for receipt in receipts:
+        part: StagedPart = receipt.staged
+        if part.rows is not None:
+            for batch in spool.read(part.rows):
+                yield _later_rounds(batch, rounds)
+        rounds += part.rounds
+
+
+def parse_rows(schema: TableSchema, batch: pa.RecordBatch) -> Iterator[StagedRow]:
+    """A batch row by row."""
+    names, keyed = schema.names, bool(schema.key)
+    key = [names[position] for position in key_positions(schema)]
+    for row in batch.to_pylist():
+        cells = {name: row[f"n{number}"] for number, name in enumerate(names)}
+        action = row["action"] if keyed else (INSERT if row["delta"] > 0 else DELETE)
+        deletes, kept = action == DELETE, row["kept"] if keyed else None
+        operation = DELETE if deletes else MOVE if action == MOVE else row.get("op") or INSERT
+        yield StagedRow(
+            action,
+            row["round"] if keyed else 0,
+            {name: row[f"k{number}"] for number, name in enumerate(key)} if action == MOVE else {},
+            {name: cells[name] for name in schema.key} if deletes and keyed else cells,
+            None if kept is None else tuple(name for name, mark in zip(names, kept, strict=True) if mark == "0"),
+            _OPERATIONS[operation if keyed else action],
+            Lsn(row.get("lsn") or 0),
+            row.get("ordinal") or 0,
+        )
+
+
+def flat_rows(target: Target, rows: Sequence[Row], deletes: Sequence[bool]) -> StagedLoad:
+    """Whole rows that are to be there, or deleted, as if they had been staged; each key once."""
+    count = len(rows)
+    cells = {
+        f"n{number}": pa.array([row[name] for row in rows], pa.string())
+        for number, name in enumerate(target.source.names)
+    }
+    if target.source.key:
+        head = {
+            "action": pa.array([DELETE if gone else UPDATE for gone in deletes], pa.uint8()),
+            "kept": pa.nulls(count, pa.string()),
+            "round": pa.array([0] * count, pa.int32()),
+            **{f"k{number}": pa.nulls(count, pa.string()) for number in range(len(target.source.key))},
+        }
+    else:
+        head = {"delta": pa.array([-1 if gone else 1 for gone in deletes], pa.int32())}
+    batch = _batch({**head, **cells})
+    actions = {DELETE: sum(deletes), INSERT: count - sum(deletes)}
+    return StagedLoad(target, [StagedPart(None, rounds=1, actions=actions)], lambda: iter([batch]))
+
+
+# -- staging, in an executor ------------------------------------------------------------------------------------------
+
+
+def stage_changes(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
     """Stage one part, one value at a time."""
     target = work.target
     tally = _Tally(placed=target.truck in work.batch.dead_letters)
@@ -75,10 +204,10 @@ class _Tally:
             yield batch
 
     def _keyed(self, changes: Changes) -> pa.RecordBatch:
-        key = [position for position, name in enumerate(changes.schema.names) if name in changes.schema.key]
+        key = key_positions(changes.schema)
         old_key = [changes.old.column(position) for position in key]
         deleted = changes.op == DELETE
-        kept = kept_text(changes)
+        kept = _kept_text(changes)
         new = list(changes.new.columns)
         for position, before in zip(key, old_key, strict=True):
             new[position] = _where(deleted | _unsent(changes, position), before, new[position])
@@ -120,7 +249,7 @@ class _Tally:
         return _batch({"delta": pa.array(delta), **columns, **places})
 
 
-def kept_text(changes: Changes) -> pa.Array:
+def _kept_text(changes: Changes) -> pa.Array:
     """For every change its columns not sent, as text of 0 and 1; null where all were sent."""
     count = len(changes)
     names = changes.schema.names
@@ -172,7 +301,7 @@ def _counts(values: pa.Array) -> dict[Any, int]:
     }
 
 
-def later_rounds(batch: pa.RecordBatch, by: int) -> pa.RecordBatch:
+def _later_rounds(batch: pa.RecordBatch, by: int) -> pa.RecordBatch:
     """The same rows, `by` rounds later; a bag has no rounds."""
     place = batch.schema.get_field_index("round")
     if place < 0 or not by:

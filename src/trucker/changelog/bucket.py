@@ -20,7 +20,7 @@ from trucker.errors import ChangeLogError, ChangeLogUnavailable
 
 REQUEST_SECONDS: Final = 20.0
 CONNECT_SECONDS: Final = 5.0
-# As long as an object may take in all; a server that cannot be reached for longer is reported.
+# For all tries to put one object; after that the storage counts as unavailable.
 PUT_SECONDS: Final = 5.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -49,10 +49,10 @@ class Bucket:
         self._store = _open(location)
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make an object that is not there yet, whole or not at all; `TakenError` where somebody else has made it.
+        """Create an object, whole or not at all; `TakenError` where another one has that name.
 
-        An answer that never came leaves it open whether the object was made: then it is found there when it is tried
-        again, the same to the byte, and all is well.
+        A lost answer leaves open whether the object was created. The next try then finds an object with the same
+        bytes, which counts as success.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError
@@ -64,29 +64,30 @@ class Bucket:
                 if self.get(name) != data:
                     raise TakenError(name) from None
 
-        self._until(PUT_SECONDS, name, attempt)
+        self._retry_for(PUT_SECONDS, name, attempt)
 
     def put(self, name: str, data: bytes) -> None:
         """Make an object, or replace it."""
         import obstore
 
-        self._until(PUT_SECONDS, name, lambda: obstore.put(self._store, name, data, use_multipart=False))
+        self._retry_for(PUT_SECONDS, name, lambda: obstore.put(self._store, name, data, use_multipart=False))
 
     def get(self, name: str) -> bytes:
         """A whole object; FileNotFoundError where there is none."""
         import obstore
 
-        with self._telling(name):
+        with self._translating_errors(name):
             return bytes(obstore.get(self._store, name).bytes())
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         """Some of an object, fewer bytes where it ends; FileNotFoundError where there is none."""
         import obstore
 
-        with self._telling(name):
+        with self._translating_errors(name):
             try:
                 return bytes(obstore.get_range(self._store, name, start=offset, length=length))
             except obstore.exceptions.GenericError as error:
+                # 416 Range Not Satisfiable: the range begins at the object's end or after it.
                 if "416" in _STATUS.findall(str(error)) or "StartTooLarge" in str(error):
                     return b""
                 raise
@@ -95,49 +96,49 @@ class Bucket:
         """An object's bytes; FileNotFoundError where there is none."""
         import obstore
 
-        with self._telling(name):
+        with self._translating_errors(name):
             return int(obstore.head(self._store, name)["size"])
 
     def list(self, after: str = "") -> list[BucketEntry]:
         """The objects whose names come after `after`, in the order of their names."""
         import obstore
 
-        with self._telling(""):
-            found = [
+        with self._translating_errors(""):
+            entries = [
                 BucketEntry(entry["path"], entry["size"], entry["last_modified"].timestamp())
                 for page in obstore.list(self._store, offset=after or None)
                 for entry in page
             ]
-        return sorted(found)
+        return sorted(entries)
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, in any order; one that is not there does not matter."""
         import obstore
 
-        with self._telling(""):
+        with self._translating_errors(""):
             if names:
                 obstore.delete(self._store, list(names))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _until(self, seconds: float, name: str, attempt: Callable[[], object]) -> None:
+    def _retry_for(self, seconds: float, name: str, attempt: Callable[[], object]) -> None:
         """Try until it succeeds, fails for good or the time is over."""
         deadline = time.monotonic() + seconds
         for pause in _pauses():
             try:
-                with self._telling(name):
+                with self._translating_errors(name):
                     attempt()
                 return
             except FileNotFoundError:
-                pass  # there when it was made, gone when it was looked at
+                pass  # `put_new` met an object of that name, which was deleted before it was read
             except ChangeLogUnavailable:
                 if time.monotonic() + pause >= deadline:
                     raise
             time.sleep(pause)
 
     @contextmanager
-    def _telling(self, name: str) -> Iterator[None]:
-        """The client's errors as trucker's."""
+    def _translating_errors(self, name: str) -> Iterator[None]:
+        """Raises trucker's errors for the client's, whose messages hold whole answers of the server."""
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         try:
@@ -152,7 +153,7 @@ class Bucket:
 
     def _failure(self, what: str, text: str) -> ChangeLogError:
         status, code = _STATUS.search(text), _CODE.search(text)
-        why = " ".join(found[1] for found in (status, code) if found) or _without_answer(text)
+        why = " ".join(match[1] for match in (status, code) if match) or _without_answer(text)
         if code and code[1] == "NoSuchBucket":
             return ChangeLogError(
                 f"the bucket of {what} does not exist",
@@ -212,7 +213,7 @@ def _s3(uri: str, access: Mapping[str, str]) -> Any:
         parts.netloc,
         prefix=parts.path.strip("/"),
         client_options=options,
-        # What is idempotent is tried again by the client, briefly; what is not, and what takes longer, by us.
+        # The client repeats idempotent requests, briefly; `_retry_for` repeats the others, and for longer.
         retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)},
         **settings,
     )

@@ -23,7 +23,7 @@ class Document(Protocol):
 
 
 def document_beside(location: LogLocation, name: str) -> Document:
-    """A document beside a log, which goes where the log goes."""
+    """A document in the folder or below the URI of a log, which moves and is deleted with it."""
     return ObjectDocument(location, name) if isinstance(location, ObjectLocation) else FileDocument(location / name)
 
 

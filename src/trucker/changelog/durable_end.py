@@ -11,6 +11,7 @@ from typing import Final, Protocol, Self
 from trucker.changelog.format.durable import Durable, DurableFile, Watch, missing, unreadable
 from trucker.changelog.location import LogLocation, ObjectLocation
 
+# A read may meet a record that is half written. The other record is whole, unless the writer is at it by then.
 _TRIES: Final = 5
 _ASK_SECONDS: Final = 1.0
 
@@ -43,7 +44,7 @@ def end_reader(location: LogLocation) -> EndReader:
         return FileEnd(location, location, wide=False)
     if location.folder is not None:
         return FileEnd(location.folder, location, wide=True)
-    return AskedEnd(location)
+    return ListedEnd(location)
 
 
 class FileEnd:
@@ -62,9 +63,9 @@ class FileEnd:
             except FileNotFoundError:
                 raise missing(self._location) from None
         for _ in range(_TRIES):
-            found = self._file.read()
-            if found is not None:
-                return found
+            durable = self._file.read()
+            if durable is not None:
+                return durable
         raise unreadable(self._folder)
 
     def watch(self) -> Watch:
@@ -76,30 +77,30 @@ class FileEnd:
             self._file = None
 
 
-class AskedEnd:
-    """By a listing, every second at the most."""
+class ListedEnd:
+    """By a listing, at most once a second."""
 
     def __init__(self, location: ObjectLocation) -> None:
         self._location = location
-        self._found: Durable | None = None
-        self._ask_again = -math.inf
+        self._durable: Durable | None = None
+        self._next_listing = -math.inf
 
     def read(self) -> Durable:
         from trucker.changelog.bucket import Bucket
         from trucker.changelog.objects.object_recovery import end_of, read_start
 
         now = time.monotonic()
-        if self._found is None or now >= self._ask_again:
+        if self._durable is None or now >= self._next_listing:
             bucket = Bucket(self._location)
-            self._found = end_of(self._location, bucket, read_start(self._location, bucket)).durable
-            self._ask_again = now + _ASK_SECONDS
-        return self._found
+            self._durable = end_of(self._location, bucket, read_start(self._location, bucket)).durable
+            self._next_listing = now + _ASK_SECONDS
+        return self._durable
 
     def watch(self) -> _Nap:
         return _Nap()
 
     def close(self) -> None:
-        self._found = None
+        self._durable = None
 
 
 class _Nap:

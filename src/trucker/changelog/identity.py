@@ -31,11 +31,11 @@ class SourceIdentity:
 
 def check_source(location: LogLocation, source: SourceIdentity) -> None:
     """Refuse a location that holds no log, or another source's."""
-    found = read_source(location)
+    recorded = read_source(location)
     wrong = [
-        f"{field.name.replace('_', ' ')} {getattr(found, field.name)!r} instead of {getattr(source, field.name)!r}"
+        f"{field.name.replace('_', ' ')} {getattr(recorded, field.name)!r} instead of {getattr(source, field.name)!r}"
         for field in fields(SourceIdentity)
-        if getattr(found, field.name) != getattr(source, field.name)
+        if getattr(recorded, field.name) != getattr(source, field.name)
     ]
     if wrong:
         raise ChangeLogError(
@@ -64,8 +64,8 @@ def read_document(location: LogLocation, bucket: Bucket | None = None) -> dict[s
             text = (bucket or Bucket(location)).get(FILE)
         else:
             text = (location / FILE).read_bytes()
-        found: dict[str, Any] = json.loads(text)
-        return found
+        document: dict[str, Any] = json.loads(text)
+        return document
     except FileNotFoundError:
         raise missing(location) from None
     except ValueError:

@@ -15,15 +15,14 @@ from trucker.changelog.reader import LogReader
 from trucker.lsn import Lsn
 
 READ_BYTES: Final = 256 << 20
-"""So much of what is to be read next is checked by its checksums; of the rest, that it is all there. A log may hold
-days of changes, and each read of a block checks it anyway."""
+"""Of what is read next, so many bytes are verified by their checksums; of the rest only the sizes. A log may hold days
+of changes, and each read of a block verifies it anyway."""
 
 
 def refuse_damaged(location: LogLocation, start: Lsn | None, *, writing: bool) -> None:
-    """Raise where the log lacks something, or has something damaged, after `start`; None where no truck needs any of
-    it.
+    """Raise where the log is incomplete or damaged after `start`; `start` is None where no truck needs the log.
 
-    `writing` says that capture runs: what it is about to write, and what is pruned meanwhile, is not looked at then.
+    `writing`: capture is running. Open segments, and segments pruned meanwhile, are not checked then.
     """
     if isinstance(location, ObjectLocation):
         LogReader(truth_of(location)).oldest()

@@ -62,7 +62,7 @@ def location_of(config: ProjectConfig, source: str) -> LogLocation:
 
 
 def truth_of(location: LogLocation) -> LogLocation:
-    """The location without the local folder: what is in the storage, not what this machine was told of it."""
+    """The location without the local folder: what is in the storage, not what this machine's capture published."""
     return location.elsewhere() if isinstance(location, ObjectLocation) else location
 
 

@@ -69,14 +69,14 @@ def _create_objects(location: ObjectLocation, source: SourceIdentity, start: Lsn
     bucket = Bucket(location)
     if not log_exists(location):
         check_conditional(location, bucket)
-        # By the clock: above every number that a log which was here before can have come to, or come to yet.
+        # By the clock: above every number that an earlier log here, or a late writer of it, can reach.
         first = max(time.time_ns() // 1_000_000, leftover(bucket.list()))
         content = json.dumps({**asdict(source), "start": str(start), "first": first}, indent=2).encode()
         with suppress(TakenError):
             bucket.put_new(FILE, content)
     check_source(location, source)
     if location.folder is not None:
-        # What this machine was told of a log before, by a run that is over, may be of another log, and is forgotten.
+        # The folder of an earlier run may belong to another log.
         shutil.rmtree(location.folder, ignore_errors=True)
         private.make_folder(location.folder)
         with DurableFile(location.folder, write=True, wide=True) as file:

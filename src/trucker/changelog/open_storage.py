@@ -10,7 +10,7 @@ from trucker.changelog.location import LogLocation, ObjectLocation
 
 
 def open_storage(location: LogLocation) -> Storage:
-    """Cheap: nothing is asked for before it is needed."""
+    """The storage of a log. Reads nothing and connects to nothing yet."""
     if isinstance(location, ObjectLocation):
         from trucker.changelog.objects.object_chain import Objects
 
@@ -21,7 +21,7 @@ def open_storage(location: LogLocation) -> Storage:
 def check_whole(location: LogLocation, segments: Sequence[Segment], durable: Durable) -> None:
     """Refuse a log with a segment missing in the middle, or at its end.
 
-    Objects before a missing one are none of the log's (`object_chain`), so there the end alone is to be looked at.
+    Objects before a missing one do not belong to the log (`object_chain`), so there only the end is checked.
     """
     if not isinstance(location, ObjectLocation):
         check_chain(location, segments)

@@ -50,8 +50,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _alone(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatenate[LogReader, P], T]:
-    """One thread at a time."""
+def _locked(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatenate[LogReader, P], T]:
+    """A method of the reader that holds its lock: one thread at a time."""
 
     @functools.wraps(method)
     def locked(self: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -81,30 +81,33 @@ class LogReader:
 
     # -- how far --------------------------------------------------------------------------------------------------
 
-    @_alone
+    @_locked
     def durable(self) -> Durable:
         """How far the log goes at this moment."""
         return self._end.read()
 
     def wait(self, after: Lsn, timeout: float) -> Durable:
-        """Sleep until there is a commit that ends after `after`, for `timeout` seconds at most."""
-        found = self.durable()
-        if found.commit_lsn > after:
-            return found
+        """Sleep until a commit ends after `after`, for at most `timeout` seconds. Returns the durable end.
+
+        Takes no lock while it sleeps: other threads read in the meantime.
+        """
+        durable = self.durable()
+        if durable.commit_lsn > after:
+            return durable
         deadline = time.monotonic() + timeout
         with self.watch() as watch:
             while True:
-                # Looked at once more after the watch is in place, so that no write falls between.
-                found = self.durable()
-                if found.commit_lsn > after or time.monotonic() >= deadline:
-                    return found
+                # Read again after the watch is in place: a write between the first read and the watch wakes nobody.
+                durable = self.durable()
+                if durable.commit_lsn > after or time.monotonic() >= deadline:
+                    return durable
                 watch.wait(deadline)
 
     def watch(self) -> EndWatch:
         """What to wait with for the end to move."""
         return self._end.watch()
 
-    @_alone
+    @_locked
     def oldest(self) -> Lsn:
         """Positions below this cannot be served any more."""
         durable = self.durable()
@@ -115,9 +118,10 @@ class LogReader:
             try:
                 return self._begins(segments[0])
             except FileNotFoundError:
+                # Pruned between the listing and the read: list again.
                 self._stamp = None
 
-    @_alone
+    @_locked
     def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
         """The furthest commit after `start` within `max_bytes` of log, but at least one whole transaction.
 
@@ -127,24 +131,24 @@ class LogReader:
         top = durable.commit_lsn if limit is None else min(durable.commit_lsn, limit)
         if top <= start:
             return start
-        total, found = 0, start
+        total, batch_end = 0, start
         for index, at in self._blocks(start, top, durable):
             total += index.length[at]
-            if total > max_bytes and found > start:
+            if total > max_bytes and batch_end > start:
                 break
             if index.commits[at] and index.end[at] > start:
-                found = Lsn(min(index.end[at], top))
+                batch_end = Lsn(min(index.end[at], top))
                 if total >= max_bytes:
                     break
-        return found
+        return batch_end
 
-    @_alone
+    @_locked
     def size(self, start: Lsn, end: Lsn) -> int:
         """About how many bytes of log `(start, end]` has."""
         durable = self.durable()
         return sum(index.length[at] for index, at in self._blocks(start, min(end, durable.commit_lsn), durable))
 
-    @_alone
+    @_locked
     def commit_time(self, end: Lsn) -> int | None:
         """When the commit that ends at (or last before) `end` was made, µs since 1970; None where that is unknown."""
         durable = self.durable()
@@ -163,14 +167,14 @@ class LogReader:
 
     # -- what -----------------------------------------------------------------------------------------------------
 
-    @_alone
+    @_locked
     def blocks(self, start: Lsn, end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
         """References to all that is committed in `(start, end]`, in order; small blocks together up to `run_bytes`."""
         durable = self.durable()
         top = min(end, durable.commit_lsn)
         return runs(self._blocks(start, top, durable), top, run_bytes)
 
-    @_alone
+    @_locked
     def read(self, ref: BlockRef) -> Frames:
         """The messages of a reference, their checksums verified."""
         data = memoryview(self._pread(ref.segment, ref.offset, ref.bytes))
@@ -201,29 +205,30 @@ class LogReader:
             started and OpenTransaction(started.xid, Lsn(started.commit_lsn), started.commit_time, started.ordinal),
         )
 
-    @_alone
+    @_locked
     def shape_bounds(self, start: Lsn, end: Lsn) -> list[Lsn]:
         """Where to cut `(start, end]` so that a relation is described anew only in the first transaction of a piece.
 
         Each is a commit's end inside the range, in order; none where no relation has two descriptions in it.
         """
         durable = self.durable()
+        # The messages are compared, not the entries: a new segment repeats a description that has not changed.
         newest: dict[int, bytes] = {}
-        found: list[Lsn] = []
-        done = start
+        bounds: list[Lsn] = []
+        last_end = start
         for index, at in self._blocks(start, min(end, durable.commit_lsn), durable):
             for entry in index.relations[at]:
                 message = self._relation(index.id, entry)
                 if newest.setdefault(entry.oid, message) != message:
                     newest[entry.oid] = message
-                    if start < done < end and done not in found:
-                        found.append(done)
-            done = max(done, Lsn(index.end[at]))
-        return found
+                    if start < last_end < end and last_end not in bounds:
+                        bounds.append(last_end)
+            last_end = max(last_end, Lsn(index.end[at]))
+        return bounds
 
-    @_alone
+    @_locked
     def first_transaction(self, refs: Sequence[BlockRef], start: Lsn) -> int | None:
-        """The xid of the first transaction that commits at `start` or after, in these blocks."""
+        """The xid of the first transaction in these blocks that commits at `start` or after; None where none does."""
         for ref in refs:
             frames = self.read(ref)
             if frames.transaction is not None and frames.transaction.commit_lsn >= start:
@@ -235,10 +240,10 @@ class LogReader:
                     return int.from_bytes(head[17:21], "big")
         return None
 
-    @_alone
+    @_locked
     def truncations(self, refs: Sequence[BlockRef], oid: int) -> list[int]:
         """The xids of the transactions that truncate a relation, in these blocks, in log order. Reads all of them."""
-        found = []
+        xids = []
         for ref in refs:
             frames = self.read(ref)
             xid = frames.transaction.xid if frames.transaction is not None else 0
@@ -249,26 +254,26 @@ class LogReader:
                     continue
                 count = int.from_bytes(frames.payload[start + 1 : start + 5].tobytes(), "big")
                 oids = np.frombuffer(frames.payload[start + 6 : start + 6 + 4 * count].tobytes(), ">u4")
-                found += [xid] if oid in oids else []
-        return found
+                xids += [xid] if oid in oids else []
+        return xids
 
-    @_alone
+    @_locked
     def relations(self, refs: Sequence[BlockRef]) -> list[bytes]:
         """The Relation messages by which the rows of these blocks are to be read, in log order.
 
         A relation that was described anew in between comes several times, the newest last.
         """
-        found: list[bytes] = []
+        messages: list[bytes] = []
         newest: dict[int, bytes] = {}
         for ref in refs:
             for entry in self._entries(ref):
                 message = self._relation(ref.segment, entry)
                 if newest.get(entry.oid) != message:
                     newest[entry.oid] = message
-                    found.append(message)
-        return found
+                    messages.append(message)
+        return messages
 
-    @_alone
+    @_locked
     def close(self) -> None:
         """Give back descriptors; the reader can be used again."""
         while self._contents:
@@ -281,18 +286,19 @@ class LogReader:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
-        """The blocks that have something of `(start, end]`, as index and number in it.
+        """The blocks that hold changes of `(start, end]`, each as its index and its number there.
 
-        Of a transaction all or nothing: one that never finished may lie in a log of objects, and counts for nothing.
+        A transaction is returned whole or not at all: a log of objects may hold one that never finished.
         """
-        held: list[tuple[SegmentIndex, int]] = []
+        transaction: list[tuple[SegmentIndex, int]] = []
         for index, at in self._all_blocks(start, end, durable):
-            if held and not index.flags[at] & STARTS_OPEN:
-                held.clear()
-            held.append((index, at))
+            # The next block does not continue the open transaction: the stream was interrupted, and sent it again.
+            if transaction and not index.flags[at] & STARTS_OPEN:
+                transaction.clear()
+            transaction.append((index, at))
             if not index.flags[at] & ENDS_OPEN:
-                yield from held
-                held.clear()
+                yield from transaction
+                transaction.clear()
 
     def _all_blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
         if start >= end:
@@ -319,8 +325,8 @@ class LogReader:
     def _list(self, durable: Durable) -> list[Segment]:
         """The segments, listed anew when the folder has changed."""
         stamp = self._storage.stamp()
-        known = self._listed and self._listed[-1].id >= durable.segment
-        if stamp != self._stamp or not known:
+        covered = self._listed and self._listed[-1].id >= durable.segment
+        if stamp != self._stamp or not covered:
             self._listed = self._storage.segments(durable.segment if durable.offset else None)
             self._stamp = stamp
             check_whole(self.location, self._listed, durable)
@@ -337,12 +343,12 @@ class LogReader:
                     break
             except DamagedBlockError as damage:
                 raise damaged(self._storage.where(segment.id), damage.offset, str(damage)) from None
-            # One that begins inside a transaction whose start is gone serves only those who have applied that.
+            # A segment that begins inside a transaction serves only readers that have applied it: its start is pruned.
             self._head = segment.id, Lsn(started.commit_lsn + 1 if started else segment.id.base)
         return self._head[1]
 
     def _index(self, segment: Segment, durable: Durable) -> SegmentIndex:
-        """The segment's index, as far as it is durable. Of many segments only the last used are kept."""
+        """The segment's index up to the durable end. The indexes of the last used segments are cached."""
         index = self._indexes.get(segment.id)
         if index is None:
             index = self._indexes[segment.id] = SegmentIndex(segment.id)
@@ -359,7 +365,7 @@ class LogReader:
         return index
 
     def _entries(self, ref: BlockRef) -> Iterator[RelationEntry]:
-        """The relations of a reference's blocks, in order, from the index where it is at hand."""
+        """The relations of a reference's blocks, in order; from the index where it is cached, else from the blocks."""
         index = self._indexes.get(ref.segment)
         if index is not None and index.size >= ref.offset + ref.bytes:
             at = bisect_left(index.offset, ref.offset)

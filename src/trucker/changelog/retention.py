@@ -9,7 +9,7 @@ from trucker.lsn import Lsn
 
 
 def prune(storage: Storage, before: Lsn, *, keep_seconds: float | None = None, max_bytes: int | None = None) -> int:
-    """Delete sealed segments from the oldest on; how many went.
+    """Delete sealed segments from the oldest on. Returns how many.
 
     `before` is the position of the slowest truck: a segment goes only when every transaction with a part in it ends
     at or below that (I2), whatever else is asked for. Of such applied history
@@ -26,17 +26,17 @@ def prune(storage: Storage, before: Lsn, *, keep_seconds: float | None = None, m
             break
         applied.append((segment, storage.modified(segment)))
     now = time.time()
-    room = sum(segment.bytes for segment, _ in applied)
-    gone = []
+    kept_bytes = sum(segment.bytes for segment, _ in applied)
+    expired = []
     for segment, modified in applied:
-        over = max_bytes is not None and room > max_bytes
-        wanted = (keep_seconds is not None and now - modified < keep_seconds) or (
+        over = max_bytes is not None and kept_bytes > max_bytes
+        retained = (keep_seconds is not None and now - modified < keep_seconds) or (
             keep_seconds is None and max_bytes is not None
         )
-        if wanted and not over:
+        if retained and not over:
             break
-        room -= segment.bytes
-        gone.append(segment)
-    if gone:
-        storage.delete_all(gone, before)
-    return len(gone)
+        kept_bytes -= segment.bytes
+        expired.append(segment)
+    if expired:
+        storage.delete_all(expired, before)
+    return len(expired)

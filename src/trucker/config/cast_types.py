@@ -10,6 +10,7 @@ from trucker.types import BUILT_IN, Kind
 
 _OIDS: Final = {each.name: each.oid for each in BUILT_IN}
 _KINDS: Final = {each.name: each.kind for each in BUILT_IN}
+# PostgreSQL's limits: VARHDRSZ, which it adds to type modifiers, MaxAttrSize for varchar(n), and the numeric precision.
 _HEADER: Final = 4
 _LONGEST: Final = 10_485_760
 _MOST_DIGITS: Final = 1000

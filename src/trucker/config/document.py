@@ -44,9 +44,9 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value, where it stands and where its key does (the value's own place where it has none).
+    """A value, its place and its key's place (the value's own place where it has no key).
 
-    `blank` tells a value of which nothing is written from a written `null`.
+    `blank`: nothing is written after the key, not even `null`.
     """
 
     value: str | tuple[Item, ...] | Mapping[str, Item] | None
@@ -56,11 +56,11 @@ class Item:
 
     @property
     def entries(self) -> Mapping[str, Item]:
-        """What a mapping holds, nothing where this is none."""
+        """The entries of a mapping; empty for any other value."""
         return self.value if isinstance(self.value, Mapping) else {}
 
     def plain(self) -> Any:
-        """The same as Python's own types."""
+        """The value as dict, list, text and None."""
         if isinstance(self.value, Mapping):
             return {key: item.plain() for key, item in self.value.items()}
         if isinstance(self.value, tuple):
@@ -68,7 +68,7 @@ class Item:
         return self.value
 
     def at(self, path: tuple[str | int, ...]) -> Item:
-        """The item a path leads to, or the last one on the way that is there."""
+        """The item a path leads to, or the last item on the way that exists."""
         item = self
         for step in path:
             if isinstance(item.value, Mapping) and step in item.value:
@@ -154,7 +154,8 @@ class _Document:
         return self.rendered.fill(text)
 
     def _mapping(self, node: yaml.MappingNode, above: tuple[yaml.Node, ...]) -> Mapping[str, Item]:
-        own: dict[str, Item] = {}
+        # A key of the mapping itself overrides one of `<<`, wherever that is written.
+        items: dict[str, Item] = {}
         merged: dict[str, Item] = {}
         for key_node, value_node in node.value:
             place = self._place(key_node.start_mark.index)
@@ -165,11 +166,11 @@ class _Document:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._error(place, "a key must be plain text", "put {{ … }} templates in quotes or after a key")
             key = self._scalar(key_node) or ""
-            if key in own:
-                first = own[key].key_place
+            if key in items:
+                first = items[key].key_place
                 raise self._error(place, f'the key "{key}" is given twice', f"the first is in line {first.line}")
-            own[key] = self._item(value_node, above, place)
-        return {**merged, **own}
+            items[key] = self._item(value_node, above, place)
+        return {**merged, **items}
 
     def _merged(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> Iterator[Item]:
         """The mappings that `<<` brings in."""

@@ -70,16 +70,17 @@ class S3Config(Model):
 
     def access(self) -> dict[str, Any]:
         """For the client, by its names; secrets stay hidden."""
-        found: dict[str, Any] = {
+        options: dict[str, Any] = {
             key: value
             for key in ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
             if (value := getattr(self, key)) is not None
         }
+        # Requests are signed for a region; servers other than Amazon's take its first one.
         if self.endpoint is not None and self.region is None:
-            found["region"] = "us-east-1"
+            options["region"] = "us-east-1"
         if self.bucket_in_host:
-            found["virtual_hosted_style_request"] = "true"
-        return found
+            options["virtual_hosted_style_request"] = "true"
+        return options
 
 
 class LogConfig(Model):

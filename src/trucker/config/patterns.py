@@ -80,17 +80,18 @@ def parse_table(text: str, default_schema: str = DEFAULT_SCHEMA) -> TableId:
 def select_tables(patterns: Sequence[str], available: Sequence[TableId]) -> list[TableId]:
     """The tables that a pattern chooses and none excludes, in the order of `available`."""
     parsed = [parse_pattern(text) for text in patterns]
-    wanted = [pattern for pattern in parsed if not pattern.excludes]
-    unwanted = [pattern for pattern in parsed if pattern.excludes]
+    included = [pattern for pattern in parsed if not pattern.excludes]
+    excluded = [pattern for pattern in parsed if pattern.excludes]
     return [
         table
         for table in dict.fromkeys(available)
-        if any(pattern.matches(table) for pattern in wanted) and not any(pattern.matches(table) for pattern in unwanted)
+        if any(pattern.matches(table) for pattern in included)
+        and not any(pattern.matches(table) for pattern in excluded)
     ]
 
 
 def missing_tables(patterns: Sequence[str], available: Sequence[TableId]) -> list[TableId]:
-    """The tables named without a wildcard, to be included, that are not there."""
+    """The included tables, named without a wildcard, that are not available."""
     present = frozenset(available)
     exact = (pattern.exact for pattern in map(parse_pattern, patterns) if not pattern.excludes)
     return [table for table in dict.fromkeys(exact) if table is not None and table not in present]

@@ -1,4 +1,4 @@
-"""What is wrong with a project's files, as sentences with a place and a next step.
+"""Mistakes in a project's files, as sentences with a place and a next step.
 
 TRK101  a file is missing or cannot be read     TRK107  a connection that does not exist
 TRK102  not YAML                                TRK108  a name given twice
@@ -77,7 +77,7 @@ class ConfigErrors(ConfigError):
 
 
 def raise_if_any(errors: Sequence[ConfigError]) -> None:
-    """Raise what was collected: one error as itself, several as `ConfigErrors`, in the order of files and lines."""
+    """Raise the collected errors: one as itself, several as `ConfigErrors`, in the order of files and lines."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -89,9 +89,9 @@ def _spot(error: ConfigError) -> tuple[str, int, int]:
     return (error.place.file, error.place.line, error.place.column) if error.place else ("", 0, 0)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
-    names = list(known)
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that was probably meant; None where none is close."""
+    names = list(candidates)
     if _SYNONYMS.get(name) in names:
         return _SYNONYMS[name]
     return next(iter(difflib.get_close_matches(name, names, 1, 0.6)), None)
@@ -107,32 +107,32 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [key_of(name, field) for name, field in model.model_fields.items()]
 
 
-def unknown_key(item: Item, key: str, known: Sequence[str]) -> ConfigError:
-    meant = nearest(key, known)
-    remedy = f'did you mean "{meant}"?' if meant else f"use one of the keys {', '.join(known)}"
+def unknown_key(item: Item, key: str, keys: Sequence[str]) -> ConfigError:
+    suggestion = nearest(key, keys)
+    remedy = f'did you mean "{suggestion}"?' if suggestion else f"use one of the keys {', '.join(keys)}"
     return ConfigError(f'unknown key "{key}"', place=item.key_place, remedy=remedy, code="TRK104")
 
 
 def explain(error: ValidationError, item: Item, model: type[BaseModel]) -> Iterator[ConfigError]:
-    """A model's complaints about what stands at `item`. No value is quoted."""
+    """A model's errors about the value at `item`. No value is quoted."""
     details = error.errors(include_url=False, include_input=False)
     unknown = {tuple(detail["loc"]) for detail in details if detail["type"] == "extra_forbidden"}
     for detail in details:
         loc = tuple(detail["loc"])
         if detail["type"] == "missing" and _misspelt(loc, unknown, model):
-            continue  # told of the key that stands in its place
-        extra = _unknown_beside(loc, item, model) if detail["type"] == "trucker" else []
+            continue  # the misspelt key is reported, with this one as the suggestion
+        extra = _unknown_siblings(loc, item, model) if detail["type"] == "trucker" else []
         yield from extra or [_explain_one(detail["type"], loc, detail.get("ctx", {}), item, model)]
 
 
 def _misspelt(loc: tuple[str | int, ...], unknown: Iterable[tuple[str | int, ...]], model: type[BaseModel]) -> bool:
     """Whether an unknown key beside a missing one is likely meant to be that key."""
-    known = keys_of(_model_at(model, loc[:-1]))
-    return any(path[:-1] == loc[:-1] and nearest(str(path[-1]), known) == loc[-1] for path in unknown)
+    keys = keys_of(_model_at(model, loc[:-1]))
+    return any(path[:-1] == loc[:-1] and nearest(str(path[-1]), keys) == loc[-1] for path in unknown)
 
 
-def _unknown_beside(loc: tuple[str | int, ...], top: Item, model: type[BaseModel]) -> list[ConfigError]:
-    """The unknown keys of a mapping that a check of the whole refuses: they may be why it does."""
+def _unknown_siblings(loc: tuple[str | int, ...], top: Item, model: type[BaseModel]) -> list[ConfigError]:
+    """The unknown keys of a mapping that a model validator refuses: a misspelt key may be the reason."""
     item = top
     for step in loc:
         inner = item.at((step,))
@@ -140,8 +140,8 @@ def _unknown_beside(loc: tuple[str | int, ...], top: Item, model: type[BaseModel
         if inner is item or field is None or not _models_of(field):
             return []
         item, model = inner, _model_at(model, (step,))
-    known = keys_of(model)
-    return [unknown_key(entry, key, known) for key, entry in item.entries.items() if key not in known]
+    keys = keys_of(model)
+    return [unknown_key(entry, key, keys) for key, entry in item.entries.items() if key not in keys]
 
 
 def _explain_one(
@@ -169,10 +169,10 @@ def _explain_one(
             f'"{key}" has no value', place=item.key_place, remedy="add a value, or remove the key", code="TRK105"
         )
     remedy = f"correct {key}{_describe(model, loc)}"
-    return ConfigError(f'"{key}" {_wrong(kind, context)}', place=item.place, remedy=remedy, code="TRK105")
+    return ConfigError(f'"{key}" {_reason(kind, context)}', place=item.place, remedy=remedy, code="TRK105")
 
 
-def _wrong(kind: str, context: dict[str, Any]) -> str:
+def _reason(kind: str, context: dict[str, Any]) -> str:
     if kind in _LIMITS:
         words, bound = _LIMITS[kind]
         return f"must be {words} {context[bound]:g}"

@@ -26,7 +26,7 @@ TRUCKER: Final = "trucker"
 
 
 class Registry:
-    """Adapters by name. Whatever is wrong with one is an error only for a project that uses it."""
+    """Adapters by name. An adapter that cannot be loaded is an error only for a project that uses it."""
 
     def __init__(self, points: Iterable[EntryPoint]) -> None:
         self._points: dict[str, list[EntryPoint]] = {}
@@ -92,16 +92,16 @@ class Registry:
                 remedy="install trucker again (in a clone of its sources: pip install -e .)",
                 code=BROKEN,
             )
-        meant = nearest(name, self.names)
+        suggestion = nearest(name, self.names)
         return ConfigError(
             "unknown adapter",
-            remedy=(f'did you mean "{meant}"? ' if meant else "") + f"use one of {', '.join(self.names)}",
+            remedy=(f'did you mean "{suggestion}"? ' if suggestion else "") + f"use one of {', '.join(self.names)}",
             code="TRK105",
         )
 
 
 def _adapter(point: EntryPoint, package: str) -> Adapter:
-    """What an entry point refers to, checked."""
+    """The adapter that an entry point refers to, checked."""
     try:
         adapter = point.load()
     except Exception as error:  # an author's module may raise anything

@@ -6,7 +6,7 @@
         tables: shop.*
       - constant: {region: eu}
 
-What a rule means for a table is found out by `engine.rules`; here is what can be seen without one.
+What a rule means for a table is decided by `engine.transform.rules`; here is what can be checked without a table.
 """
 
 from __future__ import annotations
@@ -166,15 +166,15 @@ class FilterRule(Model):
     def _one_comparison(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = [name for name in COMPARISONS if name in data]
-        if len(given) != 1:
+        comparisons = [name for name in COMPARISONS if name in data]
+        if len(comparisons) != 1:
             raise refuse(
-                "the filter has no comparison" if not given else "the filter has more than one comparison",
-                key=given[1] if given else "",
+                "the filter has no comparison" if not comparisons else "the filter has more than one comparison",
+                key=comparisons[1] if comparisons else "",
                 remedy=f"write one of {', '.join(COMPARISONS)}; write a filter for each further condition",
             )
-        if data[given[0]] is None:
-            raise refuse(f'"{given[0]}" has no value', key=given[0], remedy="for NULL, write is_null: true")
+        if data[comparisons[0]] is None:
+            raise refuse(f'"{comparisons[0]}" has no value', key=comparisons[0], remedy="for NULL, write is_null: true")
         return data
 
     @property
@@ -274,14 +274,14 @@ class RuleConfig(Model):
     def _one_kind(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = [kind for kind in KINDS if kind in data]
-        if len(given) == 1:
+        kinds = [kind for kind in KINDS if kind in data]
+        if len(kinds) == 1:
             return data
-        if not given and (data.keys() - {"tables", "operations"}):
+        if not kinds and (data.keys() - {"tables", "operations"}):
             return data  # the unknown key is reported
         raise refuse(
-            "the rule has no action" if not given else "the rule has more than one action",
-            key=given[1] if given else "",
+            "the rule has no action" if not kinds else "the rule has more than one action",
+            key=kinds[1] if kinds else "",
             remedy=f"write one rule for each of {', '.join(KINDS)}",
         )
 
@@ -297,8 +297,8 @@ class RuleConfig(Model):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if all(getattr(self, kind) is None for kind in KINDS):
-            given = next((kind for kind in KINDS if kind in self.model_fields_set), "")
-            raise refuse(f'"{given}" has no value', key=given, remedy="add a value")
+            empty = next((kind for kind in KINDS if kind in self.model_fields_set), "")
+            raise refuse(f'"{empty}" has no value', key=empty, remedy="add a value")
         if self.operations and self.kind in _WHOLE_TABLE:
             raise refuse(
                 f"{self.kind} cannot be limited to operations: {_WHOLE_TABLE[self.kind]}",
@@ -340,13 +340,13 @@ class RuleConfig(Model):
         return tuple(self.exclude or self.rename or self.cast or ())
 
     def place(self, *path: str) -> Place | None:
-        """Where in truck.yml a part of it stands, or the nearest that is known around it."""
+        """The place of a part of it in truck.yml; of the nearest part around it where that has no place."""
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path)
 
     def placed(self, item: Item) -> None:
-        """Keep where its parts stand."""
+        """Store the places of its parts."""
         self._places = dict(_places(item, ()))
 
 
@@ -374,7 +374,7 @@ def _checked(parse: Any, text: str, remedy: str, key: str = "") -> Any:
 
 
 def _bad_regex(message: str, pattern: str) -> Exception:
-    """What RE2 says, with the place in the pattern that it is about, which it quotes at the end."""
+    """RE2's message with the place in the pattern: RE2 quotes the offending part at its end."""
     kind, _, reason = message.partition(": ")
     if "replacement" in kind:
         return refuse(
@@ -384,7 +384,7 @@ def _bad_regex(message: str, pattern: str) -> Exception:
         )
     what, _, fragment = reason.partition(": ")
     at = pattern.find(fragment)
-    # Arrow puts a group of its own around the pattern; what is missing is missed at the end.
+    # Arrow encloses the pattern in a group, so that RE2 may quote a parenthesis that the pattern does not have.
     where = f"at character {at + 1}" if at >= 0 else "at the end"
     return refuse(
         f"invalid regular expression: {what}, {where}",

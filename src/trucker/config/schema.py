@@ -78,17 +78,17 @@ def _one_of(section: Json, *keys: str) -> None:
 
 
 def _allow_value_alone(constant: Json) -> None:
-    held = next(form for form in constant["anyOf"] if "additionalProperties" in form)
-    held["additionalProperties"] = {"anyOf": [{"type": _SCALAR}, held["additionalProperties"]]}
+    mapping = next(form for form in constant["anyOf"] if "additionalProperties" in form)
+    mapping["additionalProperties"] = {"anyOf": [{"type": _SCALAR}, mapping["additionalProperties"]]}
 
 
 def _allow_templates(schema: Any) -> Any:
-    """What is not just any text may be a template too. Limits get JSON schema's names."""
+    """Values other than free text may be a template, too. Limits get JSON schema's names."""
     if isinstance(schema, list):
         return [_allow_templates(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    # A filter has properties of these names, too.
+    # Only limits are renamed, whose values are numbers: a filter has properties called `gt` and `lt`, too.
     schema = {key if isinstance(value, dict) else _LIMITS.get(key, key): value for key, value in schema.items()}
     if schema.get("type") in _NOT_TEXT or (schema.get("type") == "string" and {"pattern", "enum"} & set(schema)):
         about = {key: schema[key] for key in ("description", "default", "title") if key in schema}

@@ -47,5 +47,5 @@ def misnamed_files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def sql_files(folder: Path) -> Iterator[Path]:
-    """Those of the six that are in a truck's folder, whatever their letters' case; whether they can be read or not."""
+    """The SQL files in a truck's folder, in any case of letters, readable or not."""
     yield from sorted(path for path in folder.iterdir() if path.name.lower() in NAMES)

@@ -1,8 +1,8 @@
-"""SQL as far as its quotes and comments: where a statement ends, and which words a text has.
+"""Splits SQL into tokens: enough to find the end of a statement and the names in a text.
 
-Strings `'…'` and `E'…'`, names `"…"` and `` `…` ``, dollar quotes, `--` and nested `/* */` comments are known. Spark's
-strings may have backslashes and double quotes, PostgreSQL's and DuckDB's have not. What is begun and not ended goes
-to the end of the text: the database says so better.
+Handles strings `'…'` and `E'…'`, names `"…"` and `` `…` ``, dollar quotes, `--` and nested `/* */` comments. Spark's
+strings may have backslashes and double quotes, PostgreSQL's and DuckDB's not. A quote or comment that is not closed
+extends to the end of the text: the database reports it better.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ def _comment_end(text: str, start: int) -> int:
 
 def split_statements(text: str, *, spark: bool = False) -> list[Statement]:
     """The statements of a text, in order, each without its `;` and the blanks and comments around it."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     first = last = -1
     for token in [*tokens(text, spark=spark), Token(END, len(text), "")]:
         if token.kind == END:
             if first >= 0:
-                found.append(Statement(text[first:last], first))
+                statements.append(Statement(text[first:last], first))
             first = last = -1
         elif token.kind not in (BLANK, COMMENT):
             first = token.start if first < 0 else first
             last = token.end
-    return found
+    return statements

@@ -56,10 +56,10 @@ class RenderedSql:
     file: SqlFile
     text: str
     _anchors: tuple[tuple[int, int, bool], ...]
-    """Where in `text`, where in the file, and whether what follows stands at that one spot: what `{{ … }}` gave."""
+    """Offset in `text`, offset in the file, and whether the text that follows comes from a `{{ … }}` at that offset."""
 
     def place(self, offset: int) -> Place:
-        """File, line and column as written of an offset in `text`; of what `{{ … }}` gave, where that begins."""
+        """File, line and column of an offset in `text`; for the text of a `{{ … }}`, where that begins."""
         source = normal(self.file.text)
         index = bisect_right(self._anchors, offset, key=lambda anchor: anchor[0]) - 1
         at = 0
@@ -69,7 +69,7 @@ class RenderedSql:
         return Place(self.file.label, *line_and_column(source, at))
 
     def replaced(self, old: str, new: str) -> RenderedSql:
-        """The same with one text in the place of another, wherever that stands; places stay what they are."""
+        """The same with every `old` replaced by `new`; `place` still gives the places in the file."""
         spots = [match.start() for match in re.finditer(re.escape(old), self.text)]
         longer = len(new) - len(old)
         anchors = tuple((at + longer * bisect_left(spots, at), written, fixed) for at, written, fixed in self._anchors)
@@ -82,10 +82,10 @@ class RenderedSql:
 
 @dataclass(frozen=True, slots=True)
 class SqlTemplate:
-    """A file whose template can be read. Making one raises a ConfigError with file, line and column otherwise.
+    """A file whose template can be parsed; otherwise its construction raises a ConfigError with file, line and column.
 
-    `old_columns` are the columns whose old values it mentions, as `old.x` or `old__x`; `lookups` the names of those
-    that it mentions; `mentions_operation` is whether it tells operations apart, by the variable or by the column.
+    `old_columns` are the columns whose old values it mentions, as `old.x` or `old__x`; `lookups` the names of the
+    lookups that it mentions; `mentions_operation`: it uses the operation, as variable or as column.
     """
 
     file: SqlFile
@@ -106,7 +106,7 @@ class SqlTemplate:
 
     @property
     def uses_operation(self) -> bool:
-        """Whether the text depends on the operation: the file is then run for each by itself."""
+        """Whether the text depends on the operation: the file then runs for each operation separately."""
         return self.uses(OPERATION)
 
     def uses(self, variable: str) -> bool:
@@ -122,15 +122,15 @@ class SqlTemplate:
         transformed: TemplateRelation | None = None,
         lookups: Mapping[str, str] | None = None,
     ) -> RenderedSql:
-        """The SQL for these rows. Raises a ConfigError, as for a column that `rows` has not."""
+        """The SQL for these rows. Raises a ConfigError, for example for a column that `rows` does not have."""
         if self.uses("input_table") and not _PLAIN.fullmatch(input_table):
             raise self._odd_name()
-        own = [name for name in rows.columns if not name.startswith(OLD) and name != OPERATION]
+        row_columns = [name for name in rows.columns if not name.startswith(OLD) and name != OPERATION]
         names: dict[str, Any] = {
             "rows": rows.sql,
             OPERATION: operation,
             "input_table": input_table,
-            "new": _Members("new", {name: rows.column(name) for name in own}),
+            "new": _Members("new", {name: rows.column(name) for name in row_columns}),
             "old": _Members(
                 "old", {name[len(OLD) :]: rows.column(name) for name in rows.columns if name.startswith(OLD)}
             ),
@@ -156,17 +156,17 @@ def normal(text: str) -> str:
 
 
 class _UnknownMember(ValueError):
-    """A column or lookup that is not there. No LookupError: Jinja2 takes those for another way to ask."""
+    """A column or lookup that does not exist. Not a LookupError: Jinja2 catches those and tries the attribute."""
 
-    def __init__(self, kind: str, name: str, known: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, name: str, texts: Mapping[str, str]) -> None:
         super().__init__(name)
         self.kind = kind
         self.name = name
-        self.known = known
+        self.available = texts
 
 
 class _Members:
-    """What stands behind `new`, `old` and `lookups`: texts by name. In a loop it gives the texts."""
+    """The value of `new`, `old` and `lookups`: texts by name. A loop over it gives the texts."""
 
     def __init__(self, kind: str, texts: Mapping[str, str]) -> None:
         self._kind = kind
@@ -185,28 +185,27 @@ class _Members:
 
 
 class _Names(Environment):
-    """Jinja2, where a member's name is never taken for an attribute of the object it is asked of."""
+    """Jinja2 that looks up `new.x` as a member only, never as an attribute of the Python object."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return obj[attribute] if isinstance(obj, _Members) else super().getattr(obj, attribute)
 
 
 class _SqlRendering(Rendering):
-    """One SQL file's way through Jinja2. What `{{ … }}` gives stands between two marks, and is text as it is."""
+    """Renders one SQL file. The output of `{{ … }}` stands between two marks, and is inserted as it is."""
 
     language, comment = "SQL", "--"
 
     def __init__(self, file: SqlFile, names: Mapping[str, Any]) -> None:
         super().__init__(normal(file.text), file.label, file.folder)
         self.file = file
-        self.given = names
-        known = self.jinja.globals
+        functions = self.jinja.globals
         self.jinja = _Names(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_as_text)
-        self.jinja.globals = {**known, **names}
+        self.jinja.globals = {**functions, **names}
         self.marks = self.pattern("([vep])")
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def available(self) -> tuple[str, ...]:
         """The names that a template of this file may use."""
         more: tuple[str, ...] = ("lookups",) if self.file.name in ON_SPARK else ()
         return (*_EVERYWHERE, *more, *(("transformed",) if self.file.name in BY_OPERATION.values() else ()))
@@ -218,7 +217,7 @@ class _SqlRendering(Rendering):
             tree = self.jinja.parse(self.source)
         except FAILURES as error:
             raise self.explain(error) from None
-        for name in sorted(meta.find_undeclared_variables(tree) - {*self.known}):
+        for name in sorted(meta.find_undeclared_variables(tree) - {*self.available}):
             raise self._unknown_variable(name, tree)
         return tree
 
@@ -226,7 +225,7 @@ class _SqlRendering(Rendering):
         return frozenset(meta.find_undeclared_variables(tree))
 
     def plain_sql(self) -> str:
-        """The file without its templates: blanks stand for what they give."""
+        """The file with each template replaced by blanks, so that offsets stay."""
         pieces: list[str] = []
         at = 0
         for _, kind, value in self.jinja.lex(self.source):
@@ -250,17 +249,19 @@ class _SqlRendering(Rendering):
         return RenderedSql(self.file, self.marks.sub("", text), tuple(anchors))
 
     def marked(self, kind: str, value: str, start: int) -> str:
-        """Values have their marks inside tags of their own, so that Jinja2's whitespace control works as usual."""
+        """The marks of a value are expressions, not text, so that Jinja2's whitespace control works as usual."""
         if kind == "variable_begin":
             return f'{value} "{self.mark("v", start)}" }}}}{{{{'
         if kind == "variable_end":
-            after = start + value.index("}}") + 2
-            return f'}}}}{{{{ "{self.mark("e", after)}" {value}'
+            end = start + value.index("}}") + 2
+            return f'}}}}{{{{ "{self.mark("e", end)}" {value}'
         return super().marked(kind, value, start)
 
     def _unknown_variable(self, name: str, tree: nodes.Template) -> ConfigError:
         line = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
-        return self._error(f"the template uses {name}, which is not defined", line, name, self._meant(name, self.known))
+        return self._error(
+            f"the template uses {name}, which is not defined", line, name, self._suggestion(name, self.available)
+        )
 
     def _unknown_member(self, error: _UnknownMember) -> ConfigError:
         line = line_of(error)
@@ -269,13 +270,15 @@ class _SqlRendering(Rendering):
         if column_of(self.source, line, needle) == 0:
             needle = error.kind
         message = f"unknown {what} {error.kind}.{error.name}"
-        remedy = self._meant(error.name, error.known, "there are")
+        remedy = self._suggestion(error.name, error.available, "there are")
         return self._error(message, line, needle, remedy, UNKNOWN_COLUMN)
 
     @staticmethod
-    def _meant(name: str, known: Mapping[str, str] | tuple[str, ...], there_are: str = "templates here know") -> str:
-        meant = nearest(name, known)
-        return f'did you mean "{meant}"?' if meant else f"{there_are} {', '.join(known) or 'none'}"
+    def _suggestion(
+        name: str, names: Mapping[str, str] | tuple[str, ...], there_are: str = "templates here know"
+    ) -> str:
+        suggestion = nearest(name, names)
+        return f'did you mean "{suggestion}"?' if suggestion else f"{there_are} {', '.join(names) or 'none'}"
 
     def _error(self, message: str, line: int, needle: str, remedy: str, code: str = CODE) -> ConfigError:
         place = Place(self.name, line, column_of(self.source, line, needle))
@@ -287,11 +290,11 @@ def _as_text(value: Any) -> str:
 
 
 def _members(tree: nodes.Template, variable: str) -> frozenset[str]:
-    """The names asked of `new`, `old` or `lookups`; `ANY_COLUMN` too where one is chosen as the template runs."""
+    """The member names used with `new`, `old` or `lookups`; `ANY_COLUMN` too where the template computes a name."""
     names: set[str] = set()
     if variable not in meta.find_undeclared_variables(tree):
         return frozenset(names)
-    fixed = 0
+    with_name = 0
     for node in tree.find_all((nodes.Getattr, nodes.Getitem)):
         if not isinstance(node.node, nodes.Name) or node.node.name != variable:  # type: ignore[attr-defined]
             continue
@@ -301,18 +304,18 @@ def _members(tree: nodes.Template, variable: str) -> frozenset[str]:
             names.add(str(node.arg.value))
         else:
             continue
-        fixed += 1
+        with_name += 1
     mentioned = sum(node.name == variable and node.ctx == "load" for node in tree.find_all(nodes.Name))
-    return frozenset(names | {ANY_COLUMN} if mentioned > fixed else names)
+    return frozenset(names | {ANY_COLUMN} if mentioned > with_name else names)
 
 
 def _written_names(sql: str, spark: bool) -> Iterator[str]:
-    """The names that the SQL itself has, and those in its comments not."""
+    """The names in the SQL, without those in its comments."""
     for token in tokens(sql, spark=spark):
         if token.is_name and token.kind != COMMENT:
             yield _folded(token, spark)
 
 
 def _folded(token: Token, spark: bool) -> str:
-    """Spark does not tell capitals apart, quoted or not."""
+    """Spark ignores case, in quoted names too."""
     return token.name.lower() if spark and token.kind == QUOTED else token.name

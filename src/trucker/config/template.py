@@ -27,6 +27,7 @@ from trucker.errors import ConfigError, Place
 from trucker.file_errors import reason_and_remedy
 
 _FILE: Final = "<template>"
+# Of Unicode's private use area, so that no file has them; the nonce of a rendering excludes the rest.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 CODE: Final = "TRK103"
 
@@ -61,8 +62,8 @@ class Rendered:
 
 def line_and_column(text: str, offset: int) -> tuple[int, int]:
     """Line and column, from 1, of an offset."""
-    before = text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+    head = text[:offset]
+    return head.count("\n") + 1, offset - (head.rfind("\n") + 1) + 1
 
 
 FAILURES: Final = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -79,7 +80,7 @@ class MissingValueError(ValueError):
 
 
 class Rendering:
-    """One file's way through Jinja2, with the tokens it puts in. `names` says what templates may name, for errors."""
+    """Renders one file, with tokens in place of values. `names` is the sentence of errors about unknown names."""
 
     names = 'templates know env("NAME", "default") and file("path")'
     language, comment = "YAML", "#"
@@ -111,7 +112,7 @@ class Rendering:
         return f"{_OPEN}{self.nonce}{kind}{number}{_CLOSE}"
 
     def with_marks(self) -> str:
-        """The source with a mark before the first character of every line of plain text, saying where it stands.
+        """The source with a mark before the first character of every line of plain text, which holds its offset.
 
         Blanks get no mark, so that Jinja2's whitespace control works as usual.
         """
@@ -196,7 +197,7 @@ class Rendering:
 
 
 def read_value(folder: Path, path: str) -> str:
-    """A value kept in a file of its own, without the blanks around it. The path is seen from the project's folder."""
+    """The content of a file that holds one value, stripped of blanks. The path is relative to the project's folder."""
     try:
         file = folder / Path(path).expanduser()
         return file.read_bytes().decode().strip()
@@ -225,7 +226,7 @@ def render(source: str, name: str, folder: Path) -> Rendered:
 
 
 def _captures(tag: list[str]) -> bool:
-    """Whether a tag, as a list of its words, takes up the text up to its end tag."""
+    """Whether a tag, as a list of its words, captures the text up to its end tag."""
     words = [word for word in tag if word]
     return words[0] in ("macro", "call", "filter") or (words[0] == "set" and "=" not in words)
 

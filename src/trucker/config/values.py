@@ -22,7 +22,7 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def refuse(message: str, *, remedy: str = "", key: str = "") -> PydanticCustomError:
-    """What a validator raises: a sentence that holds no value, a next step, and the key it is about."""
+    """The error for a validator to raise: a message without the value, a remedy, and the key it is about."""
     return PydanticCustomError("trucker", "{message}", {"message": message, "remedy": remedy, "key": key})
 
 
@@ -52,12 +52,12 @@ def one_or_many(value: Any) -> Any:
 
 
 def policy_word(value: Any) -> Any:
-    """YAML reads a bare `null` as nothing at all; here it is a word."""
+    """YAML reads a bare `null` as None; here it is a policy's name."""
     return Unfit.NULL.value if value is None else value
 
 
 def in_project(path: Path, info: ValidationInfo) -> Path:
-    """The path seen from the project's folder, which the loader gives as context."""
+    """The path relative to the project's folder, which the loader gives as context."""
     folder: Path | None = (info.context or {}).get("folder")
     if "\0" in str(path):
         raise refuse("the path has an invalid character", remedy="remove the character")

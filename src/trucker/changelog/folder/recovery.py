@@ -105,5 +105,5 @@ def _durable_end(folder: Folder, recorded: Durable | None, complete: _Complete |
     if recorded is not None and (recorded.segment, recorded.offset) >= (complete.segment, complete.offset):
         return recorded
     end = Lsn(max(complete.end, recorded.commit_lsn if recorded else ZERO))
-    found = Durable(end, end, complete.commit_time, complete.segment, complete.offset)
-    return replace(found, seen_lsn=max(end, recorded.seen_lsn)) if recorded else found
+    durable = Durable(end, end, complete.commit_time, complete.segment, complete.offset)
+    return replace(durable, seen_lsn=max(end, recorded.seen_lsn)) if recorded else durable

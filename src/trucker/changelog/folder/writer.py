@@ -100,7 +100,7 @@ class LogWriter(BlockBuilder):
 
     @property
     def safe(self) -> Lsn:
-        """How far the source may be told that it can forget (I2)."""
+        """The position that may be acknowledged to the source (I2)."""
         return self.durable.seen_lsn
 
     @property
@@ -133,7 +133,7 @@ class LogWriter(BlockBuilder):
         return self.flush()
 
     def see(self, lsn: Lsn, *, urgent: bool = False) -> Durable:
-        """Nothing of interest is missing below `lsn`. Inside a transaction that is not known, and nothing changes."""
+        """Record that nothing of interest is missing below `lsn`; ignored inside a transaction, whose end is open."""
         self.flush()
         if lsn > self.durable.seen_lsn and not self.in_transaction:
             with self._writing():
@@ -142,10 +142,10 @@ class LogWriter(BlockBuilder):
         return self.durable
 
     def rollback(self) -> None:
-        """Forget everything after the durable end; what follows comes from there again, descriptions too."""
+        """Forget everything after the durable end: the source sends it again, with the descriptions."""
         self._forget()
-        # A new segment begins in any case: which descriptions are in force, and which the last segment has, may
-        # have been told apart by what is forgotten here.
+        # A new segment begins in any case: the last one may hold descriptions that the messages forgotten here
+        # replaced, and its blocks would refer to them.
         with self._writing():
             self._cut_back()
             self._storage.sync()
@@ -234,7 +234,8 @@ class LogWriter(BlockBuilder):
             self._new_names = False
         reach("capture.fsync.after")
         reach("capture.publish.before")
-        # A commit can be found again in the segments; progress without one is recorded in this file alone.
+        # Without fsync after a commit: recovery finds commits in the segments. Progress without a commit is recorded
+        # in this file alone, and needs the fsync.
         self._file.write(durable, sync=durable.commit_lsn == self.durable.commit_lsn)
         self.durable = durable
         reach("capture.publish.after")

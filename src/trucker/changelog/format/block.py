@@ -128,36 +128,37 @@ class Summary:
 def summarise(messages: Messages, started: Open | None, end: int, commit_time: int) -> Summary:
     """Follow the transactions through `messages`; `end` and `commit_time` are those of the last commit before."""
     kinds = messages.kinds
+    # Only the first and the last transaction matter, and searches in `kinds` are fast: no loop over the messages.
     begins = [at for at in {kinds.find(BEGIN), kinds.rfind(BEGIN)} if at >= 0]
-    lsns = [_commit_lsn(messages, at) for at in sorted([*begins, *_alone(messages, started)])]
+    lsns = [_commit_lsn(messages, at) for at in sorted([*begins, *_lone_messages(messages, started)])]
     first = started.commit_lsn if started else lsns[0] if lsns else 0
     last = lsns[-1] if lsns else first
     commit = kinds.rfind(COMMIT)
     if commit >= 0:
         _, end, stamp = _COMMIT.unpack_from(messages.message(commit))
         commit_time = stamp + EPOCH
-    return Summary(first, last, end, commit_time, kinds.count(COMMIT), _left_open(messages, started))
+    return Summary(first, last, end, commit_time, kinds.count(COMMIT), _open_at_end(messages, started))
 
 
-def _alone(messages: Messages, started: Open | None) -> list[int]:
+def _lone_messages(messages: Messages, started: Open | None) -> list[int]:
     """The first and the last of the logical messages outside any transaction, each of which counts as one."""
-    kinds, opened, since, alone = messages.kinds, 1 if started else 0, 0, list[int]()
+    kinds, opened, since, lone = messages.kinds, 1 if started else 0, 0, list[int]()
     for at in messages.places(MESSAGE):
         opened += kinds.count(BEGIN, since, at) - kinds.count(COMMIT, since, at)
         since = at
         if opened <= 0:
-            alone[1:] = [at]
-    return alone
+            lone[1:] = [at]
+    return lone
 
 
 def _commit_lsn(messages: Messages, index: int) -> int:
     """Of a Begin, or of a logical message that is a transaction of its own."""
     message = messages.message(index)
-    found: int = _BEGIN.unpack_from(message)[0] if message.startswith(BEGIN) else _MESSAGE.unpack_from(message)[1]
-    return found
+    commit_lsn: int = _BEGIN.unpack_from(message)[0] if message.startswith(BEGIN) else _MESSAGE.unpack_from(message)[1]
+    return commit_lsn
 
 
-def _left_open(messages: Messages, started: Open | None) -> Open | None:
+def _open_at_end(messages: Messages, started: Open | None) -> Open | None:
     """The transaction that the messages end inside of."""
     begin, commit = messages.kinds.rfind(BEGIN), messages.kinds.rfind(COMMIT)
     if commit > begin:

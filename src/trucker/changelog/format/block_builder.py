@@ -66,7 +66,7 @@ class BlockBuilder(ABC):
         self.extend(Messages.of([message]))
 
     def extend(self, messages: Messages) -> None:
-        """Take many. However they are handed over, in one piece or in several, the log is the same."""
+        """Take many. The log's bytes do not depend on how the messages are split over calls."""
         begin = 0
         for index in messages.descriptions():
             self._add(messages.part(begin, index))
@@ -74,7 +74,7 @@ class BlockBuilder(ABC):
         self._add(messages.part(begin, len(messages)))
 
     def _describe(self, message: bytes) -> bool:
-        """Take note of a description; False where it says nothing new. What it changes begins a new block."""
+        """Record a description; False where it is in force already. One that changes a relation begins a new block."""
         news = self._descriptions.news(message)
         if news is None:
             return False
@@ -84,7 +84,7 @@ class BlockBuilder(ABC):
         return True
 
     def _add(self, messages: Messages) -> None:
-        """Put them to the others, and cut as soon as those are enough for a block."""
+        """Append them to what is in memory, and cut a block as soon as it is large enough."""
         while len(messages):
             fits = messages.until(self._block_bytes - self._bytes)
             part = messages.part(0, fits)
@@ -96,6 +96,7 @@ class BlockBuilder(ABC):
             if finished < len(part):
                 self._unfinished.append(part.part(finished, len(part)))
             if self._bytes >= self._block_bytes:
+                # A short rest of an open transaction waits for more: else each large commit would leave a small block.
                 self._cut(self._block_bytes // 2)
             messages = messages.part(fits, len(messages))
 
@@ -168,10 +169,11 @@ class BlockBuilder(ABC):
     ) -> tuple[Messages, dict[bytes, RelationEntry], list[RelationEntry]]:
         """The messages, with the descriptions before them that the segment lacks; and the block's relations."""
         used = sorted(messages.relations())
-        here = {messages.message(index)[1:5] for index in messages.places(RELATION)}
-        lacking = [oid for oid in used if oid not in here and oid not in segment.described]
-        if lacking:
-            messages = Messages.joined([Messages.of(self._descriptions.of(lacking)), messages])
+        described_here = {messages.message(index)[1:5] for index in messages.places(RELATION)}
+        missing = [oid for oid in used if oid not in described_here and oid not in segment.described]
+        if missing:
+            messages = Messages.joined([Messages.of(self._descriptions.of(missing)), messages])
+        # The offsets depend on the size of the head, which depends on the number of relations: so that comes first.
         count = len([oid for oid in used if oid in self._descriptions])
         described = _locate(messages, segment.size + head_size(count) + 4 * len(messages))
         places = {**segment.described, **described}
@@ -180,9 +182,9 @@ class BlockBuilder(ABC):
 
 def _locate(messages: Messages, start: int) -> dict[bytes, RelationEntry]:
     """Where the Relation messages among `messages` will lie in the file, the last one of each relation."""
-    found = {}
+    entries = {}
     for index in messages.places(RELATION):
         message, offset = messages.message(index), start + int(messages.starts[index])
         oid = message[1:5]
-        found[oid] = RelationEntry(int.from_bytes(oid, "big"), len(message), offset, zlib.crc32(message))
-    return found
+        entries[oid] = RelationEntry(int.from_bytes(oid, "big"), len(message), offset, zlib.crc32(message))
+    return entries

@@ -19,15 +19,15 @@ class Descriptions:
 
     def news(self, message: bytes) -> bool | None:
         """None: known already. True: it changes a relation's description. False: new, but changes nothing."""
-        known = self._like(message).get(message[1:5])
-        if known == message:
+        previous = self._messages_of_kind(message).get(message[1:5])
+        if previous == message:
             return None
-        return message.startswith(RELATION) and known is not None
+        return message.startswith(RELATION) and previous is not None
 
     def learn(self, message: bytes) -> None:
-        self._like(message)[message[1:5]] = message
+        self._messages_of_kind(message)[message[1:5]] = message
 
-    def _like(self, message: bytes) -> dict[bytes, bytes]:
+    def _messages_of_kind(self, message: bytes) -> dict[bytes, bytes]:
         return self._relations if message.startswith(RELATION) else self._types
 
     def of(self, oids: Iterable[bytes]) -> list[bytes]:

@@ -42,11 +42,12 @@ from trucker.lsn import Lsn
 FILE: Final = "durable"
 _RECORD = struct.Struct("<QQQqQIQ")
 _WIDE_RECORD = struct.Struct("<QQQqQQQ")
+# A sector: a torn write of one record does not touch the other.
 _STRIDE = 512
 _IN_MODIFY = 0x2
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _POLL_SECONDS = 0.01
-# A watch cannot be trusted on every file system; this often it is looked at all the same.
+# inotify reports nothing on network file systems, so the file is read again after this time without an event.
 _RECHECK_SECONDS = 1.0
 
 
@@ -121,17 +122,17 @@ class DurableFile:
 
 
 def read_durable(folder: Path, *, wide: bool = False) -> Durable:
-    """The durable end of the log in `folder`; `ChangeLogError` where there is no log or no telling."""
+    """The durable end of the log in `folder`; `ChangeLogError` where there is no log, or it cannot be read."""
     try:
         with DurableFile(folder, wide=wide) as file:
-            found = file.read()
+            durable = file.read()
     except FileNotFoundError:
         raise missing(folder) from None
     except OSError as error:
         raise file_error(error, "reading", folder / FILE, ChangeLogError, code="TRK306") from error
-    if found is None:
+    if durable is None:
         raise unreadable(folder)
-    return found
+    return durable
 
 
 def missing(location: object) -> ChangeLogError:
@@ -151,22 +152,22 @@ def unreadable(folder: Path) -> ChangeLogError:
 
 
 class Watch:
-    """Sleeps until the durable file is written, by inotify; where that is not to be had, by short naps."""
+    """Sleeps until the durable file is written: by inotify, or by polling where there is none."""
 
     def __init__(self, folder: Path) -> None:
         self._fd = _inotify(folder / FILE)
 
     def wait(self, deadline: float) -> None:
-        """Return soon after the next write, at `deadline` (monotonic) at the latest, sometimes earlier for nothing."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        """Return after the next write, at `deadline` (monotonic) at the latest; may return earlier without a write."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return
         if self._fd < 0:
-            time.sleep(min(left, _POLL_SECONDS))
+            time.sleep(min(remaining, _POLL_SECONDS))
             return
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        if poll.poll(min(left, _RECHECK_SECONDS) * 1000):
+        if poll.poll(min(remaining, _RECHECK_SECONDS) * 1000):
             self._drain()
 
     def _drain(self) -> None:

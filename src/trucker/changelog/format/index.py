@@ -25,7 +25,8 @@ class SegmentIndex:
         self.commits = array("I")
         self.flags = array("H")
         self.relations: list[tuple[RelationEntry, ...]] = []
-        self._same: dict[tuple[RelationEntry, ...], tuple[RelationEntry, ...]] = {}
+        # Equal tuples once: most blocks of a segment name the same relations.
+        self._shared_relations: dict[tuple[RelationEntry, ...], tuple[RelationEntry, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -41,7 +42,7 @@ class SegmentIndex:
             self.commit_time.append(head.commit_time)
             self.commits.append(head.commits)
             self.flags.append(head.flags)
-            self.relations.append(self._same.setdefault(head.relations, head.relations))
+            self.relations.append(self._shared_relations.setdefault(head.relations, head.relations))
             self.size = offset + head.bytes
 
     def last_commit_until(self, end: int) -> int | None:

@@ -33,13 +33,13 @@ class BlockRef:
 
 def runs(blocks: Iterable[tuple[SegmentIndex, int]], end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
     """References to blocks, adjacent ones together up to `run_bytes`: many small commits are then decoded at once."""
-    found: list[BlockRef] = []
+    refs: list[BlockRef] = []
     for index, at in blocks:
         ref = _reference(index, at, end)
-        if found and _joins(found[-1], ref, index.flags[at], run_bytes):
-            ref = _joined(found.pop(), ref)
-        found.append(ref)
-    return found
+        if refs and _joins(refs[-1], ref, index.flags[at], run_bytes):
+            ref = _joined(refs.pop(), ref)
+        refs.append(ref)
+    return refs
 
 
 def _reference(index: SegmentIndex, at: int, end: Lsn) -> BlockRef:

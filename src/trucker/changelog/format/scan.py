@@ -53,8 +53,8 @@ class _Window:
         """`length` bytes from `offset`, fewer where the limit comes first."""
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
-            wanted = min(max(length, _WINDOW), self._limit - offset)
-            self._base, self._data, start = offset, memoryview(self._content.read(offset, wanted)), 0
+            size = min(max(length, _WINDOW), self._limit - offset)
+            self._base, self._data, start = offset, memoryview(self._content.read(offset, size)), 0
         return self._data[start : start + length]
 
 

@@ -22,9 +22,9 @@ from trucker.failpoint import reach
 _NAME = re.compile(r"([0-9A-F]{16})\.([0-9A-F]{4,8})(?:\.open|-([0-9A-F]{16})\.([0-9A-F]+)\.segment)")
 _TRIES: Final = 5
 _SYNC_FILE_RANGE_WRITE: Final = 2
-# Twice the longest tick of Linux, by which file systems take the time.
+# Twice the longest tick of Linux (CONFIG_HZ=100), the resolution of file times.
 _TICK_NS: Final = 20_000_000
-# Linux has it; elsewhere nothing is begun early.
+# Linux only; elsewhere the system writes back when it likes.
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
 
 
@@ -118,28 +118,29 @@ class Folder:
 
     def segments(self, until: SegmentId | None = None) -> list[Segment]:
         """All segments in log order. During a rename a segment may be met under either name, never both."""
-        found: dict[SegmentId, Segment] = {}
+        by_id: dict[SegmentId, Segment] = {}
         for path in self.path.iterdir():
             match = _NAME.fullmatch(path.name)
             if match:
                 key = SegmentId(int(match[1], 16), int(match[2], 16))
                 segment = Segment(key, int(match[3], 16), int(match[4], 16)) if match[3] else Segment(key)
                 # A listing that runs beside a rename may give both names; the sealed one is the later.
-                if segment.last is not None or segment.id not in found:
-                    found[segment.id] = segment
-        return [found[key] for key in sorted(found)]
+                if segment.last is not None or segment.id not in by_id:
+                    by_id[segment.id] = segment
+        return [by_id[key] for key in sorted(by_id)]
 
     def stamp(self) -> int:
-        """Changes when files come, go or are renamed: the time of the folder's last change.
+        """The time of the folder's last change: files created, deleted or renamed.
 
-        Two changes within one tick of the file system's clock leave the same time, so a time that is too recent is not
-        the last word: every call gives another number then.
+        Two changes within one tick of the file system's clock leave the same time, so while that time is too recent
+        each call returns another number.
         """
         changed = self.path.stat().st_mtime_ns
         return changed if time.time_ns() - changed > _TICK_NS else -time.monotonic_ns()
 
     def open(self, key: SegmentId) -> SegmentFile:
         """For reading, whatever the segment is called at the moment; FileNotFoundError when it is gone."""
+        # The writer may seal, and so rename, the segment between the listing and the open.
         for _ in range(_TRIES):
             try:
                 return SegmentFile(os.open(self.path / f"{key.stem}.open", os.O_RDONLY | os.O_CLOEXEC))
@@ -233,13 +234,13 @@ def read_exactly(fd: int, offset: int, length: int) -> bytes:
     if len(data) == length or not data:
         return data
     parts = [data]
-    got = len(data)
-    while got < length:
-        data = os.pread(fd, length - got, offset + got)
+    received = len(data)
+    while received < length:
+        data = os.pread(fd, length - received, offset + received)
         if not data:
             break
         parts.append(data)
-        got += len(data)
+        received += len(data)
     return b"".join(parts)
 
 
@@ -250,11 +251,11 @@ def start_writing_back(fd: int, offset: int, length: int) -> None:
 
 
 def write_all(fd: int, *buffers: bytes | memoryview) -> int:
-    """Write every byte of the buffers in order, however the system splits it; how many that were."""
+    """Write every byte of the buffers in order, also where the system writes them in parts. Returns their number."""
     total = sum(map(len, buffers))
-    done = os.writev(fd, buffers)
-    if done < total:
-        rest = memoryview(b"".join(buffers))[done:]
+    written = os.writev(fd, buffers)
+    if written < total:
+        rest = memoryview(b"".join(buffers))[written:]
         while rest:
             rest = rest[os.write(fd, rest) :]
     return total

@@ -45,6 +45,7 @@ _OBJECT = re.compile(r"([0-9A-F]{16})-([0-9A-F]{16})\.log")
 _SEEN = re.compile(r"([0-9A-F]{16})-([0-9A-F]{16})\.seen")
 _READ_BYTES: Final = 1 << 20
 _LIST_SECONDS: Final = 1.0
+# After so many objects taken from the copies the bucket is listed: another writer's objects, and deletions, show there.
 _LIST_AGAIN: Final = 1000
 _MOST_COPIES: Final = 256
 
@@ -98,11 +99,11 @@ class ObjectChain:
         self.segments.append(Segment(key, None, entry.bytes))
         self.modified[key] = entry.modified
 
-    def drop(self, gone: Sequence[Segment]) -> None:
+    def drop(self, deleted: Sequence[Segment]) -> None:
         """The oldest have been deleted."""
-        self.segments = self.segments[len(gone) :]
-        self._ending = max(0, self._ending - len(gone))
-        for segment in gone:
+        self.segments = self.segments[len(deleted) :]
+        self._ending = max(0, self._ending - len(deleted))
+        for segment in deleted:
             self.modified.pop(segment.id, None)
 
     @property
@@ -142,7 +143,7 @@ class Objects:
     # -- as a storage ---------------------------------------------------------------------------------------------
 
     def segments(self, until: SegmentId | None = None) -> list[Segment]:
-        """As far as they are known on this machine, or listed anew."""
+        """The chain, extended from this machine's copies where they reach far enough, else from a listing."""
         chain = self._chain
         if chain is None or not self._copies or self._added >= max(_LIST_AGAIN, len(chain.segments)):
             chain = self._chain = ObjectChain(of_log(self.bucket.list(), self._first()))
@@ -154,7 +155,7 @@ class Objects:
         return list(chain.segments)
 
     def stamp(self) -> int:
-        """Copies come with every object; who has none asks every second."""
+        """The time of the copies' folder, which changes with each object; without copies a number per second."""
         try:
             if self._copies is not None:
                 return self._copies.stat().st_mtime_ns
@@ -205,19 +206,19 @@ class Objects:
         return self._begins
 
     def _extend_from_copies(self, chain: ObjectChain) -> bool:
-        """Whether what follows the chain is all among the copies; it has been added then."""
+        """Add what follows the chain from the copies. False, and nothing added, where a copy is missing."""
         assert self._copies is not None
         try:
-            with os.scandir(self._copies) as found:
-                known = {key.part: (key, entry) for entry in found if (key := object_id(entry.name)) is not None}
+            with os.scandir(self._copies) as folder:
+                copies = {key.part: (key, entry) for entry in folder if (key := object_id(entry.name)) is not None}
         except FileNotFoundError:
             return False
-        newest = max(known, default=-1)
+        newest = max(copies, default=-1)
         fresh = range(chain.newest + 1, newest + 1)
-        if not chain.segments or newest < chain.newest or not all(number in known for number in fresh):
+        if not chain.segments or newest < chain.newest or not all(number in copies for number in fresh):
             return False
         for number in fresh:
-            key, entry = known[number]
+            key, entry = copies[number]
             status = entry.stat()
             chain.add(BucketEntry(object_name(key), status.st_size, status.st_mtime))
         self._added += len(fresh)
@@ -257,8 +258,8 @@ class Copies:
     def __init__(self, folder: Path, room: int) -> None:
         self._folder = folder / COPIES
         self._room = room
-        self._held = 0
-        self._kept: deque[tuple[Path, int]] = deque()
+        self._copied_bytes = 0
+        self._files: deque[tuple[Path, int]] = deque()
         private.make_folder(self._folder)
         for path in self._folder.iterdir():
             path.unlink(missing_ok=True)
@@ -275,12 +276,12 @@ class Copies:
             path.with_name(f"{name}.new").rename(path)
         except OSError:
             return
-        self._kept.append((path, size))
-        self._held += size
-        while len(self._kept) > _MOST_COPIES or (len(self._kept) > 1 and self._held > self._room):
-            oldest, held = self._kept.popleft()
+        self._files.append((path, size))
+        self._copied_bytes += size
+        while len(self._files) > _MOST_COPIES or (len(self._files) > 1 and self._copied_bytes > self._room):
+            oldest, oldest_bytes = self._files.popleft()
             oldest.unlink(missing_ok=True)
-            self._held -= held
+            self._copied_bytes -= oldest_bytes
 
     def drop(self, name: str) -> None:
         (self._folder / f"{name}.new").unlink(missing_ok=True)

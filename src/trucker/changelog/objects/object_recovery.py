@@ -67,33 +67,33 @@ def _last_complete(
 ) -> tuple[Segment, Head] | tuple[None, Head]:
     """The newest object at whose end no transaction is open, and the last head in it.
 
-    If the newest is not, it is the one before all those that have the same base: a transaction that does not fit into
-    an object begins one.
+    Where a transaction is open at the end of the newest, it is the one before all objects of that base: a transaction
+    that does not fit into one object begins a new one.
     """
     newest = segments[-1]
     head = _last_head(location, bucket, newest)
     if not head.ends_open:
         return newest, head
-    before = [segment for segment in segments if segment.id.base < newest.id.base]
-    if not before:
+    earlier = [segment for segment in segments if segment.id.base < newest.id.base]
+    if not earlier:
         return None, head
-    return before[-1], _last_head(location, bucket, before[-1])
+    return earlier[-1], _last_head(location, bucket, earlier[-1])
 
 
 def _last_head(location: ObjectLocation, bucket: Bucket, segment: Segment) -> Head:
     name = object_name(segment.id)
     content = ObjectContent(bucket, name)
-    found = None
+    last = None
     try:
         for _, head in heads(content, 0, segment.bytes, bodies=True):
-            found = head
+            last = head
     except DamagedBlockError as damage:
         raise damaged(location.sibling(name), damage.offset, str(damage)) from None
-    if found is None:
+    if last is None:
         raise damaged(location.sibling(name), 0, "the object is empty")
-    return found
+    return last
 
 
 def leftover(entries: list[BucketEntry]) -> int:
-    """A number above all there is, whatever log it is of: where nothing is in the way of a new one."""
+    """The number after that of the newest object, whichever log it belongs to: a new log may begin there."""
     return max((int(entry.name[:16], 16) for entry in of_log(entries, 0)), default=-1) + 1

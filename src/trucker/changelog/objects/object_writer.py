@@ -40,6 +40,7 @@ from trucker.lsn import Lsn
 from trucker.pg.messages import Messages
 
 PUT_EVERY: Final = 0.1
+# A mark costs two requests. A server that asks for a reply does not wait for this: `see` stores at once when `urgent`.
 SEE_STORED_SECONDS: Final = 10.0
 COPY_BYTES: Final = 64 << 20
 
@@ -57,7 +58,7 @@ class _Object(DescribedSegment):
 
 
 class ObjectWriter(BlockBuilder):
-    """See the module. Not for use by several threads at once; it has one of its own, which stores."""
+    """See the module. Not for use by several threads at once; it stores objects in a thread of its own."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ObjectWriter(BlockBuilder):
     ) -> None:
         """Open the log `create_log` made. `put_every` is the shortest time between two objects, in seconds.
 
-        The lock keeps two writers on this machine apart; those on different ones are by the names of objects.
+        The lock excludes a second writer on this machine; on another machine, the names of the objects do.
         """
         assert location.folder is not None
         self._location = location
@@ -108,7 +109,7 @@ class ObjectWriter(BlockBuilder):
 
     @property
     def safe(self) -> Lsn:
-        """How far the source may be told that it can forget (I2)."""
+        """The position that may be acknowledged to the source (I2)."""
         return self._safe
 
     @property
@@ -209,15 +210,15 @@ class ObjectWriter(BlockBuilder):
         summary = self._summary(messages)
         if summary.open is not None and self._open is None:
             self._send()
-        gathers = self._object
-        if gathers is None:
-            gathers = self._object = _Object(SegmentId(int(self._written.commit_lsn), self._number))
+        target = self._object
+        if target is None:
+            target = self._object = _Object(SegmentId(int(self._written.commit_lsn), self._number))
             self._number += 1
-        block = self._block(messages, summary, gathers)
-        gathers.add(block)
-        self._wrote(block, gathers)
-        gathers.durable = self._written if self._open is None else None
-        if gathers.size >= self._object_bytes:
+        block = self._block(messages, summary, target)
+        target.add(block)
+        self._wrote(block, target)
+        target.durable = self._written if self._open is None else None
+        if target.size >= self._object_bytes:
             self._send()
 
     def _send(self) -> None:
@@ -225,10 +226,10 @@ class ObjectWriter(BlockBuilder):
         if self._object is None:
             return
         self._land()
-        sent, self._object = self._object, None
+        full, self._object = self._object, None
         self._put_due = time.monotonic() + self._put_every
-        name, data = object_name(sent.id), b"".join(sent.blocks)
-        self._upload.start(len(data), lambda: self._store(name, data), sent.durable)
+        name, data = object_name(full.id), b"".join(full.blocks)
+        self._upload.start(len(data), lambda: self._store(name, data), full.durable)
 
     def _store(self, name: str, data: bytes) -> None:
         """In the storing thread."""
@@ -282,7 +283,7 @@ class ObjectWriter(BlockBuilder):
 
 
 class _Upload:
-    """One thing to store at a time, in a thread of its own. `signal` becomes readable when it has ended."""
+    """Stores one object at a time, in a thread. `signal` becomes readable when that ends."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -293,7 +294,7 @@ class _Upload:
 
     @property
     def busy(self) -> bool:
-        """Until `result` has been asked for, even when it is there."""
+        """Whether work is in progress, or its result has not been taken with `result`."""
         return self._thread is not None
 
     @property
@@ -338,7 +339,7 @@ class _Upload:
         return self._means
 
     def give_up(self) -> None:
-        """Let it come to its end, whatever that is."""
+        """Wait for the work in progress and ignore its outcome."""
         self.wait()
         with suppress(ChangeLogError):
             self.result()

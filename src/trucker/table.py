@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 OLD: Final = "old__"
 """Before the name of a column: its old value, in the rows that a truck's SQL is given (`trucker.rows`)."""
@@ -39,9 +39,9 @@ class Partitions(StrEnum):
     KEEP = "keep"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TableId:
-    """A table's schema and name, unquoted."""
+class TableId(NamedTuple):
+    """A table's schema and name, unquoted. A named tuple, because it is the key of most mappings: its hash is computed
+    without a call in Python."""
 
     schema: str
     name: str
@@ -84,10 +84,11 @@ class TableSchema:
     table: TableId
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
+    def __post_init__(self) -> None:
+        # Once: every step of a batch asks for them.
+        object.__setattr__(self, "names", tuple([column.name for column in self.columns]))
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -104,7 +105,8 @@ class TableSchema:
         return replace(self, columns=tuple(replace(c, name=n) for c, n in zip(self.columns, others, strict=True)))
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        table, columns = self.table._asdict(), [asdict(column) for column in self.columns]
+        return json.dumps({"table": table, "columns": columns, "key": self.key})
 
     @classmethod
     def from_json(cls, text: str) -> TableSchema:

@@ -74,6 +74,7 @@ class LogReader:
         self._listed: list[Segment] = []
         self._head: tuple[SegmentId, Lsn] | None = None
         self._stamp: int | None = None
+        self._durable: Durable | None = None
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[LogReader], tuple[LogLocation]]:
@@ -84,7 +85,14 @@ class LogReader:
     @_locked
     def durable(self) -> Durable:
         """How far the log goes at this moment."""
-        return self._end.read()
+        self._durable = self._end.read()
+        return self._durable
+
+    def _covering(self, end: Lsn) -> Durable:
+        """A durable end that is not before `end`, if there is one. The end only moves forward, so an earlier reading
+        will do: a batch asks many times, and each reading is one of a file or an object."""
+        known = self._durable
+        return known if known is not None and end <= known.commit_lsn else self.durable()
 
     def wait(self, after: Lsn, timeout: float) -> Durable:
         """Sleep until a commit ends after `after`, for at most `timeout` seconds. Returns the durable end.
@@ -110,7 +118,9 @@ class LogReader:
     @_locked
     def oldest(self) -> Lsn:
         """Positions below this cannot be served any more."""
-        durable = self.durable()
+        return self._oldest(self.durable())
+
+    def _oldest(self, durable: Durable) -> Lsn:
         while True:
             segments = self._list(durable)
             if not segments:
@@ -145,13 +155,13 @@ class LogReader:
     @_locked
     def size(self, start: Lsn, end: Lsn) -> int:
         """About how many bytes of log `(start, end]` has."""
-        durable = self.durable()
+        durable = self._covering(end)
         return sum(index.length[at] for index, at in self._blocks(start, min(end, durable.commit_lsn), durable))
 
     @_locked
     def commit_time(self, end: Lsn) -> int | None:
         """When the commit that ends at (or last before) `end` was made, µs since 1970; None where that is unknown."""
-        durable = self.durable()
+        durable = self._covering(end)
         if end >= durable.commit_lsn:
             return durable.commit_time or None
         try:
@@ -170,7 +180,7 @@ class LogReader:
     @_locked
     def blocks(self, start: Lsn, end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
         """References to all that is committed in `(start, end]`, in order; small blocks together up to `run_bytes`."""
-        durable = self.durable()
+        durable = self._covering(end)
         top = min(end, durable.commit_lsn)
         return runs(self._blocks(start, top, durable), top, run_bytes)
 
@@ -211,7 +221,7 @@ class LogReader:
 
         Each is a commit's end inside the range, in order; none where no relation has two descriptions in it.
         """
-        durable = self.durable()
+        durable = self._covering(end)
         # The messages are compared, not the entries: a new segment repeats a description that has not changed.
         newest: dict[int, bytes] = {}
         bounds: list[Lsn] = []
@@ -303,7 +313,7 @@ class LogReader:
     def _all_blocks(self, start: Lsn, end: Lsn, durable: Durable) -> Iterator[tuple[SegmentIndex, int]]:
         if start >= end:
             return
-        oldest = self.oldest()
+        oldest = self._oldest(durable)
         if start < oldest:
             raise self._pruned(start, oldest)
         segments = self._list(durable)

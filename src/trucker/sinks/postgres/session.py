@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
@@ -109,7 +110,28 @@ def close_idle(config: PostgresConnection) -> None:
 
 def _key(config: PostgresConnection) -> tuple[int, str]:
     # A forked process has its parent's table but must not touch its parent's sockets.
-    return os.getpid(), make_conninfo(**_conninfo(config, {}))
+    return os.getpid(), _conninfo_of(_Identical(config))
+
+
+class _Identical:
+    """A connection's settings, compared by identity: they never change, and to compare them takes long."""
+
+    __slots__ = ("config",)
+
+    def __init__(self, config: PostgresConnection) -> None:
+        self.config = config
+
+    def __hash__(self) -> int:
+        return id(self.config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identical) and other.config is self.config
+
+
+@lru_cache(maxsize=64)
+def _conninfo_of(settings: _Identical) -> str:
+    """Once for each settings: libpq parses them, a tenth of a millisecond in every batch."""
+    return make_conninfo(**_conninfo(settings.config, {}))
 
 
 def _take(config: PostgresConnection) -> Session | None:

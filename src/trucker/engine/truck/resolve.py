@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
-from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
@@ -25,13 +24,8 @@ OWN_SCHEMA = "trucker"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """One source connection, the names of its publication and slot, and the trucks that read from it.
+    """One source connection, the names of its publication and slot, and the trucks that read from it."""
 
-    A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts
-    of the trucks that it serves; `name` tells them apart, in the state folder too.
-    """
-
-    name: str
     connection: PostgresConnection
     publication: str
     slot: str
@@ -39,6 +33,11 @@ class ResolvedSource:
     trucks: tuple[Truck, ...]
     tables: Mapping[TableId, SourceTable]
     published: tuple[PublishedTable, ...]
+
+    @property
+    def name(self) -> str:
+        """What the source is called, in the state folder too."""
+        return self.connection.name
 
     @property
     def reads(self) -> PostgresConnection:
@@ -54,16 +53,15 @@ class ResolvedSource:
         return self.connection.slot is None
 
 
-def source_names(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> tuple[str, str]:
-    """The names of a publication and its slot; `number` is which of the connection's."""
-    name = object_name(config.unique_id, part_name(connection.name, number))
-    publication, slot = (given and object_part(given, number) for given in (connection.publication, connection.slot))
-    return publication or name, slot or name
+def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
+    """The names of the publication and the slot."""
+    name = object_name(config.unique_id, connection.name)
+    return connection.publication or name, connection.slot or name
 
 
-def copy_slot_name(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> str:
+def copy_slot_name(config: ProjectConfig, connection: PostgresConnection) -> str:
     """How the names of temporary slots begin, in whose snapshots tables are copied."""
-    return object_name(config.unique_id, f"{part_name(connection.name, number)} copy")
+    return object_name(config.unique_id, f"{connection.name} copy")
 
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
@@ -82,7 +80,6 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
     publication, slot = source_names(config, connection)
     return ResolvedSource(
-        connection.name,
         connection,
         publication,
         slot,

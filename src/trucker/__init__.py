@@ -24,9 +24,11 @@ if TYPE_CHECKING:
         TruckFailed,
     )
     from trucker.finding import Finding, Level
+    from trucker.pipeline import Pipeline
     from trucker.project import Project
     from trucker.row_changes import RowChange, row_changes
     from trucker.sinks.base import Sink, Workspace
+    from trucker.sinks.custom import SinkConnection
     from trucker.table import TableId, TableSchema
 
 __version__ = "0.1.0"
@@ -41,9 +43,11 @@ _HOMES: Final = {
     "EngineError": "errors",
     "Finding": "finding",
     "Level": "finding",
+    "Pipeline": "pipeline",
     "Project": "project",
     "RowChange": "row_changes",
     "Sink": "sinks.base",
+    "SinkConnection": "sinks.custom",
     "SinkError": "errors",
     "SinkUnavailable": "errors",
     "SourceError": "errors",
@@ -67,9 +71,11 @@ __all__ = [
     "EngineError",
     "Finding",
     "Level",
+    "Pipeline",
     "Project",
     "RowChange",
     "Sink",
+    "SinkConnection",
     "SinkError",
     "SinkUnavailable",
     "SourceError",

@@ -46,10 +46,11 @@ _PROBLEMS: Final = (
 class Item:
     """A value, where it stands and where its key does (the value's own place where it has none).
 
-    `blank` tells a value of which nothing is written from a written `null`.
+    A list is a tuple of items, a mapping has items as its values. What else a file holds is text or None; a program may
+    give other values (`project_build`). `blank` tells a value of which nothing is written from a written `null`.
     """
 
-    value: str | tuple[Item, ...] | Mapping[str, Item] | None
+    value: object
     place: Place
     key_place: Place
     blank: bool = False

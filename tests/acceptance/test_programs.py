@@ -115,7 +115,7 @@ from trucker import Pipeline
 
 
 def take() -> None:
-    Pipeline(
+    status = Pipeline(
         source={"url": os.environ["SHOP_URL"]},
         sink=partial(EventFile, Path.cwd() / "events"),
         name="events",
@@ -123,6 +123,7 @@ def take() -> None:
         state="state",
         project={"batch": {"small_bytes": 0}, "spark": {"master": "local[1]"}},
     ).run(once=True)
+    assert not status.failures, status.failures
 
 
 if __name__ == "__main__":
@@ -137,8 +138,11 @@ if __name__ == "__main__":
 
 
 def test_a_program_runs_several_times_and_workers_import_the_module_beside_it(run: Run, tmp_path: Path) -> None:
-    """The driver stages nothing: Spark's workers do, and find `event_file` where the program does."""
-    _programs(LIBRARY, tmp_path)
-    (tmp_path / "program.py").write_text(WORKERS)
-    run("program.py")
+    """The driver stages nothing: Spark's workers do, and find `event_file` where the program does, which is not the
+    working folder."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    _programs(LIBRARY, folder)
+    (folder / "program.py").write_text(WORKERS)
+    run("programs/program.py")
     assert _lines(tmp_path / "events" / "events.jsonl") == [("insert", 1), ("insert", 2), ("insert", 3)]

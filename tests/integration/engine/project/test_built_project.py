@@ -36,7 +36,7 @@ def take(spark: Any) -> Take:
 
     def run(project: Project) -> None:
         status = project.run(once=True, spark=spark)
-        assert [(truck.name, truck.error) for truck in status.trucks if truck.error] == []
+        assert status.failures == ()
 
     return run
 

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from trucker.abilities import Abilities, Visible
     from trucker.change import Changes
     from trucker.config.adapter import Adapter, Connection
+    from trucker.config.problems import ConfigErrors
     from trucker.errors import (
+        ChangeLogError,
+        CheckFailed,
         ConfigError,
         DataError,
         EngineError,
+        FileError,
+        LockedError,
         SinkError,
         SinkUnavailable,
         SourceError,
@@ -24,9 +29,12 @@ if TYPE_CHECKING:
         TruckFailed,
     )
     from trucker.finding import Finding, Level
+    from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
+    from trucker.pipeline import Pipeline
     from trucker.project import Project
     from trucker.row_changes import RowChange, row_changes
     from trucker.sinks.base import Sink, Workspace
+    from trucker.sinks.custom import SinkConnection
     from trucker.table import TableId, TableSchema
 
 __version__ = "0.1.0"
@@ -34,16 +42,24 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "Abilities": "abilities",
     "Adapter": "config.adapter",
+    "ChangeLogError": "errors",
     "Changes": "change",
+    "CheckFailed": "errors",
     "ConfigError": "errors",
+    "ConfigErrors": "config.problems",
     "Connection": "config.adapter",
     "DataError": "errors",
     "EngineError": "errors",
+    "FileError": "errors",
     "Finding": "finding",
     "Level": "finding",
+    "LockedError": "errors",
+    "Pipeline": "pipeline",
     "Project": "project",
+    "ProjectStatus": "observe.status",
     "RowChange": "row_changes",
     "Sink": "sinks.base",
+    "SinkConnection": "sinks.custom",
     "SinkError": "errors",
     "SinkUnavailable": "errors",
     "SourceError": "errors",
@@ -51,6 +67,8 @@ _HOMES: Final = {
     "TableId": "table",
     "TableSchema": "table",
     "TruckFailed": "errors",
+    "TruckPhase": "observe.status",
+    "TruckStatus": "observe.status",
     "TruckerError": "errors",
     "Visible": "abilities",
     "Workspace": "sinks.base",
@@ -60,16 +78,24 @@ _HOMES: Final = {
 __all__ = [
     "Abilities",
     "Adapter",
+    "ChangeLogError",
     "Changes",
+    "CheckFailed",
     "ConfigError",
+    "ConfigErrors",
     "Connection",
     "DataError",
     "EngineError",
+    "FileError",
     "Finding",
     "Level",
+    "LockedError",
+    "Pipeline",
     "Project",
+    "ProjectStatus",
     "RowChange",
     "Sink",
+    "SinkConnection",
     "SinkError",
     "SinkUnavailable",
     "SourceError",
@@ -77,6 +103,8 @@ __all__ = [
     "TableId",
     "TableSchema",
     "TruckFailed",
+    "TruckPhase",
+    "TruckStatus",
     "TruckerError",
     "Visible",
     "Workspace",

@@ -1,7 +1,9 @@
 """A project as one object: what the command line does, a program can do too.
 
-from trucker import Project
-Project.load("my-project").run(once=True)
+    from trucker import Project
+    Project.load("my-project").run(once=True)
+
+A project is loaded from a folder, or built of values (`Project.build`), or is a `trucker.pipeline.Pipeline`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trucker.config.adapter import Connection
-from trucker.config.load import load_project
 from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.project_build import Settings, build_project
+from trucker.config.project_folder import load_project
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
 from trucker.file_errors import all_explained
@@ -42,7 +45,7 @@ PATIENCE: Final = 10.0
 
 
 class Project:
-    """A loaded project. Loading reads files only; nothing is connected to until a method needs it."""
+    """A project that was loaded or built. Neither connects to anything: that is left to the methods that need it."""
 
     def __init__(self, config: ProjectConfig) -> None:
         self.config = config
@@ -50,7 +53,28 @@ class Project:
     @classmethod
     def load(cls, folder: str | Path = ".") -> Project:
         """Read the project's files; ConfigError points at what is wrong in them."""
-        return cls(load_project(Path(folder)))
+        return Project(load_project(Path(folder)))
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        name: str,
+        connections: Sequence[Settings | Connection],
+        trucks: Sequence[Settings],
+        state: str | Path,
+        **settings: object,
+    ) -> Project:
+        """A project of these parts, without files; ConfigError names the key that is wrong (`connections[0].port`).
+
+        `name` is the project's `unique_id`: keep it, because slot, publication and positions have it. `state` is the
+        folder of local state; it must outlive the process, because the change log in it has what the source may have
+        dropped. Connections have the keys of trucker.yml, `settings` are its other keys. A truck has `name`, the keys
+        of truck.yml, and where it needs them `sql` (SQL files: a mapping of names to texts) and `functions` (Python
+        functions for its Spark SQL). Values are no templates, save those of `sql`. Relative paths are seen from the
+        working folder.
+        """
+        return Project(build_project(name, state, connections, trucks, settings))
 
     # -- check --------------------------------------------------------------------------------------------------
 

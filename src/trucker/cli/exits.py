@@ -15,7 +15,7 @@ from trucker.errors import (
     SourceError,
     TruckerError,
 )
-from trucker.observe.status import ProjectStatus, TruckPhase
+from trucker.observe.status import ProjectStatus
 
 
 class ExitCode(IntEnum):
@@ -55,7 +55,7 @@ def exit_code(error: TruckerError) -> ExitCode:
 
 def status_code(status: ProjectStatus) -> ExitCode:
     """What `status` ends with: the worst of what it shows. A project that was stopped is fine."""
-    if any(truck.phase is TruckPhase.FAILED or truck.failed for truck in status.trucks):
+    if status.failures:
         return ExitCode.FAILED
     if status.gone:
         return ExitCode.GONE

@@ -47,6 +47,16 @@ class Connection(Model):
     adapter: str = Field(description="The kind of store.")
     _secret_files: dict[str, Path | None] = PrivateAttr(default_factory=dict)
 
+    @property
+    def inline_adapter(self) -> Adapter | None:
+        """The adapter of a connection that brings its own; None where `adapter` names an installed one."""
+        return None
+
+    @property
+    def sink_module(self) -> str:
+        """The module of a sink class that the connection brings; executors import it by this name."""
+        return ""
+
     @classmethod
     def secret_keys(cls) -> dict[str, str]:
         """The keys of secrets, as written in YAML, with the names of their fields."""

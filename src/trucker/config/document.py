@@ -46,10 +46,11 @@ _PROBLEMS: Final = (
 class Item:
     """A value, its place and its key's place (the value's own place where it has no key).
 
-    `blank`: nothing is written after the key, not even `null`.
+    A list is a tuple of items, a mapping has items as its values. What else a file holds is text or None; a program may
+    give other values (`project_build`). `blank`: nothing is written after the key, not even `null`.
     """
 
-    value: str | tuple[Item, ...] | Mapping[str, Item] | None
+    value: object
     place: Place
     key_place: Place
     blank: bool = False

@@ -5,6 +5,7 @@ A model knows nothing of files: `load` renders and parses them, and adds file, l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -284,11 +285,20 @@ class TruckFile(Model):
 
 
 class TruckConfig(TruckFile):
-    """A truck with its name, which is its folder's, and its SQL files."""
+    """A truck with its name, which is its folder's, and its SQL files.
+
+    One that is built in code has no folder; its Python functions for Spark SQL are given, instead of a functions.py.
+    """
 
     name: Name
-    folder: Path
+    folder: Path | None = None
     files: tuple[SqlFile, ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What errors call its settings."""
+        return f"{self.name}/truck.yml" if self.folder else f"truck {self.name}"
 
     @property
     def does_more(self) -> bool:
@@ -336,7 +346,10 @@ class ProjectFile(Model):
 
 
 class ProjectConfig(ProjectFile):
-    """A project as loaded, trucks included. Paths are absolute."""
+    """A project as loaded or built, trucks included. Paths are absolute.
+
+    `folder` is the project's; for one that is built in code, the working folder at that time.
+    """
 
     unique_id: Text
     folder: Path
@@ -346,6 +359,11 @@ class ProjectConfig(ProjectFile):
     def state_folder(self) -> Path:
         """The folder of local state."""
         return self.folder / self.state
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it is built in code, without files."""
+        return any(truck.folder is None for truck in self.trucks)
 
     def connection(self, name: str) -> Connection:
         """The connection a truck names."""

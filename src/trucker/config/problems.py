@@ -1,4 +1,4 @@
-"""Mistakes in a project's files, as sentences with a place and a next step.
+"""Mistakes in a project's settings, as sentences with a place and a next step.
 
 TRK101  a file is missing or cannot be read     TRK107  a connection that does not exist
 TRK102  not YAML                                TRK108  a name given twice
@@ -65,10 +65,10 @@ _LIMITS: Final = {
 
 
 class ConfigErrors(ConfigError):
-    """Everything that is wrong with a project's files, in `errors`."""
+    """Everything that is wrong with a project's settings, in `errors`."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
-        super().__init__(f"the project's files have {len(errors)} errors", place=None, code=errors[0].code)
+        super().__init__(f"the project has {len(errors)} errors", place=None, code=errors[0].code)
         self.errors = tuple(errors)
         self.place = errors[0].place
 

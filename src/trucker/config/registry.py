@@ -33,6 +33,7 @@ class Registry:
         for point in points:
             self._points.setdefault(point.name, []).append(point)
         self._loaded: dict[str, Adapter] = {}
+        self._modules: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -54,9 +55,13 @@ class Registry:
         """Trucker's own adapters."""
         return [self[name] for name in self.names if _package(self._points[name][0]) == TRUCKER]
 
+    def use_module(self, module: str) -> None:
+        """Note the module of a class that a program gives without an adapter."""
+        self._modules.add(module)
+
     def foreign_modules(self) -> list[str]:
-        """The modules of the adapters in use that are not trucker's own: executors must have them, too."""
-        modules = {adapter.connection.__module__ for adapter in self._loaded.values()}
+        """The modules in use that are not trucker's own, of adapters and of programs: executors must have them, too."""
+        modules = {adapter.connection.__module__ for adapter in self._loaded.values()} | self._modules
         return sorted(module for module in modules if module.partition(".")[0] != TRUCKER)
 
     def offering(self, offer: Callable[[Adapter], object]) -> list[str]:
@@ -133,4 +138,4 @@ def installed() -> Registry:
 
 def adapter_of(connection: Connection) -> Adapter:
     """The adapter of a connection."""
-    return installed()[connection.adapter]
+    return connection.inline_adapter or installed()[connection.adapter]

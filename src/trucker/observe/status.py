@@ -136,6 +136,18 @@ class ProjectStatus:
     gone: bool = False
     """No process holds the project, and the last one that did was not stopped: it was killed, or crashed."""
 
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Trucks that have failed and tables that are set aside, each with code, reason and next step."""
+        return tuple(
+            failure
+            for truck in self.trucks
+            for failure in (
+                *([f"truck {truck.name}: {truck.error}"] if truck.phase is TruckPhase.FAILED else ()),
+                *(f"truck {truck.name}, table {each.table}: {each.error}" for each in truck.failed),
+            )
+        )
+
     def ended(self) -> ProjectStatus:
         """As it is when no process holds the project."""
         trucks = tuple(

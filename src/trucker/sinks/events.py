@@ -3,7 +3,8 @@
 A store implements three methods:
 
     read_ledger()         the ledger that is stored there; may connect, and removes what a crash left
-    append(truck, lines)  write events behind those of the truck that are there; they need not be durable yet
+    append(truck, lines)  write events behind those of the truck that are there; they need not be durable yet. Each is
+                          a line of JSON with its line feed
     store(ledger)         make what was appended durable, then the ledger: from then on the events count
 
 Where `store` is atomic and what was appended before a crash can be removed, events come exactly once; otherwise at

@@ -15,7 +15,7 @@ import pytest
 from fixtures.pg import Database
 from fixtures.proxy import Proxy
 from trucker.adapters.postgres import PostgresConnection
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.postgres.connect import connect, parameters
 from trucker.postgres.stream import connect_pq
 from trucker.sinks.postgres.session import close_idle, session

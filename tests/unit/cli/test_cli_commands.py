@@ -16,8 +16,8 @@ import pytest
 from trucker import __version__
 from trucker.change import Lsn, TableId
 from trucker.cli.main import main, with_command
-from trucker.config.load import load_project
 from trucker.config.problems import ConfigErrors
+from trucker.config.project_folder import load_project
 from trucker.errors import (
     ChangeLogError,
     ConfigError,

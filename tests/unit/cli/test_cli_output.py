@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trucker.cli import live, output
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.errors import SinkError
 from trucker.observe import logs, units
 from trucker.observe.logs import JsonFormatter, LogFormat, TextFormatter

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trucker.config.load import load_project
 from trucker.config.models import ProjectConfig
 from trucker.config.problems import ConfigErrors
+from trucker.config.project_folder import load_project
 from trucker.errors import ConfigError
 
 PROJECT = """\

@@ -15,7 +15,7 @@ from fixtures.documents import ROOT, blocks
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config import registry
 from trucker.config.adapter import Component
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.config.registry import GROUP, Registry, installed
 from trucker.config.schema import project_schema
 from trucker.errors import ConfigError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.ordinary import ordinary_user
-from trucker.config.load import load_project
 from trucker.config.problems import ConfigErrors
+from trucker.config.project_folder import load_project
 from trucker.errors import ConfigError
 
 Mistakes = Callable[..., list[ConfigError]]
@@ -146,7 +146,12 @@ def told(error: ConfigError) -> tuple[str, str, str]:
         ("# nothing\n", "1:1", '"connections" is missing', "write connections:"),
         ("connections: []\n", "1:1", '"connections" must be a list, and not empty', ""),
         ("connections:\n  main: {host: h}\n", "1:1", '"connections" must be a list, and not empty', "one - name: …"),
-        ("connections:\n  - main\n", "2:5", "a connection must contain keys and values", "write - name: …"),
+        (
+            "connections:\n  - main\n",
+            "2:5",
+            "a connection must contain keys and values",
+            "write its keys, such as name: …",
+        ),
         ("x\n", "1:1", "the file must contain keys and values", "write key: value"),
         (
             "connections:\n  - name: main\n" + DUCK + "sparks: {}\n",
@@ -206,13 +211,13 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
             "input: {connection: mian, table: a}\noutput: {connection: duck}\n",
             "1:21",
             'there is no connection "mian"',
-            'did you mean "main"? the connections in trucker.yml are main, duck',
+            'did you mean "main"? the connections are main, duck',
         ),
         (
             "input: {connection: main, table: a}\noutput: {connection: zzz}\n",
             "2:22",
             'there is no connection "zzz"',
-            "the connections in trucker.yml are main, duck",
+            "the connections are main, duck",
         ),
         (
             "input: {connection: duck, table: a}\noutput: {connection: duck}\n",
@@ -491,7 +496,7 @@ def test_everything_is_told_at_once_in_order(write: Write) -> None:
         "b/input.sql:1:4",
         "shop/b/truck.yml:1:1",
     ]
-    assert caught.value.message == "the project's files have 8 errors"
+    assert caught.value.message == "the project has 8 errors"
     assert all(error.message in str(caught.value) for error in caught.value.errors)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert [str(error) for error in copy.errors] == [str(error) for error in caught.value.errors]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from trucker.config.load import load_project
 from trucker.config.models import ProjectFile, TruckFile
 from trucker.config.problems import keys_of
+from trucker.config.project_folder import load_project
 from trucker.config.registry import installed
 from trucker.config.schema import project_schema, truck_schema
 from trucker.config.starter import IGNORED, TRUCK_YML, TRUCKER_YML, write_starter

@@ -13,8 +13,8 @@ from trucker.adapters.duckdb import DuckDBConnection
 from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.adapters.postgres import PostgresConnection
 from trucker.adapters.stdout import StdoutConnection
-from trucker.config.load import load_project
 from trucker.config.models import ProjectConfig
+from trucker.config.project_folder import load_project
 from trucker.types import Unfit
 
 Load = Callable[..., ProjectConfig]

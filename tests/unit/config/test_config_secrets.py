@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.config.load import load_project
 from trucker.config.models import ProjectConfig
+from trucker.config.project_folder import load_project
 from trucker.errors import ConfigError
 
 TRUCK = "input: {connection: main, table: a}\noutput: {connection: main, table: b}\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.errors import ConfigError
 
 PROJECT = """

@@ -14,7 +14,7 @@ from fixtures.documents import ROOT, Block, anchors, blocks, links, pages
 from trucker import __version__
 from trucker.cli.exits import MEANINGS
 from trucker.cli.main import COMMANDS
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.config.registry import installed
 from trucker.config.starter import TRUCKER_YML
 from trucker.observe.status import CopyProgress, ProjectStatus, TruckPhase, TruckStatus

@@ -37,8 +37,8 @@ def put(root: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("config/load.py", "from trucker.engine.project import project_run"),
-        ("config/load.py", "from trucker import engine"),
+        ("config/project_check.py", "from trucker.engine.project import project_run"),
+        ("config/project_check.py", "from trucker import engine"),
         ("sinks/base.py", "import trucker.postgres.slot"),
         ("changelog/reader.py", "from trucker.sinks.base import Sink"),
         ("postgres/slot.py", "from ..sinks import base"),
@@ -167,8 +167,8 @@ def test_no_clock_of_the_repository_begins_at_zero() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("config/load.py", 'if adapter == "duckdb":\n    pass'),
-        ("config/load.py", 'raise ValueError(f"{name} must be postgres or duckdb")'),
+        ("config/project_check.py", 'if adapter == "duckdb":\n    pass'),
+        ("config/project_check.py", 'raise ValueError(f"{name} must be postgres or duckdb")'),
         ("engine/spark/session_future.py", 'local = connection.adapter == "postgres"'),
         ("engine/lookups.py", "from trucker.sinks.duckdb.lookup import DuckDBLookup"),
         ("engine/lookups.py", "from trucker.adapters import duckdb"),

@@ -23,7 +23,7 @@ from trucker.engine.project.absent_destinations import Awaited
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
 from trucker.engine.project.truck_status import TruckStatuses
 from trucker.engine.spark.cluster import Executors, is_local, ship
-from trucker.engine.spark.session_future import SessionFuture, has_spark_sql, started
+from trucker.engine.spark.session_future import SessionFuture, adopt, has_spark_sql, started
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.transform.sql_check import check_sql
 from trucker.engine.truck.life_log import log_life
@@ -113,6 +113,7 @@ class ProjectRun:
             assert spark is not None
             if session is not None:
                 ship(session)
+                adopt(session, self._config)
             with self._minding_java(spark):
                 for source in self._sources:
                     source.start_stream(spark, states)
@@ -328,6 +329,7 @@ def spark_for(config: ProjectConfig, trucks: Sequence[TruckConfig]) -> Iterator[
     from pyspark.sql import SparkSession
 
     if (active := SparkSession.getActiveSession()) is not None:
+        adopt(active, config)
         yield active
         return
     spark = started(config)

@@ -12,17 +12,22 @@ import os
 import shlex
 import site
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trucker
 from trucker.engine.spark.java import put
 
+if TYPE_CHECKING:
+    from trucker.engine.spark.application import Spark
+
 WORKERS: Final[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
 """Python workers work on one core each, and are forked: no pool of threads, few heaps."""
 
+_IMPORT_PATH: Final = "PYTHONPATH"
 _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _EXECUTOR_PATH: Final = "spark.executorEnv.PATH"
 
@@ -38,6 +43,25 @@ def python_environment(python: str) -> dict[str, str]:
         **{name: os.environ.get(name, value) for name, value in WORKERS.items()},
     }
     return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
+
+
+def share_import_path(spark: Spark) -> None:
+    """Let workers import what this program imports, its own folder included. They take the environment of the context
+    when they start, so this comes before the first job."""
+    environment = spark.sparkContext.environment
+    paths = [entry for entry in environment.get(_IMPORT_PATH, "").split(os.pathsep) if entry]
+    environment[_IMPORT_PATH] = os.pathsep.join(dict.fromkeys([*paths, *_program_path()]))
+
+
+def _program_path() -> list[str]:
+    """The folders of Python's path that a bare interpreter does not have."""
+    standard = Path(sysconfig.get_paths()["stdlib"])
+    folders = [Path(entry).absolute() for entry in sys.path]
+    return [
+        str(folder)
+        for folder in folders
+        if folder.exists() and not folder.is_relative_to(standard) and str(folder) not in site.getsitepackages()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

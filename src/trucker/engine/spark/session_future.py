@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
 from trucker.config.sql_files import ON_SPARK
+from trucker.engine.spark.cluster import is_local
+from trucker.engine.spark.interpreter import share_import_path
 from trucker.engine.spark.session import start_context, start_session, stop_session
 
 if TYPE_CHECKING:
@@ -37,13 +39,21 @@ def has_spark_sql(trucks: Sequence[TruckConfig]) -> bool:
 def started(config: ProjectConfig) -> Spark:
     """The project's application, with a session if it has SQL for Spark. The project's lock must be held."""
     start = start_session if has_spark_sql(config.trucks) else start_context
-    return start(
+    spark: Spark = start(
         f"trucker {config.unique_id}",
         master=config.spark.master,
         settings=config.spark.settings,
         state=config.state_folder,
         shared=_shared(config),
     )
+    adopt(spark, config)
+    return spark
+
+
+def adopt(spark: Spark, config: ProjectConfig) -> None:
+    """Prepare an application for the project: workers on this machine import what a program that built it imports."""
+    if config.is_built and is_local(spark.sparkContext.master):
+        share_import_path(spark)
 
 
 def _shared(config: ProjectConfig) -> list[Path]:

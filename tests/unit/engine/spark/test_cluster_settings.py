@@ -15,7 +15,7 @@ import trucker
 from trucker import failpoint
 from trucker.changelog.format.segment import SegmentId
 from trucker.changelog.reader import BlockRef
-from trucker.config.load import load_project
+from trucker.config.project_folder import load_project
 from trucker.engine.snapshot.copier import CHUNK_BYTES, LEAST_CHUNK_BYTES, MOST_CHUNKS, chunk_bytes
 from trucker.engine.spark import cluster, executor_entry, interpreter, session_future
 from trucker.engine.spark.package_zip import shipped

@@ -21,13 +21,14 @@ from trucker.table import TableId
 def well_formed(situation: Situation) -> Iterator[Finding]:
     """Loading the project has told."""
     config = situation.config
-    yield fine(str(config.folder), f"the project's files are valid, trucks: {len(config.trucks)}")
+    subject = f"project {config.unique_id}" if config.is_built else str(config.folder)
+    yield fine(subject, f"the project's settings are valid, trucks: {len(config.trucks)}")
 
 
 def named_files(situation: Situation) -> Iterator[Finding]:
     """Every file that looks like one of a truck's is one that is used."""
     for truck in situation.config.trucks:
-        for path, likely in misnamed_files(truck.folder):
+        for path, likely in misnamed_files(truck.folder) if truck.folder else ():
             yield Finding(
                 Level.WARNING,
                 f"truck {truck.name}",

@@ -1,7 +1,9 @@
-"""Registers the functions of a truck's functions.py for its Spark SQL.
+"""Registers the Python functions of a truck for its Spark SQL: those of its functions.py, or those given in code.
 
 A function without `_` before its name becomes a function of Spark's; the type it gives is its return annotation's. What
-pyspark's `udf` and its kin made is taken as it is. Functions travel to executors by value, so that these need no file.
+pyspark's `udf` and its kin made is taken as it is. Functions of a functions.py travel to executors by value, so that
+these need no file; those given in code travel as Spark sends functions: by value from the program itself, by name from
+modules that it imports.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trucker.config.models import TruckConfig
 from trucker.errors import ConfigError, Place
 from trucker.file_errors import reason_and_remedy
 
@@ -35,16 +38,40 @@ _TYPES: Final[dict[Any, str]] = {
     datetime.datetime: "timestamp",
     decimal.Decimal: "decimal(38,18)",
 }
-_KNOWN: Final = "str, int, float, bool, bytes, date, datetime, Decimal, list[…], or one of these | None"
+_ANNOTATE: Final = (
+    "annotate its result with str, int, float, bool, bytes, date, datetime, Decimal, list[…], or one of these | None; "
+    "a name that begins with _ is not registered in Spark"
+)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function for Spark SQL; `gives` is Spark's type, empty where pyspark has made it one already."""
+    """A function for Spark SQL; `gives` is Spark's type, empty where pyspark has made it one already. `label` is what
+    errors call the place that it is from."""
 
     name: str
     function: Any
+    label: str
     gives: str = ""
+
+
+def functions_of(truck: TruckConfig) -> list[Function]:
+    """The functions of a truck."""
+    if truck.folder is not None:
+        return load_functions(truck.folder)
+    return [_given(function, truck.label) for function in truck.functions]
+
+
+def _given(function: Any, label: str) -> Function:
+    """A function that is given in code; `label` is used where no file is known."""
+    if _is_udf(function):
+        return Function(function.__name__, function, label)
+    return Function(function.__name__, function, label, _gives(function, function.__code__.co_filename))
+
+
+def _is_udf(value: Any) -> bool:
+    """Whether pyspark has made it a function of Spark's."""
+    return hasattr(value, "returnType") and hasattr(value, "evalType")
 
 
 def load_functions(folder: Path) -> list[Function]:
@@ -58,14 +85,14 @@ def load_functions(folder: Path) -> list[Function]:
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
-        if hasattr(value, "returnType") and hasattr(value, "evalType"):
-            found.append(Function(name, value))
+        if _is_udf(value):
+            found.append(Function(name, value, label))
         elif inspect.isfunction(value) and value.__module__ == module.__name__:
-            found.append(Function(name, value, _gives(value, label)))
+            found.append(Function(name, value, label, _gives(value, label)))
     return found
 
 
-def register_functions(session: SparkSession, functions: list[Function], folder: Path) -> None:
+def register_functions(session: SparkSession, functions: list[Function]) -> None:
     """Let the session's SQL call them. Spark's own functions win over others of their names: such a name is refused."""
     from pyspark.sql.functions import udf
 
@@ -74,7 +101,7 @@ def register_functions(session: SparkSession, functions: list[Function], folder:
             code = getattr(each.function, "__code__", None)
             raise ConfigError(
                 f"{each.name} is a built-in function of Spark",
-                place=Place(_label(folder), code.co_firstlineno if code else 0),
+                place=Place(each.label, code.co_firstlineno if code else 0),
                 remedy="rename it",
                 code=CODE,
             )
@@ -118,10 +145,10 @@ def _gives(function: types.FunctionType, label: str) -> str:
     except Exception as error:
         raise _error(f"the annotations of {function.__name__} fail: {type(error).__name__}", label, line) from None
     if "return" not in hints:
-        raise _error(f"{function.__name__} has no return annotation", label, line)
+        raise _error(f"{function.__name__} has no return annotation", label, line, _ANNOTATE)
     found = _spark_type(hints["return"])
     if found is None:
-        raise _error(f"{function.__name__} returns a type that Spark SQL does not have", label, line)
+        raise _error(f"{function.__name__} returns a type that Spark SQL does not have", label, line, _ANNOTATE)
     return found
 
 
@@ -138,11 +165,5 @@ def _spark_type(hint: Any) -> str | None:
     return None
 
 
-def _error(message: str, label: str, line: int) -> ConfigError:
-    remedy = f"annotate its result with {_KNOWN}; a name that begins with _ is not registered in Spark"
-    return ConfigError(
-        message,
-        place=Place(label, line),
-        remedy=remedy if " gives" in message or " give" in message else "correct it",
-        code=CODE,
-    )
+def _error(message: str, label: str, line: int, remedy: str = "correct it") -> ConfigError:
+    return ConfigError(message, place=Place(label, line), remedy=remedy, code=CODE)

@@ -43,7 +43,7 @@ class Lookups:
 
     def __init__(self, truck: TruckConfig, connections: Sequence[Connection]) -> None:
         named = {connection.name: connection for connection in connections}
-        self._place = Place(f"{truck.folder.name}/truck.yml")
+        self._place = Place(truck.label)
         self._most = truck.rows_max
         self._all = {name: _Lookup(name, config, named[config.connection]) for name, config in truck.lookups.items()}
 

@@ -26,7 +26,7 @@ from trucker.engine.spark.cluster import cores
 from trucker.engine.transform.spark_sql.chain import Attempt, Branch, SqlChain
 from trucker.engine.transform.spark_sql.compile import Compiling
 from trucker.engine.transform.spark_sql.failure import be_quiet, explained
-from trucker.engine.transform.spark_sql.functions import load_functions, register_functions
+from trucker.engine.transform.spark_sql.functions import functions_of, register_functions
 from trucker.engine.transform.spark_sql.lookups import Lookups
 from trucker.engine.transform.spark_sql.result import RUN, ResultTexts, as_rows, expression
 from trucker.engine.transform.spark_sql.result_writer import Handing, SqlResult, hand_on
@@ -223,7 +223,7 @@ class _Own:
         from trucker.engine.transform.spark_sql.arrow_source import new_format
 
         self.chain = SqlChain(truck)
-        functions = load_functions(truck.folder)
+        functions = functions_of(truck)
         self.session = spark.newSession()
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
         if not spark.sparkContext.getConf().contains(_SHUFFLES):
@@ -231,7 +231,7 @@ class _Own:
         source = new_format()
         self.format = source.name()
         self.session.dataSource.register(source)
-        register_functions(self.session, functions, truck.folder)
+        register_functions(self.session, functions)
 
     def take_thread(self) -> None:
         """Make the session this thread's own: where a result is written to, Spark looks for its format there alone."""

@@ -1,10 +1,13 @@
-"""From a project's folder to its `ProjectConfig`: find the files, render, parse, check, and say all that is wrong."""
+"""The checks of a project's settings, whether files or a program give them; all that is wrong is collected.
+
+`project_folder` reads the files of a folder, `project_build` takes values of a program. Both hand over items, which
+know the place that an error names.
+"""
 
 from __future__ import annotations
 
-import errno
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,30 +15,22 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from trucker.config.adapter import Adapter, Connection
-from trucker.config.document import Item, read_document
+from trucker.config.document import Item
 from trucker.config.model import NAME, Model
 from trucker.config.models import ProjectConfig, ProjectFile, TruckConfig, TruckFile
-from trucker.config.problems import explain, keys_of, nearest, raise_if_any, unknown_key
-from trucker.config.registry import DEFAULT, installed
-from trucker.config.sql_files import OUTPUT, SqlFile, sql_files
+from trucker.config.problems import explain, keys_of, nearest, raise_if_any
+from trucker.config.registry import DEFAULT, adapter_of, installed
+from trucker.config.sql_files import OUTPUT, SqlFile
 from trucker.config.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
-from trucker.file_errors import explaining, reason_and_remedy
-
-PROJECT_FILE: Final = "trucker.yml"
-TRUCK_FILE: Final = "truck.yml"
-TRUCKS_FOLDER: Final = "trucks"
-_OF_THE_FILE_SYSTEM: Final = "lost+found"
 
 
-def load_project(folder: Path) -> ProjectConfig:
-    """Read a project. Raises a `ConfigError`, or `ConfigErrors` where several things are wrong; touches nothing."""
-    return _Loading(Path(folder)).load()
+class ProjectCheck:
+    """One check of a project: call `settings`, then `truck` for each truck, then `project`.
 
-
-class _Loading:
-    """One reading of a project. `errors` collects what is wrong, so that one run shows everything."""
+    `folder` is what relative paths are seen from. `errors` collects what is wrong, so that one run shows everything.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,33 +40,23 @@ class _Loading:
         """The connections' adapters by the connection's name, also of those that are wrong otherwise. The adapter is
         None where it cannot be used; all is None where not all names are known."""
 
-    def load(self) -> ProjectConfig:
-        with explaining("reading", self.folder, ConfigError, code="TRK101"):
-            return self._load()
+    def project(self, settings: ProjectFile | None, trucks: Sequence[TruckConfig], unique_id: str) -> ProjectConfig:
+        """The whole project. Raises a `ConfigError`, or `ConfigErrors` where several things are wrong.
 
-    def _load(self) -> ProjectConfig:
-        path = self.folder / PROJECT_FILE
-        if not path.is_file() and not path.is_symlink():
-            raise _no_project(self.folder)
-        document = self._document(path)
-        project = self._project(document) if document else None
-        trucks = list(self._trucks())
+        `unique_id` is used where the settings have none.
+        """
         raise_if_any(self.errors)
-        assert project is not None
-        name = self.folder.resolve().name or "trucker"
-        values = dict(project) | {
-            "unique_id": project.unique_id or name,
+        assert settings is not None
+        values = dict(settings) | {
+            "unique_id": settings.unique_id or unique_id,
             "folder": self.folder.absolute(),
             "trucks": tuple(trucks),
         }
         return ProjectConfig.model_validate(values, context=self.context)
 
-    def _document(self, path: Path) -> Item | None:
-        try:
-            return read_document(path, self.folder)
-        except ConfigError as error:
-            self.errors.append(error)
-            return None
+    def error(self, message: str, place: Place, remedy: str, code: str) -> None:
+        """Note what is wrong."""
+        self.errors.append(ConfigError(message, place=place, remedy=remedy, code=code))
 
     def _check(self, model: type[Model], item: Item, values: Mapping[str, Any]) -> Any:
         """The model made of the values, or None with the reasons collected."""
@@ -83,7 +68,8 @@ class _Loading:
 
     # trucker.yml
 
-    def _project(self, document: Item) -> ProjectFile | None:
+    def settings(self, document: Item) -> ProjectFile | None:
+        """The settings of trucker.yml; None, with the reasons collected, where they are wrong."""
         before = len(self.errors)
         connections = self._connections(document)
         values = document.plain() | {"connections": connections or (_PLACEHOLDER,)}
@@ -93,7 +79,7 @@ class _Loading:
     def _connections(self, document: Item) -> tuple[Connection, ...]:
         item = document.entries.get("connections")
         if item is None or not isinstance(item.value, tuple) or not item.value:
-            self._error(
+            self.error(
                 '"connections" is missing' if item is None else '"connections" must be a list, and not empty',
                 document.place if item is None else item.key_place,
                 "write connections: and under it one - name: … per store",
@@ -114,6 +100,8 @@ class _Loading:
 
     def _adapter_of(self, item: Item, entries: Mapping[str, Item]) -> Adapter | None:
         """The adapter that a connection names; None, with the reason collected, where it cannot be used."""
+        if isinstance(item.value, Connection):
+            return adapter_of(item.value)
         entry = entries.get("adapter")
         if entry is _UNREADABLE or entries.get("name") is _UNREADABLE:
             return None
@@ -121,10 +109,12 @@ class _Loading:
         try:
             return installed()[name if isinstance(name, str) else ""]
         except ConfigError as error:
-            self._error(error.message, entry.place if entry else item.place, error.remedy, error.code)
+            self.error(error.message, entry.place if entry else item.place, error.remedy, error.code)
             return None
 
     def _connection(self, item: Item, entries: Mapping[str, Item], adapter: Adapter) -> Connection | None:
+        if isinstance(item.value, Connection):
+            return item.value
         entries = self._with_files(item, entries, keys_of(adapter.connection))
         if any(entry is _UNREADABLE for entry in entries.values()):
             return None
@@ -141,13 +131,17 @@ class _Loading:
         return {
             key.removesuffix("_path"): self.folder / Path(entry.value).expanduser()
             for key, entry in (item.entries.items() if isinstance(item.value, Mapping) else ())
-            if key.endswith("_path") and isinstance(entry.value, str)
+            if key.endswith("_path") and isinstance(entry.value, str | Path)
         }
 
     def _with_files(self, item: Item, entries: Mapping[str, Item], known: Collection[str]) -> dict[str, Item]:
         """A connection's entries with every `<key>_path` of a known key replaced by the `<key>` its file holds."""
+        if isinstance(item.value, Connection):
+            return {"name": replace(item, value=item.value.name)}
         if not isinstance(item.value, Mapping):
-            self._error("a connection must contain keys and values", item.place, "write - name: …", "TRK105")
+            self.error(
+                "a connection must contain keys and values", item.place, "write its keys, such as name: …", "TRK105"
+            )
             return {"name": _UNREADABLE}
         found: dict[str, Item] = {}
         for key, entry in entries.items():
@@ -155,7 +149,7 @@ class _Loading:
             if stem == key or stem not in known:
                 found.setdefault(key, entry)
             elif stem in entries:
-                self._error(
+                self.error(
                     f'the connection has both "{stem}" and "{key}"', entry.key_place, "remove one of them", "TRK105"
                 )
             else:
@@ -163,13 +157,13 @@ class _Loading:
         return found
 
     def _from_file(self, key: str, entry: Item) -> Item:
-        if not isinstance(entry.value, str):
-            self._error(f'"{key}" must be a path', entry.place, "write the path of a file", "TRK105")
+        if not isinstance(entry.value, str | Path):
+            self.error(f'"{key}" must be a path', entry.place, "write the path of a file", "TRK105")
             return _UNREADABLE
         try:
-            return replace(entry, value=read_value(self.folder, entry.value))
+            return replace(entry, value=read_value(self.folder, str(entry.value)))
         except MissingValueError as error:
-            self._error(str(error), entry.place, error.remedy, "TRK101")
+            self.error(str(error), entry.place, error.remedy, "TRK101")
             return _UNREADABLE
 
     def _refuse_doubles(self, connections: Sequence[Mapping[str, Item]]) -> None:
@@ -182,92 +176,50 @@ class _Loading:
             place = entries["name"].place
             first = seen.setdefault(name.casefold(), place)
             if first is not place:
-                self._error(
+                self.error(
                     f'another connection has the name "{name}"',
                     place,
-                    f"the first is in line {first.line}; give one of them another name",
+                    f"the first is {_location(first)}; give one of them another name",
                     "TRK108",
                 )
 
     # truck.yml
 
-    def _trucks(self) -> Iterator[TruckConfig]:
-        found = list(self._folders())
-        if not found and not self.errors:
-            self._error(
-                f"the project has no truck: no file {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}",
-                Place(str(self.folder / TRUCKS_FOLDER)),
-                f"create {TRUCKS_FOLDER}/<name>/{TRUCK_FILE}; `trucker init` writes a starter truck",
-                "TRK111",
-            )
-        seen: dict[str, Path] = {}
-        for folder in found:
-            first = seen.setdefault(folder.name.casefold(), folder)
-            if first is not folder:
-                self._error(
-                    f'another truck has the name "{folder.name}"',
-                    Place(str(folder / TRUCK_FILE)),
-                    f"the first is {first / TRUCK_FILE}; rename one of the folders",
-                    "TRK108",
-                )
-            truck = self._truck(folder)
-            if truck is not None:
-                yield truck
-
-    def _folders(self) -> Iterator[Path]:
-        """The trucks' folders: all in trucks/, and those directly under the root that hold a truck.yml."""
-        inside = self.folder / TRUCKS_FOLDER
-        for folder in sorted(inside.iterdir()) if inside.is_dir() else ():
-            if not (folder.is_dir() or folder.is_symlink()) or folder.name.startswith("."):
-                continue
-            if (folder / TRUCK_FILE).is_file() or (folder / TRUCK_FILE).is_symlink():
-                yield folder
-            elif not folder.exists():
-                reason, remedy = reason_and_remedy(FileNotFoundError(errno.ENOENT, ""), folder)
-                self._error(f"the truck cannot be read: {reason}", Place(str(folder)), remedy, "TRK101")
-            elif folder.is_dir():
-                self._error(
-                    f"the folder has no {TRUCK_FILE}",
-                    Place(str(folder)),
-                    f"write {folder / TRUCK_FILE}, or move the folder out of {TRUCKS_FOLDER}/",
-                    "TRK101",
-                )
-        for folder in sorted(self.folder.iterdir()):
-            if folder.name.startswith(".") or folder.name in (TRUCKS_FOLDER, _OF_THE_FILE_SYSTEM):
-                continue
-            if (folder / TRUCK_FILE).is_file():
-                yield folder
-
-    def _truck(self, folder: Path) -> TruckConfig | None:
-        before = len(self.errors)
-        files = tuple(file for path in sql_files(folder) if (file := self._sql_file(path)))
-        if not re.fullmatch(NAME, folder.name):
-            self._error(
-                f'the truck\'s name "{folder.name}" cannot be used',
-                Place(str(folder / TRUCK_FILE)),
-                "rename the folder: at most 63 letters, digits, _, - and ., not beginning with - or .",
-                "TRK105",
-            )
-        document = self._document(folder / TRUCK_FILE)
-        if document is None:
-            return None
+    def truck(
+        self,
+        name: str,
+        document: Item,
+        files: Sequence[SqlFile],
+        *,
+        folder: Path | None = None,
+        functions: Sequence[Callable[..., Any]] = (),
+    ) -> TruckConfig | None:
+        """The truck with the settings of truck.yml in `document`; None, with the reasons collected, where they are
+        wrong. A `name` that cannot be used is for the caller to report."""
         document = self._with_rule_keys(document)
-        for key in ("name", "folder", "files"):
-            if key in document.entries:
-                self.errors.append(unknown_key(document.entries[key], key, keys_of(TruckFile)))
         self._references(document)
         self._looked_up(document)
         self._policies(document)
         self._output_sql(document, files)
-        if len(self.errors) > before:
-            self._check(TruckFile, document, _without(document.plain(), "name", "folder", "files"))
+        settings: TruckFile | None = self._check(TruckFile, document, document.plain())
+        if settings is None or not is_name(name):
             return None
-        values = document.plain() | {"name": folder.name, "folder": folder.absolute(), "files": files}
-        truck: TruckConfig | None = self._check(TruckConfig, document, values)
-        if truck is not None:
-            for index, rule in enumerate(truck.rules):
-                rule.placed(document.at(("rules", index)))
+        more = {"name": name, "folder": folder, "files": tuple(files), "functions": tuple(functions)}
+        truck = TruckConfig.model_validate(dict(settings) | more, context=self.context)
+        for index, rule in enumerate(truck.rules):
+            rule.placed(document.at(("rules", index)))
         return truck
+
+    def sql_file(self, name: str, label: str, text: str) -> SqlFile | None:
+        """A SQL file of a truck, which errors call `label`; None, with the reason collected, where its template is
+        wrong."""
+        file = SqlFile(name, label, text, self.folder)
+        try:
+            SqlTemplate(file)
+        except ConfigError as error:
+            self.errors.append(error)
+            return None
+        return file
 
     def _with_rule_keys(self, document: Item) -> Item:
         """The document with every rule's `key_path` replaced by the `key` that its file holds."""
@@ -284,28 +236,11 @@ class _Loading:
             return rule
         rest = {key: entry for key, entry in hashing.entries.items() if key != "key_path"}
         if "key" in rest:
-            self._error('the rule has both "key" and "key_path"', path.key_place, "remove one of them", "TRK105")
+            self.error('the rule has both "key" and "key_path"', path.key_place, "remove one of them", "TRK105")
         else:
             found = self._from_file("key_path", path)
             rest["key"] = replace(path, value="?") if found is _UNREADABLE else found
         return replace(rule, value={**rule.entries, "hash": replace(hashing, value=rest)})
-
-    def _sql_file(self, path: Path) -> SqlFile | None:
-        label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
-        try:
-            file = SqlFile(path.name.lower(), label, path.read_bytes().decode(), self.folder)
-            SqlTemplate(file)
-        except OSError as error:
-            reason, remedy = reason_and_remedy(error, path)
-            self._error(f"the file cannot be read: {reason}", Place(label), remedy, "TRK101")
-            return None
-        except ValueError:
-            self._error("the file is not UTF-8 text", Place(label), "save it as UTF-8", "TRK101")
-            return None
-        except ConfigError as error:
-            self.errors.append(error)
-            return None
-        return file
 
     def _references(self, document: Item) -> None:
         """The connections a truck names must exist, its input must be a source and its output a destination."""
@@ -327,7 +262,7 @@ class _Loading:
                 self._cannot(item, adapter, "whose tables cannot be looked up", lambda other: other.lookup)
 
     def _cannot(self, item: Item, adapter: Adapter, what: str, can: Callable[[Adapter], object]) -> None:
-        self._error(
+        self.error(
             f'"{item.value}" is a {adapter.name} connection, {what}',
             item.place,
             f"name a connection with the adapter {' or '.join(installed().offering(can))}",
@@ -342,11 +277,10 @@ class _Loading:
             return None, None
         if item.value not in adapters:
             meant = nearest(item.value, adapters)
-            self._error(
+            self.error(
                 f'there is no connection "{item.value}"',
                 item.place,
-                (f'did you mean "{meant}"? ' if meant else "")
-                + f"the connections in {PROJECT_FILE} are {', '.join(adapters) or 'none'}",
+                (f'did you mean "{meant}"? ' if meant else "") + f"the connections are {', '.join(adapters) or 'none'}",
                 "TRK107",
             )
             return item, None
@@ -355,7 +289,7 @@ class _Loading:
     def _refuse_letters(self, document: Item, adapter: Adapter) -> None:
         item = document.entries.get("on_error")
         if item is not None and item.value == "dead_letter":
-            self._error(
+            self.error(
                 f"a {adapter.name} destination keeps no dead letters",
                 item.place,
                 "remove on_error: dead_letter",
@@ -371,7 +305,7 @@ class _Loading:
             return
         if adapter is not None and adapter.sink and not adapter.abilities.output_sql:
             able = " or ".join(installed().offering(lambda other: other.abilities.output_sql))
-            self._error(
+            self.error(
                 f"{OUTPUT} needs a destination that runs SQL, and {item.value} is a {adapter.name} connection",
                 Place(file.label),
                 f"remove the file, or name a connection with the adapter {able} in the truck's output",
@@ -379,7 +313,7 @@ class _Loading:
             )
         letters = document.entries.get("on_error")
         if letters is not None and letters.value == "dead_letter":
-            self._error(
+            self.error(
                 f"the truck has an {OUTPUT}, which writes many rows with one statement: trucker cannot tell "
                 "which row was refused, so there are no dead letters",
                 letters.place,
@@ -392,10 +326,7 @@ class _Loading:
         for column in document.at(("output", "columns")).entries.values():
             item = column.entries.get("unfit")
             if item is not None and item.blank:
-                self._error('"unfit" has no value', item.key_place, "write error, null or text", "TRK105")
-
-    def _error(self, message: str, place: Place, remedy: str, code: str) -> None:
-        self.errors.append(ConfigError(message, place=place, remedy=remedy, code=code))
+                self.error('"unfit" has no value', item.key_place, "write error, null or text", "TRK105")
 
 
 _PLACEHOLDER: Final = Connection(name="placeholder", adapter="placeholder")
@@ -411,24 +342,10 @@ def _text(entries: Mapping[str, Item], key: str, default: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in keys}
+def _location(place: Place) -> str:
+    return f"in line {place.line}" if place.line else str(place)
 
 
-def _no_project(folder: Path) -> ConfigError:
-    if not folder.is_dir():
-        return ConfigError(
-            "the folder does not exist",
-            place=Place(str(folder)),
-            remedy=f"create a project with `trucker init {folder}`",
-            code="TRK101",
-        )
-    other = folder / "trucker.yaml"
-    return ConfigError(
-        f"the folder is not a project: it has no {PROJECT_FILE}",
-        place=Place(str(folder / PROJECT_FILE)),
-        remedy=f"rename {other} to {PROJECT_FILE}"
-        if other.is_file()
-        else f"create a project with `trucker init {folder}`, or name the folder of one",
-        code="TRK101",
-    )
+def is_name(text: str) -> bool:
+    """Whether a truck may have this name."""
+    return re.fullmatch(NAME, text) is not None

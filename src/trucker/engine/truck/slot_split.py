@@ -1,9 +1,9 @@
 """Splits a source over its slots: one stream for each, with its own publication, change log and loop.
 
-What a stream is made of is a source like any other, so that everything that works on a source works on a stream. A
-truck whose tables are in several streams has a part in each, with a position of its own at the destination. Parts are
-trucks to the destination: it commits each when it comes, and a transaction over tables of two of them in two steps (I5
-holds within a stream only).
+A stream is described by a `ResolvedSource` of its own, so that the rest of the engine does not know of streams. A truck
+whose tables are in several streams has a part in each, with a separate position at the destination. To the destination
+parts are trucks: it commits them independently, and a transaction over tables of two parts in two steps (I5 holds
+within a stream only).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def split(config: ProjectConfig, source: ResolvedSource) -> tuple[ResolvedSource
 
 
 def spread_findings(source: ResolvedSource, streams: Sequence[ResolvedSource]) -> list[Finding]:
-    """What somebody who has several slots should know of them."""
+    """Findings about a source with several slots: its tables by slot, and slots without tables."""
     connection = source.connection
     if connection.slot_count == 1:
         return []
     counts = ", ".join(f"{stream.slot}: {len(stream.tables)}" for stream in streams)
-    found = [
+    findings = [
         Finding(
             Level.OK,
             connection.name,
@@ -42,7 +42,7 @@ def spread_findings(source: ResolvedSource, streams: Sequence[ResolvedSource]) -
         )
     ]
     if len(streams) < connection.slot_count:
-        found.append(
+        findings.append(
             Finding(
                 Level.WARNING,
                 connection.name,
@@ -51,7 +51,7 @@ def spread_findings(source: ResolvedSource, streams: Sequence[ResolvedSource]) -
                 "TRK124",
             )
         )
-    return found
+    return findings
 
 
 def _stream(
@@ -78,7 +78,7 @@ def _part(truck: Truck, number: int, places: Mapping[TableId, int]) -> Truck:
 
 
 def _places(source: ResolvedSource) -> dict[TableId, int]:
-    """Which slot each table goes to. Those that belong together go by the name of their truck."""
+    """The slot of each table. Tables that must be in one stream are assigned by the name of their truck."""
     slots = source.connection.slots
     places = {table: slot_of(table, slots) for table in source.tables}
     for trucks, tables in _together(source.trucks):
@@ -97,7 +97,7 @@ def _places(source: ResolvedSource) -> dict[TableId, int]:
 
 
 def _together(trucks: Sequence[Truck]) -> Iterator[tuple[set[str], set[TableId]]]:
-    """Trucks whose tables must not be parted, and those tables; trucks with a table in common are one group."""
+    """Groups of trucks whose tables must be in one stream, and the tables; trucks that share a table are one group."""
     groups: list[tuple[set[str], set[TableId]]] = []
     for truck in trucks:
         if not truck.in_order:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Changes, Lsn, TableId
-from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
 from trucker.engine.transform.sql_rows import keyed_changes, only_deletes, relation_of, rows_of, statement_changes
 from trucker.engine.transform.statement_runs import number_runs
 from trucker.errors import ConfigError, SinkError
@@ -164,16 +164,16 @@ def test_unsent_cells_come_from_the_whole_old_row_alone() -> None:
 def test_a_move_becomes_a_delete_and_an_insert() -> None:
     (net,) = fold([at(1, update(row(2, 5), {"id": "1"}, ["note"]))], Fold.NET)
     assert words(net) == ["1 update 1:- 2:5"]
-    assert words(taken_apart(net)) == ["1 delete 1:- -:-", "1 insert -:- 2:5"]
+    assert words(split_moves(net)) == ["1 delete 1:- -:-", "1 insert -:- 2:5"]
     plain = at(1, update(row(2, 5)))
-    assert taken_apart(plain) is plain
+    assert split_moves(plain) is plain
 
 
 def test_keys_that_swap_are_updates_once_split() -> None:
     moves = at(1, update(row(9, 1), {"id": "1"}, ["note"]), update(row(1, 2), {"id": "2"}, ["note"]))
     moves = Changes.concat([moves, at(1, update(row(2, 1), {"id": "9"}, ["note"]))])
     (net,) = fold([moves], Fold.NET)
-    known = replace(taken_apart(net), unchanged={})
+    known = replace(split_moves(net), unchanged={})
     (again,) = fold([known], Fold.NET)
     assert sorted(words(again)) == ["1 update -:- 1:2", "1 update -:- 2:1"]
 

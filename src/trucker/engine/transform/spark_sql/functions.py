@@ -1,7 +1,7 @@
 """Registers the functions of a truck's functions.py for its Spark SQL.
 
-A function without `_` before its name becomes a function of Spark's; the type it gives is its return annotation's. What
-pyspark's `udf` and its kin made is taken as it is. Functions travel to executors by value, so that these need no file.
+A function without `_` before its name becomes a function in Spark SQL; its type is its return annotation. Functions
+made with pyspark's `udf` are registered as they are. Functions are pickled by value, so that executors need no file.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def load_functions(folder: Path) -> list[Function]:
         return []
     label = _label(folder)
     module = _run(path, label)
-    found = []
+    functions = []
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
         if hasattr(value, "returnType") and hasattr(value, "evalType"):
-            found.append(Function(name, value))
+            functions.append(Function(name, value))
         elif inspect.isfunction(value) and value.__module__ == module.__name__:
-            found.append(Function(name, value, _gives(value, label)))
-    return found
+            functions.append(Function(name, value, _return_type(value, label)))
+    return functions
 
 
 def register_functions(session: SparkSession, functions: list[Function], folder: Path) -> None:
-    """Let the session's SQL call them. Spark's own functions win over others of their names: such a name is refused."""
+    """Let the session's SQL call them. A built-in function would take precedence, so its name is refused."""
     from pyspark.sql.functions import udf
 
     for each in functions:
@@ -78,8 +78,8 @@ def register_functions(session: SparkSession, functions: list[Function], folder:
                 remedy="rename it",
                 code=CODE,
             )
-        made = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
-        session.udf.register(each.name, made)
+        function = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
+        session.udf.register(each.name, function)
 
 
 def _label(folder: Path) -> str:
@@ -87,7 +87,7 @@ def _label(folder: Path) -> str:
 
 
 def _run(path: Path, label: str) -> types.ModuleType:
-    """The module. It is in `sys.modules` only while it runs: pickled later, its functions go by value."""
+    """Run the file as a module. It is in `sys.modules` only meanwhile, so that its functions are pickled by value."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -111,7 +111,7 @@ def _run(path: Path, label: str) -> types.ModuleType:
     return module
 
 
-def _gives(function: types.FunctionType, label: str) -> str:
+def _return_type(function: types.FunctionType, label: str) -> str:
     line = function.__code__.co_firstlineno
     try:
         hints = typing.get_type_hints(function)
@@ -119,10 +119,10 @@ def _gives(function: types.FunctionType, label: str) -> str:
         raise _error(f"the annotations of {function.__name__} fail: {type(error).__name__}", label, line) from None
     if "return" not in hints:
         raise _error(f"{function.__name__} has no return annotation", label, line)
-    found = _spark_type(hints["return"])
-    if found is None:
+    spark_type = _spark_type(hints["return"])
+    if spark_type is None:
         raise _error(f"{function.__name__} returns a type that Spark SQL does not have", label, line)
-    return found
+    return spark_type
 
 
 def _spark_type(hint: Any) -> str | None:

@@ -90,11 +90,11 @@ def _captured(
         for supervisor in supervisors:
             supervisor.start()
             stack.callback(supervisor.stop)
-        seen = [supervisor.wait_seen(end, timeout=bench.patience) for supervisor in supervisors]
+        durables = [supervisor.wait_seen(end, timeout=bench.patience) for supervisor in supervisors]
         seconds = time.perf_counter() - began
     for spec in specs:
         shutil.rmtree(spec.folder, ignore_errors=True)
-    if min(each.seen_lsn for each in seen) < end:
+    if min(each.seen_lsn for each in durables) < end:
         raise TimeoutError("capture did not get to the end")
     _note(bench, figure, side, bench.rows / seconds, cpu)
 
@@ -132,10 +132,10 @@ class SlotsTruck(Truck):
         super().__init__(bench, source, database, "public.*", connections=connections)
         self.name = name
 
-    def shown(self, number: int) -> float | None:
-        first = super().shown(number)
-        there = first and value(self.target, f"select count(*) from marker_2 where id = {number}")
-        return time.time() if there else None
+    def visible_since(self, number: int) -> float | None:
+        first = super().visible_since(number)
+        both = first and value(self.target, f"select count(*) from marker_2 where id = {number}")
+        return time.time() if both else None
 
 
 def _stream(bench: Bench, source: psycopg.Connection[Any], figures: dict[str, Figure]) -> None:

@@ -68,7 +68,7 @@ def test_a_target_of_a_ratio(
 def test_a_target_of_a_value(bench: dict[str, Any]) -> None:
     figure = bench["figure"].Figure("latency", "p50", "ms", bench["figure"].at_most(80), trucker=[70, 90, 75])
     assert figure.verdict == "pass"
-    assert figure.told_target == "≤ 80.0 ms"
+    assert figure.target_text == "≤ 80.0 ms"
     figure.trucker += [100, 100]
     assert figure.verdict == "FAIL"
     assert bench["figure"].Figure("latency", "p50", "ms", trucker=[1.0]).verdict == "–"

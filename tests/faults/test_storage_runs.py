@@ -69,7 +69,7 @@ def begin() -> Iterator[Callable[[ProjectFolder], TruckerProcess]]:
         process.close()
 
 
-def test_another_machine_goes_on(
+def test_another_machine_continues_the_log(
     tables: Database,
     destination: Database,
     tmp_path: Path,

@@ -74,7 +74,7 @@ def test_a_target_of_a_value(bench: dict[str, Any]) -> None:
     assert bench["figure"].Figure("latency", "p50", "ms", trucker=[1.0]).verdict == "–"
 
 
-def test_cpu_is_told_per_million_rows_and_the_largest_first(bench: dict[str, Any]) -> None:
+def test_cpu_is_shown_per_million_rows_largest_first(bench: dict[str, Any]) -> None:
     figure = rate(bench, [1.0], [1.0])
     figure.rows = 500_000
     figure.trucker_cpu += [{"jvm": 1.0, "workers": 2.0}, {"workers": 4.0}, {"jvm": 2.0, "workers": 3.0}]

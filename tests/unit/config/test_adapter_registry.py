@@ -220,7 +220,7 @@ def test_two_packages_with_one_name_are_named(install: Install, tmp_path: Path, 
     assert error.remedy != "keep one of them: pip uninstall trucker"
 
 
-def test_without_metadata_of_trucker_it_says_so() -> None:
+def test_missing_metadata_of_trucker_is_reported() -> None:
     with pytest.raises(ConfigError, match="trucker's own adapters are not listed") as caught:
         _ = Registry([])["postgres"]
     assert "pip install" in caught.value.remedy
@@ -259,7 +259,7 @@ def test_truckers_own_adapters_import_no_driver() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_every_class_of_truckers_own_adapters_is_there() -> None:
+def test_every_class_of_truckers_adapters_exists() -> None:
     for adapter in installed().built_in():
         assert adapter.types is not None
         assert adapter.sink_component.load().name == adapter.name

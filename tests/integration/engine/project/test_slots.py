@@ -146,7 +146,7 @@ def test_streams_go_their_own_ways(pair: ProjectFolder, database: Database, dest
     }
 
 
-def test_check_says_what_several_slots_mean(pair: ProjectFolder, slots: Any) -> None:
+def test_check_explains_several_slots(pair: ProjectFolder, slots: Any) -> None:
     findings = Project.load(pair.folder).check()
     assert not [finding for finding in findings if finding.level is not Level.OK]
     assert any("a transaction over tables of different slots" in finding.message for finding in findings)

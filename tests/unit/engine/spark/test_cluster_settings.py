@@ -169,7 +169,7 @@ def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Runtime, code: str, said: str) -> None:
+def test_an_executor_with_other_versions_is_reported(driver: executor_entry.Runtime, code: str, said: str) -> None:
     with pytest.raises(EngineError, match=said) as caught:
         executor_entry.check_here(driver)
     assert caught.value.code == code
@@ -203,7 +203,7 @@ def test_a_patch_release_makes_no_difference() -> None:
         ),
     ],
 )
-def test_what_spark_says_of_a_python_that_does_not_start(text: str, code: str) -> None:
+def test_sparks_message_about_a_python_that_does_not_start(text: str, code: str) -> None:
     found = cluster.misfit(Exception(text))
     assert found is not None
     assert found.code == code

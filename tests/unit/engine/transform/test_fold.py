@@ -62,7 +62,7 @@ def test_nothing_is_folded() -> None:
     ]
 
 
-def test_each_transaction_is_folded_by_itself() -> None:
+def test_each_transaction_is_folded_separately() -> None:
     (net,) = fold(HISTORY, Fold.TRANSACTION)
     assert net.schema == SCHEMA
     assert words(net) == [
@@ -145,7 +145,7 @@ def test_runs_are_stretches_of_one_table_and_one_operation() -> None:
     assert (first.tolist(), second.tolist()) == ([0, 0, 3], [1, 2])
 
 
-def test_a_run_goes_over_transactions_unless_told_not_to() -> None:
+def test_a_run_spans_transactions_unless_by_transaction_is_set() -> None:
     table = Changes.concat([at(1, insert(row(1))), at(2, insert(row(2)))])
     assert number_runs([table], Fold.NONE, by_transaction=False)[0].tolist() == [0, 0]
     assert number_runs([table], Fold.NONE, by_transaction=True)[0].tolist() == [0, 1]

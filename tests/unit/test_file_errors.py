@@ -107,7 +107,7 @@ def test_a_full_disk_may_be_of_another_class(place: Path) -> None:
     assert caught.value.code == "TRK305"
 
 
-def test_what_no_code_translated_is_translated_at_the_outside(place: Path) -> None:
+def test_an_untranslated_file_error_is_translated_in_the_outermost_call(place: Path) -> None:
     with pytest.raises(FileError, match="is a folder"), all_explained():
         (place / "folder").read_text()
     with pytest.raises(FileError, match="No space"), all_explained():

@@ -148,7 +148,7 @@ def test_the_schema_of_trucker_yml_has_it(install: Install) -> None:
     assert {"name", "adapter", "path", "path_path", "token", "token_path"} <= set(keys)
 
 
-def test_what_it_does_not_offer_is_refused(install: Install, tmp_path: Path) -> None:
+def test_an_ability_that_an_adapter_lacks_is_refused(install: Install, tmp_path: Path) -> None:
     code = SHELF.replace(', lookup="shelf_sink:Gone"', "")
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter=code)
     lookups = "on_error: dead_letter\nlookups:\n  any: {connection: there, table: t, cache: 1m}\n"

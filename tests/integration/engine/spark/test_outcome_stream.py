@@ -50,7 +50,7 @@ def test_the_first_outcome_arrives_before_the_last_task_ends(spark: SparkSession
     wait_until(lambda: not board_of(spark.sparkContext)._waiting, 10)
 
 
-def test_a_job_that_fails_tells_everybody_who_waits(spark: SparkSession) -> None:
+def test_a_failed_job_raises_its_error_in_every_waiting_thread(spark: SparkSession) -> None:
     arriving = start_job(spark, eval, ["1 / 0", "1 / 0"])
     for _ in range(2):
         with pytest.raises(EngineError, match="TRK599"):

@@ -177,7 +177,7 @@ def test_it_starts_on_the_bundled_java_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak  # `tests/cluster/test_standalone.py` has executors of their own, too
-def test_executors_in_processes_of_their_own_work_as_well(tmp_path: Path) -> None:
+def test_executors_in_separate_processes(tmp_path: Path) -> None:
     found = start(tmp_path, master="local-cluster[1,1,512]", spark_executor_memory="512m")
     assert found["sum"] == 6
 

@@ -225,7 +225,7 @@ def result(op: list[int], **cells: list[str | None]) -> Rows:
     return Rows(schema.columns, changes.new, np.array(op, np.uint8), np.arange(len(op), dtype=np.int64))
 
 
-def test_what_sql_gives_is_written_by_key() -> None:
+def test_the_result_of_sql_is_written_by_key() -> None:
     schema = schema_of(SCHEMA.table, {"id": "text", "name": "text"}, ["id"])
     rows = result([INSERT, UPDATE, DELETE, DELETE], id=["1", "2", None, "4"], name=["a", "b", "c", "d"],
                   old__id=[None, "2", "3", None])  # fmt: skip

@@ -78,12 +78,12 @@ def drain(
         supervisor = CaptureSupervisor(spec)
         supervisor.start()
         try:
-            seen = supervisor.wait_seen(end, timeout=bench.patience)
+            durable = supervisor.wait_seen(end, timeout=bench.patience)
             seconds = time.perf_counter() - began
         finally:
             supervisor.stop()
             delete_log(place)
-    if seen.seen_lsn < end:
+    if durable.seen_lsn < end:
         raise TimeoutError("capture did not get to the end")
     figure.trucker.append(bench.rows / seconds)
     figure.trucker_cpu.append(cpu)

@@ -30,10 +30,10 @@ class Target:
     bound: float
     words: str = ""
 
-    def holds(self, found: float) -> bool:
-        return operator.ge(found, self.bound) if self.sense == "≥" else operator.le(found, self.bound)
+    def holds(self, value: float) -> bool:
+        return operator.ge(value, self.bound) if self.sense == "≥" else operator.le(value, self.bound)
 
-    def told(self, unit: str) -> str:
+    def text(self, unit: str) -> str:
         """As the table has it: `≥ 1.50 ×`, `≤ 80 ms`."""
         if self.words:
             return self.words
@@ -97,7 +97,9 @@ class Figure:
     @property
     def ratios(self) -> list[float]:
         """trucker's value over the reference's, round by round."""
-        return [ours / theirs for ours, theirs in zip(self.trucker, self.reference, strict=False) if theirs]
+        return [
+            measured / baseline for measured, baseline in zip(self.trucker, self.reference, strict=False) if baseline
+        ]
 
     @property
     def ratio(self) -> float | None:
@@ -111,14 +113,14 @@ class Figure:
             return Verdict.MISSING
         if self.target is None:
             return Verdict.OPEN
-        found = self.ratio if self.target.of == "ratio" else self.value
-        if found is None:
+        judged = self.ratio if self.target.of == "ratio" else self.value
+        if judged is None:
             return Verdict.MISSING
-        return Verdict.PASS if self.target.holds(found) else Verdict.FAIL
+        return Verdict.PASS if self.target.holds(judged) else Verdict.FAIL
 
     @property
-    def told_target(self) -> str:
-        return self.target.told(self.unit) if self.target else ""
+    def target_text(self) -> str:
+        return self.target.text(self.unit) if self.target else ""
 
     def per_million(self, side: Literal["trucker", "reference"]) -> Cpu:
         """CPU seconds per million rows by group of processes: the median over the rounds, the largest first."""
@@ -126,10 +128,10 @@ class Figure:
         if not rounds or not self.rows:
             return {}
         groups = {group for spent in rounds for group in spent}
-        found = {
+        medians = {
             group: statistics.median(spent.get(group, 0.0) for spent in rounds) * 1e6 / self.rows for group in groups
         }
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return dict(sorted(medians.items(), key=lambda item: -item[1]))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: all that is here, and what follows from it for those who only read."""
@@ -150,9 +152,9 @@ class Figure:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Figure:
-        own = {each.name: raw[each.name] for each in fields(cls) if each.name in raw}
-        target = own.pop("target", None)
-        return cls(**own, target=Target(**target) if target else None)
+        values = {each.name: raw[each.name] for each in fields(cls) if each.name in raw}
+        target = values.pop("target", None)
+        return cls(**values, target=Target(**target) if target else None)
 
 
 def spread(values: Sequence[float]) -> list[float] | None:

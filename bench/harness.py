@@ -92,10 +92,10 @@ class Bench:
         self._conclude(name, reason)
 
     def _conclude(self, name: str, reason: str) -> None:
-        own = [figure for figure in self.figures if figure.measure == name]
-        if reason and not own:
+        measured = [figure for figure in self.figures if figure.measure == name]
+        if reason and not measured:
             self.figures.append(Figure(name, name, "", missing=reason))
-        for figure in own if reason else ():
+        for figure in measured if reason else ():
             if not figure.trucker:
                 figure.missing = figure.missing or reason
             elif len(figure.trucker) < self.repeat:
@@ -103,9 +103,9 @@ class Bench:
 
     def figure(self, name: str, unit: str, target: Target | None = None, against: str = "", rows: int = 0) -> Figure:
         """A new row of the table, to be filled as the rounds go by."""
-        made = Figure(self._measure, name, unit, target, against, rows)
-        self.figures.append(made)
-        return made
+        figure = Figure(self._measure, name, unit, target, against, rows)
+        self.figures.append(figure)
+        return figure
 
     def rounds(self, most: int | None = None) -> range:
         """The rounds of the run; `most` where there is no reference to be held against, and time to be saved."""
@@ -241,7 +241,7 @@ class FirstCopy:
 
     def end(self) -> float:
         """Wait until it is over; the seconds it took."""
-        self._bench.wait(lambda: self._alive() and self._done())
+        self._bench.wait(lambda: self._alive() and self._copied())
         return time.perf_counter() - self.began
 
     def _alive(self) -> bool:
@@ -249,10 +249,10 @@ class FirstCopy:
             raise RuntimeError(self._process.last_words())
         return True
 
-    def _done(self) -> bool:
+    def _copied(self) -> bool:
         with contextlib.suppress(psycopg.errors.UndefinedTable):
-            done = value(self._target, "select count(*) from trucker.tables where phase <> 'copying'")
-            return bool(done == self._tables)
+            copied = value(self._target, "select count(*) from trucker.tables where phase <> 'copying'")
+            return bool(copied == self._tables)
         return False
 
 
@@ -311,12 +311,12 @@ def value(connection: psycopg.Connection[Any], query: str) -> Any:
 
 def capture_of(process: TruckerProcess) -> list[int]:
     """The capture processes of a running project."""
-    found = []
-    for seen in below(process.process.pid):
+    pids = []
+    for process_seen in below(process.process.pid):
         with contextlib.suppress(OSError):
-            if b"trucker.capture.process" in Path(f"/proc/{seen.pid}/cmdline").read_bytes():
-                found.append(seen.pid)
-    return found
+            if b"trucker.capture.process" in Path(f"/proc/{process_seen.pid}/cmdline").read_bytes():
+                pids.append(process_seen.pid)
+    return pids
 
 
 def pause(pids: Sequence[int]) -> None:

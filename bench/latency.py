@@ -70,10 +70,10 @@ def measure(bench: Bench) -> None:
     for number in bench.rounds():
 
         def steady(way: Native | Truck) -> None:
-            found = probe.latencies(way, PER_SECOND, 4 if bench.quick else 8)
+            latencies = probe.latencies(way, PER_SECOND, 4 if bench.quick else 8)
             for figure, share in ((middle, 0.5), (tail, 0.99)):
-                (figure.trucker if way is truck else figure.reference).append(percentile(found, share))
-            bench.say(f"{way.name}: p50 {percentile(found, 0.5):.1f} ms, p99 {percentile(found, 0.99):.1f} ms")
+                (figure.trucker if way is truck else figure.reference).append(percentile(latencies, share))
+            bench.say(f"{way.name}: p50 {percentile(latencies, 0.5):.1f} ms, p99 {percentile(latencies, 0.99):.1f} ms")
 
         bench.alternate(number, lambda: alone(steady, truck, native), lambda: alone(steady, native, truck))
     native.hold()
@@ -115,17 +115,17 @@ class Probe:
             )
             committed[self._pings] = time.perf_counter()
         try:
-            self._bench.wait(lambda: committed.keys() <= listener.seen.keys())
+            self._bench.wait(lambda: committed.keys() <= listener.visible_at.keys())
         finally:
             listener.stop()
-        return [(listener.seen[ping] - at) * 1000 for ping, at in committed.items()]
+        return [(listener.visible_at[ping] - at) * 1000 for ping, at in committed.items()]
 
 
 class Listener:
     """Notes when each ping became visible."""
 
     def __init__(self, bench: Bench, database: str) -> None:
-        self.seen: dict[int, float] = {}
+        self.visible_at: dict[int, float] = {}
         self._connection = bench.target.connect(database)
         self._connection.execute("listen ping")
         self._stop = threading.Event()
@@ -135,7 +135,7 @@ class Listener:
     def _listen(self) -> None:
         while not self._stop.is_set():
             for notice in self._connection.notifies(timeout=0.2):
-                self.seen[int(notice.payload)] = time.perf_counter()
+                self.visible_at[int(notice.payload)] = time.perf_counter()
 
     def stop(self) -> None:
         self._stop.set()
@@ -144,7 +144,7 @@ class Listener:
 
 
 def _pgbench(bench: Bench, *arguments: str) -> str:
-    done = subprocess.run(
+    pgbench = subprocess.run(
         [bench.source.bin / "pgbench", *arguments],
         env=bench.source.environment("latency"),
         capture_output=True,
@@ -152,35 +152,35 @@ def _pgbench(bench: Bench, *arguments: str) -> str:
         check=True,
         timeout=bench.patience,
     )
-    return done.stdout
+    return pgbench.stdout
 
 
 def _under_pgbench(bench: Bench, probe: Probe, truck: Truck, figures: tuple[Figure, ...]) -> None:
     """pgbench's simple update (an update, a select, an insert) at a fixed rate, with probes beside it."""
     busy, middle, growth, reached = figures
     seconds = 6 if bench.quick else 21
-    said: list[str] = []
+    outputs: list[str] = []
     arguments = ("-n", "-N", "-M", "prepared", "-c", "8", "-R", str(PGBENCH_PER_SECOND), "-T", str(seconds + 1))
-    load = threading.Thread(target=lambda: said.append(_pgbench(bench, *arguments)), daemon=True)
+    load = threading.Thread(target=lambda: outputs.append(_pgbench(bench, *arguments)), daemon=True)
     with bench.profiled() as cpu:
         load.start()
         time.sleep(1)
-        found = probe.latencies(truck, PROBES_PER_SECOND, seconds)
+        latencies = probe.latencies(truck, PROBES_PER_SECOND, seconds)
         load.join(bench.patience)
-    busy.trucker.append(percentile(found, 0.99))
+    busy.trucker.append(percentile(latencies, 0.99))
     busy.trucker_cpu.append(cpu)
     busy.rows = PGBENCH_PER_SECOND * 2 * seconds
-    middle.trucker.append(percentile(found, 0.5))
-    third = len(found) // 3
-    growth.trucker.append(percentile(found[-third:], 0.5))
-    growth.reference.append(percentile(found[:third], 0.5))
-    reached.trucker.append(_rate(said))
+    middle.trucker.append(percentile(latencies, 0.5))
+    third = len(latencies) // 3
+    growth.trucker.append(percentile(latencies[-third:], 0.5))
+    growth.reference.append(percentile(latencies[:third], 0.5))
+    reached.trucker.append(_rate(outputs))
     bench.say(
         f"pgbench at {reached.trucker[-1]:,.0f} transactions/s: p50 {middle.trucker[-1]:.0f} ms,"
         f" p99 {busy.trucker[-1]:.0f} ms, last third {growth.ratios[-1]:.2f} of the first"
     )
 
 
-def _rate(said: list[str]) -> float:
-    lines = said[0].splitlines() if said else []
+def _rate(outputs: list[str]) -> float:
+    lines = outputs[0].splitlines() if outputs else []
     return next((float(line.split()[2]) for line in lines if line.startswith("tps = ")), 0.0)

@@ -77,11 +77,11 @@ class CpuProfile:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        there = self._look()
+        running = self._look()
         spent: dict[str, float] = defaultdict(float)
         for key, seen in self._last.items():
             spent[self._groups[key]] += seen.seconds - (self._first[key].seconds if key in self._first else 0.0)
-        for group, seconds in self._unseen(there):
+        for group, seconds in self._unseen(running):
             spent[group] += seconds
         self.seconds = {group: seconds for group, seconds in spent.items() if seconds >= 0.005}
 
@@ -90,23 +90,23 @@ class CpuProfile:
             self._look()
 
     def _look(self) -> dict[tuple[int, int], Seen]:
-        found = {seen.key: seen for seen in below(os.getpid())}
-        for key, seen in found.items():
+        running = {seen.key: seen for seen in below(os.getpid())}
+        for key, seen in running.items():
             # A server process has no title at first, and a script becomes the program it starts.
             if self._groups.get(key, _OTHER) == _OTHER or self._groups[key].endswith("server"):
                 self._groups[key] = self._group(seen)
-        self._last |= found
-        return found
+        self._last |= running
+        return running
 
-    def _unseen(self, there: Mapping[tuple[int, int], Seen]) -> Iterator[tuple[str, float]]:
+    def _unseen(self, running: Mapping[tuple[int, int], Seen]) -> Iterator[tuple[str, float]]:
         """What processes used between the last look at them and their end: their parents know the sum."""
-        for key, parent in there.items():
+        for key, parent in running.items():
             if key not in self._first:
                 continue
-            gone = [seen for other, seen in self._last.items() if seen.parent == parent.pid and other not in there]
-            known = sum(seen.seconds + seen.waited for seen in gone)
-            rest = parent.waited - self._first[key].waited - known
-            groups = [self._groups[seen.key] for seen in gone] or [self._short_lived(parent)]
+            ended = [seen for other, seen in self._last.items() if seen.parent == parent.pid and other not in running]
+            accounted = sum(seen.seconds + seen.waited for seen in ended)
+            rest = parent.waited - self._first[key].waited - accounted
+            groups = [self._groups[seen.key] for seen in ended] or [self._short_lived(parent)]
             for group in groups if rest > 0 else ():
                 yield group, rest / len(groups)
 
@@ -131,8 +131,8 @@ def _server_group(title: str) -> str:
     _, colon, text = title.partition("postgres: ")
     if not colon:
         return "server"
-    found = next((group for part, group in _SERVER if text.startswith(part)), None)
-    return found or ("background" if any(part in text for part in _BACKGROUND) else "backends")
+    named = next((group for part, group in _SERVER if text.startswith(part)), None)
+    return named or ("background" if any(part in text for part in _BACKGROUND) else "backends")
 
 
 class PeakMemory:
@@ -167,13 +167,13 @@ class PeakMemory:
 
 def resident(root: int) -> dict[str, float]:
     """Resident MiB of a process and all below it, by group; shared pages count once for each process."""
-    found: dict[str, float] = defaultdict(float)
+    groups: dict[str, float] = defaultdict(float)
     for seen in below(root):
         sizes, title = _read(seen.pid, "statm").split(), _title(seen.pid)
         if sizes:
             group = next((group for part, group in _COMMANDS if part in title), "other")
-            found[group] += int(sizes[1]) * _PAGE / (1 << 20)
-    return dict(found)
+            groups[group] += int(sizes[1]) * _PAGE / (1 << 20)
+    return dict(groups)
 
 
 def proportional(root: int) -> float:

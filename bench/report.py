@@ -51,10 +51,10 @@ def show(console: Console, figures: Sequence[Figure], title: str) -> None:
         table.add_row(
             named(figure),
             figure.unit,
-            told(figure.value, figure.trucker),
-            told(figure.reference_value, figure.reference),
-            told(figure.ratio, figure.ratios),
-            figure.told_target,
+            text_of(figure.value, figure.trucker),
+            text_of(figure.reference_value, figure.reference),
+            text_of(figure.ratio, figure.ratios),
+            figure.target_text,
             f"[{color}]{figure.verdict}[/{color}]",
         )
     console.print(table)
@@ -77,12 +77,12 @@ def named(figure: Figure) -> str:
     return f"{figure.name}, against {figure.against}"
 
 
-def told(middle: float | None, values: Sequence[float]) -> str:
+def text_of(middle: float | None, values: Sequence[float]) -> str:
     """`205,000 (198,000–209,000)`; a dash for nothing, no spread for one value."""
     if middle is None:
         return "–"
-    found = spread(values) if len(values) > 1 else None
-    return f"{number(middle)} ({number(found[0])}–{number(found[1])})" if found else number(middle)
+    limits = spread(values) if len(values) > 1 else None
+    return f"{number(middle)} ({number(limits[0])}–{number(limits[1])})" if limits else number(middle)
 
 
 def cpu_rows(figures: Sequence[Figure]) -> list[tuple[str, str, str, str]]:
@@ -102,10 +102,10 @@ def cpu_rows(figures: Sequence[Figure]) -> list[tuple[str, str, str, str]]:
 
 def summary(figures: Sequence[Figure]) -> str:
     """How many targets hold."""
-    held = [figure.verdict for figure in figures if figure.target is not None]
-    counts = {verdict: held.count(verdict) for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.MISSING)}
+    verdicts = [figure.verdict for figure in figures if figure.target is not None]
+    counts = {verdict: verdicts.count(verdict) for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.MISSING)}
     return (
-        f"{counts[Verdict.PASS]} of {len(held)} targets reached, {counts[Verdict.FAIL]} missed,"
+        f"{counts[Verdict.PASS]} of {len(verdicts)} targets reached, {counts[Verdict.FAIL]} missed,"
         f" {counts[Verdict.MISSING]} not measured"
     )
 
@@ -148,29 +148,29 @@ def read_json(path: Path) -> tuple[dict[str, Any], list[Figure]]:
     return content, [Figure.from_dict(raw) for raw in content["figures"]]
 
 
-def merged(before: Sequence[Figure], measured: Sequence[Figure]) -> list[Figure]:
+def merged(earlier: Sequence[Figure], measured: Sequence[Figure]) -> list[Figure]:
     """The figures of an earlier run, those of the measures that have been run again in their place."""
     again = {figure.measure for figure in measured}
-    found: list[Figure] = []
-    done: set[str] = set()
-    for figure in before:
+    figures: list[Figure] = []
+    replaced: set[str] = set()
+    for figure in earlier:
         if figure.measure not in again:
-            found.append(figure)
-        elif figure.measure not in done:
-            done.add(figure.measure)
-            found += [each for each in measured if each.measure == figure.measure]
-    return found + [figure for figure in measured if figure.measure not in done]
+            figures.append(figure)
+        elif figure.measure not in replaced:
+            replaced.add(figure.measure)
+            figures += [each for each in measured if each.measure == figure.measure]
+    return figures + [figure for figure in measured if figure.measure not in replaced]
 
 
 def commit() -> str:
     """The commit that is measured; with a plus where the tree differs from it."""
     try:
-        said = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return said.stdout.strip()
+    return described.stdout.strip()
 
 
 def _processor() -> str:
@@ -216,13 +216,12 @@ def markdown(content: Mapping[str, Any], figures: Sequence[Figure], parts: Seque
 
 def _row(figure: Figure) -> str:
     unit = f" {figure.unit}" if figure.trucker else ""
-    ours = f"{told(figure.value, figure.trucker)}{unit}"
-    theirs = f"{told(figure.reference_value, figure.reference)}{unit if figure.reference else ''}"
-    ratio = told(figure.ratio, figure.ratios)
+    measured = f"{text_of(figure.value, figure.trucker)}{unit}"
+    reference = f"{text_of(figure.reference_value, figure.reference)}{unit if figure.reference else ''}"
+    ratio = text_of(figure.ratio, figure.ratios)
     verdict = {"pass": "reached", "FAIL": "**missed**", "–": ""}.get(figure.verdict, figure.verdict)
-    return (
-        f"| {' | '.join(_cell(cell) for cell in (named(figure), ours, theirs, ratio, figure.told_target, verdict))} |"
-    )
+    cells = (named(figure), measured, reference, ratio, figure.target_text, verdict)
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
 def _cell(text: str) -> str:
@@ -232,9 +231,9 @@ def _cell(text: str) -> str:
 def between(page: str, text: str, mark: str = "bench") -> str:
     """The page with this text between its markers."""
     start, end = f"<!-- {mark}:start -->", f"<!-- {mark}:end -->"
-    before, found, rest = page.partition(start)
+    before, opened, rest = page.partition(start)
     _, closed, after = rest.partition(end)
-    if not found or not closed:
+    if not opened or not closed:
         raise ValueError(f"no {start} … {end} in the page")
     return f"{before}{start}\n{text}\n{end}{after}"
 

@@ -44,7 +44,7 @@ def measure(bench: Bench) -> None:
         marker = markers.put()
         began = time.perf_counter()
         process = bench.run(project)
-        _shown(bench, target, marker)
+        _await_marker(bench, target, marker)
         start.trucker.append(time.perf_counter() - began)
         bench.say(f"start: {start.trucker[-1]:.1f} s")
     assert process is not None
@@ -62,22 +62,22 @@ def measure(bench: Bench) -> None:
 
     with PeakMemory(process.process.pid) as memory, bench.profiled(source) as cpu:
         fill(source, "bench", 1, large, large)
-        _shown(bench, target, markers.put())
+        _await_marker(bench, target, markers.put())
     peak.trucker.append(memory.mebibytes)
     peak.trucker_cpu.append(cpu)
     peak.note = "MiB: " + ", ".join(f"{group} {size:.0f}" for group, size in sorted(memory.groups.items()))
     bench.say(f"memory during a transaction of {large:,} rows: {memory.mebibytes:.0f} MiB ({peak.note})")
 
 
-def _shown(bench: Bench, target: psycopg.Connection[Any], marker: int) -> None:
-    seen = f"select count(*) from marker where id = {marker}"
+def _await_marker(bench: Bench, target: psycopg.Connection[Any], marker: int) -> None:
+    query = f"select count(*) from marker where id = {marker}"
 
-    def shown() -> bool:
+    def visible() -> bool:
         with contextlib.suppress(psycopg.errors.UndefinedTable):
-            return bool(value(target, seen))
+            return bool(value(target, query))
         return False
 
-    bench.wait(shown)
+    bench.wait(visible)
 
 
 def _idle(
@@ -85,8 +85,8 @@ def _idle(
 ) -> None:
     seconds = 11.0 if bench.quick else 20.0
     confirmed = "select confirmed_flush_lsn - '0/0' from pg_replication_slots where database = 'rest'"
-    before, position = cpu_seconds(process.process.pid), value(source, confirmed)
+    cpu, position = cpu_seconds(process.process.pid), value(source, confirmed)
     began = time.perf_counter()
     time.sleep(seconds)
-    idle.append((cpu_seconds(process.process.pid) - before) / (time.perf_counter() - began) * 100)
+    idle.append((cpu_seconds(process.process.pid) - cpu) / (time.perf_counter() - began) * 100)
     moved.append(float(value(source, confirmed) - position))

@@ -43,7 +43,7 @@ def measure(bench: Bench) -> None:
     rate = bench.figure(
         "SQL truck, join and upsert", "rows/s", ratio_at_least(0.3), "the same in one statement", bench.rows
     )
-    stages = {name: bench.figure(f"SQL truck: {said}", "s") for name, said in STAGES.items()}
+    stages = {name: bench.figure(f"SQL truck: {words}", "s") for name, words in STAGES.items()}
     source = bench.database(bench.source, "sql_truck", TABLE.format(name="bench"), *CUSTOMERS)
     target = bench.database(bench.target, "sql_truck", SALES, PLAIN, TABLE.format(name="here"), *CUSTOMERS)
     project = _project(bench)
@@ -78,24 +78,24 @@ def _truck(
     goal = flushed(source)
     bench.wait(lambda: process.check() or process.caught_up(goal), 0.05)
     target.execute(b"truncate sales")
-    held = capture_of(process)
-    pause(held)
+    receivers = capture_of(process)
+    pause(receivers)
     fill(source, "bench", 1 + number * bench.rows, bench.rows)
     bench.settle()
     spent = _spent(project)
     last = f"select count(*) from sales where id = {(number + 1) * bench.rows}"
     with bench.profiled() as cpu:
         began = time.perf_counter()
-        resume(held)
+        resume(receivers)
         bench.wait(lambda: process.check() or value(target, last))
         seconds = time.perf_counter() - began
     if value(target, "select count(*) from sales") != bench.rows:
         raise RuntimeError("rows are missing")
     rate.trucker.append(bench.rows / seconds)
     rate.trucker_cpu.append(cpu)
-    after = _spent(project)
+    spent_after = _spent(project)
     for name, figure in stages.items():
-        figure.trucker.append(after[name] - spent[name])
+        figure.trucker.append(spent_after[name] - spent[name])
     bench.say(f"SQL truck: {rate.trucker[-1]:,.0f} rows/s")
 
 
@@ -104,10 +104,10 @@ def _spent(project: Path) -> dict[str, float]:
     spent = dict.fromkeys(STAGES, 0.0)
     for line in (project / "trucker.log").read_text(errors="replace").splitlines():
         if "slow query" in line and line.startswith("{"):
-            said = json.loads(line)
-            name = str(said.get("file", "")).rsplit("/", 1)[-1]
+            entry = json.loads(line)
+            name = str(entry.get("file", "")).rsplit("/", 1)[-1]
             if name in spent:
-                spent[name] += float(said["milliseconds"]) / 1000
+                spent[name] += float(entry["milliseconds"]) / 1000
     return spent
 
 

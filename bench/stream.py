@@ -39,7 +39,7 @@ def measure(bench: Bench) -> None:
         for kind in loads
     }
     few = bench.rows // BESIDE_SHARE
-    beside = {
+    under_load = {
         kind: bench.figure(f"stream, {kind}, beside the load", "rows/s", None, Native.name, few)
         for kind in ("inserts", "updates")
     }
@@ -53,9 +53,9 @@ def measure(bench: Bench) -> None:
         _begin(source, markers, sides)
         for kind, load in loads.items():
             _catch_up(bench, number, markers, sides, figures[kind], lambda load=load: load(source, bench.rows))
-        for kind, figure in beside.items():
+        for kind, figure in under_load.items():
             _begin(source, markers, sides) if kind == "inserts" else None
-            _beside(bench, number, markers, sides, figure, lambda kind=kind: loads[kind](source, few))
+            _under_load(bench, number, markers, sides, figure, lambda kind=kind: loads[kind](source, few))
 
 
 def _begin(source: psycopg.Connection[Any], markers: Markers, sides: tuple[Way, ...]) -> None:
@@ -87,7 +87,7 @@ def _catch_up(
                 connection.execute("vacuum bench")
 
 
-def _beside(
+def _under_load(
     bench: Bench, number: int, markers: Markers, sides: tuple[Way, ...], figure: Figure, load: Callable[[], None]
 ) -> None:
     first, second = sides
@@ -111,7 +111,7 @@ def _beside(
 
 
 def _note(bench: Bench, figure: Figure, side: Way, rate: float, cpu: dict[str, float]) -> None:
-    ours = isinstance(side, Truck)
-    (figure.trucker if ours else figure.reference).append(rate)
-    (figure.trucker_cpu if ours else figure.reference_cpu).append(cpu)
+    is_trucker = isinstance(side, Truck)
+    (figure.trucker if is_trucker else figure.reference).append(rate)
+    (figure.trucker_cpu if is_trucker else figure.reference_cpu).append(cpu)
     bench.say(f"{figure.name}, {side.name}: {rate:,.0f} rows/s")

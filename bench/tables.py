@@ -88,40 +88,40 @@ def _stream(
     events: Path,
 ) -> tuple[float, float]:
     """Seconds until every table's changes are visible, and Spark jobs per batch meanwhile."""
-    before, jobs = _batches(bench, process), _jobs(events)
-    held = capture_of(process)
-    pause(held)
+    batches_before, jobs = _batches(bench, process), _jobs(events)
+    receivers = capture_of(process)
+    pause(receivers)
     for table in range(count):
         source.execute(f"update t{table} set amount = -amount".encode())
     last = f"select count(*) from t{count - 1} where amount < 0"
     began = time.perf_counter()
-    resume(held)
+    resume(receivers)
     bench.wait(lambda: process.check() or value(target, last))
     seconds = time.perf_counter() - began
     if value(target, last) != ROWS or value(target, "select count(*) from t0 where amount < 0") != ROWS:
         raise RuntimeError("changes are missing")
-    return seconds, (_jobs(events) - jobs) / max(1, _batches(bench, process) - before)
+    return seconds, (_jobs(events) - jobs) / max(1, _batches(bench, process) - batches_before)
 
 
 def _batches(bench: Bench, process: TruckerProcess) -> int:
     """Batches so far, by a status that is not older than this question."""
-    asked = time.time()
-    found: list[int] = []
+    requested_at = time.time()
+    counts: list[int] = []
 
-    def told() -> bool:
+    def read() -> bool:
         status = process.status()
-        if status is not None and status.updated > asked:
-            found.append(status.trucks[0].batches)
-        return bool(found)
+        if status is not None and status.updated > requested_at:
+            counts.append(status.trucks[0].batches)
+        return bool(counts)
 
-    bench.wait(told, 0.05)
-    return found[0]
+    bench.wait(read, 0.05)
+    return counts[0]
 
 
 def _jobs(events: Path) -> int:
     """Spark jobs that were started, by its event log."""
-    found = 0
+    jobs = 0
     for file in events.rglob("*"):
         if file.is_file():
-            found += file.read_text(errors="replace").count('"Event":"SparkListenerJobStart"')
-    return found
+            jobs += file.read_text(errors="replace").count('"Event":"SparkListenerJobStart"')
+    return jobs

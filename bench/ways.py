@@ -30,7 +30,7 @@ class Way:
     def __init__(self, bench: Bench, source: psycopg.Connection[Any]) -> None:
         self.bench = bench
         self.source = source
-        self._held: list[int] = []
+        self._paused: list[int] = []
 
     def ready(self) -> None:
         """Wait until it streams."""
@@ -39,35 +39,35 @@ class Way:
         """The processes to stop so that nothing is received."""
         raise NotImplementedError
 
-    def shown(self, number: int) -> float | None:
+    def visible_since(self, number: int) -> float | None:
         """When (by `time.time()`) the marker became visible at the destination; None while it is not."""
         raise NotImplementedError
 
     def hold(self) -> None:
-        self._held = self.receivers()
-        if not self._held:
+        self._paused = self.receivers()
+        if not self._paused:
             raise RuntimeError(f"{self.name}: nobody receives")
-        pause(self._held)
+        pause(self._paused)
 
     def release(self) -> float:
         """Let it go on; when that was."""
         began = time.time()
-        resume(self._held)
-        self._held = []
+        resume(self._paused)
+        self._paused = []
         return began
 
     def wait(self, number: int) -> float:
         """Wait for a marker; when it became visible."""
-        found: list[float] = []
+        times: list[float] = []
 
-        def seen() -> bool:
-            at = self.shown(number)
+        def visible() -> bool:
+            at = self.visible_since(number)
             if at is not None:
-                found.append(at)
+                times.append(at)
             return at is not None
 
-        self.bench.wait(seen)
-        return found[0]
+        self.bench.wait(visible)
+        return times[0]
 
     def catch_up(self, number: int) -> float:
         """Seconds from letting it go until the marker is visible."""
@@ -97,7 +97,7 @@ class Native(Way):
         query = f"select pid from pg_stat_subscription where subname = '{self._subscription}' and pid is not null"
         return [pid for (pid,) in self.target.execute(query.encode()).fetchall()]
 
-    def shown(self, number: int) -> float | None:
+    def visible_since(self, number: int) -> float | None:
         return _marked(self.target, number)
 
 
@@ -111,8 +111,8 @@ class Truck(Way):
     ) -> None:
         super().__init__(bench, source)
         self.target = bench.database(bench.target, database)
-        wanted = tables or TABLES
-        self.project = bench.project(f"bench_{database}", source.info.dbname, database, wanted, **settings)
+        replicated = tables or TABLES
+        self.project = bench.project(f"bench_{database}", source.info.dbname, database, replicated, **settings)
         self.process = bench.run(self.project)
 
     def ready(self) -> None:
@@ -121,7 +121,7 @@ class Truck(Way):
     def receivers(self) -> list[int]:
         return capture_of(self.process)
 
-    def shown(self, number: int) -> float | None:
+    def visible_since(self, number: int) -> float | None:
         self.process.check()
         return _marked(self.target, number)
 
@@ -147,7 +147,7 @@ class FileTruck(Way):
     def ready(self) -> None:
         self.bench.streams(self.process)
 
-    def shown(self, number: int) -> float | None:
+    def visible_since(self, number: int) -> float | None:
         self.process.check()
         if not self.process.caught_up(self._goal):
             return None

@@ -145,15 +145,15 @@ def layer(name: str) -> int:
     return len(LAYERS) if name else -1
 
 
-def fault(found: Import) -> str | None:
+def fault(entry: Import) -> str | None:
     """What is wrong with an import, if anything."""
-    top = found.imported.split(".")[0]
+    top = entry.imported.split(".")[0]
     if top == PACKAGE:
-        return _wrong_arrow(part(found.importer), part(found.imported)) or _wrong_room(found)
+        return _wrong_arrow(part(entry.importer), part(entry.imported)) or _wrong_room(entry)
     owners = OWNERS.get(top)
-    if owners and not f"{found.importer}.".startswith(owners):
+    if owners and not f"{entry.importer}.".startswith(owners):
         return f"only {', '.join(prefix.rstrip('.') for prefix in owners)} may import {top}"
-    if top == "pyspark" and found.importer in LIGHT:
+    if top == "pyspark" and entry.importer in LIGHT:
         return "runs without Spark and must not import pyspark"
     return None
 
@@ -175,29 +175,29 @@ def room(module: str) -> str:
     return [*module.split("."), "", ""][2]
 
 
-def _wrong_room(found: Import) -> str | None:
-    importer, imported = room(found.importer), room(found.imported)
-    rooms = ROOMS.get(part(found.importer))
-    if rooms is None or part(found.importer) != part(found.imported) or importer == imported:
+def _wrong_room(entry: Import) -> str | None:
+    importer, imported = room(entry.importer), room(entry.imported)
+    rooms = ROOMS.get(part(entry.importer))
+    if rooms is None or part(entry.importer) != part(entry.imported) or importer == imported:
         return None
     height = {name: height for height, names in enumerate(rooms) for name in names}
     for name in (importer, imported):
         if name and name not in height:
-            return f"{part(found.importer)}/{name} is in no room: see ROOMS in tools/check_imports.py"
-    if not importer or not imported or (found.importer, found.imported) in UPWARDS:
+            return f"{part(entry.importer)}/{name} is in no room: see ROOMS in tools/check_imports.py"
+    if not importer or not imported or (entry.importer, entry.imported) in UPWARDS:
         return None
     if height[importer] < height[imported]:
         return None
     way = "its sibling" if height[importer] == height[imported] else "upwards:"
-    return f"{part(found.importer)}/{importer} imports {way} {imported}"
+    return f"{part(entry.importer)}/{importer} imports {way} {imported}"
 
 
 def main(root: Path = ROOT / "src") -> int:
-    found = [entry for file in sorted(root.rglob("*.py")) for entry in imports(file, root)]
-    faults = [(entry, text) for entry in found if (text := fault(entry))]
+    entries = [entry for file in sorted(root.rglob("*.py")) for entry in imports(file, root)]
+    faults = [(entry, text) for entry in entries if (text := fault(entry))]
     for entry, text in faults:
         print(f"{entry.file.relative_to(root.parent)}:{entry.line}: {text} ({entry.imported})")  # noqa: T201
-    print(f"import arrows: {len(found)} imports, {len(faults)} wrong")  # noqa: T201
+    print(f"import arrows: {len(entries)} imports, {len(faults)} wrong")  # noqa: T201
     return 1 if faults else 0
 
 

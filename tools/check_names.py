@@ -59,10 +59,10 @@ def main(root: Path = ROOT / "src") -> int:
     for file in sorted(root.rglob("*.py")):
         for name, line in names(file):
             places[name].append(f"{file.relative_to(root.parent)}:{line}")
-    twice = {name: found for name, found in sorted(places.items()) if len(found) > 1 and name not in ALLOWED}
-    for name, found in twice.items():
-        for place in found:
-            print(f"{place}: {name} is defined in {len(found)} modules")  # noqa: T201
+    twice = {name: lines for name, lines in sorted(places.items()) if len(lines) > 1 and name not in ALLOWED}
+    for name, lines in twice.items():
+        for place in lines:
+            print(f"{place}: {name} is defined in {len(lines)} modules")  # noqa: T201
     idle = sorted(name for name in ALLOWED if len(places[name]) < 2)
     for name in idle:
         print(f"tools/check_names.py: {name} is allowed to repeat, and does not")  # noqa: T201

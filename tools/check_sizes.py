@@ -23,15 +23,15 @@ def lines(file: Path) -> int:
 def functions(file: Path) -> list[tuple[int, str]]:
     """Each function's lines, its docstring not counted, and where it is."""
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    found = []
+    sizes = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             size = node.end_lineno - node.lineno + 1
             first = node.body[0]
             if ast.get_docstring(node) and first.end_lineno is not None:
                 size -= first.end_lineno - first.lineno + 1
-            found.append((size, f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"))
-    return found
+            sizes.append((size, f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"))
+    return sizes
 
 
 def excused(file: Path) -> bool:

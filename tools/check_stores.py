@@ -83,14 +83,14 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def faults(file: Path, root: Path, known: list[str]) -> Iterator[tuple[int, str]]:
+def faults(file: Path, root: Path, stores_named: list[str]) -> Iterator[tuple[int, str]]:
     """The lines of a file that name a store which is not its own."""
     module = module_name(file, root)
     if module.startswith(TESTING):
         return
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     for read, exceptions in ((imports, IMPORTS), (texts, TEXTS)):
-        for store in known:
+        for store in stores_named:
             if any(belongs(module, home) for home in (*homes(store), *exceptions.get(store, {}))):
                 continue
             lines = {line for line, name in read(tree) if re.search(rf"(?<!\w){store}(?!\w)", name)}
@@ -100,11 +100,11 @@ def faults(file: Path, root: Path, known: list[str]) -> Iterator[tuple[int, str]
 def main(root: Path = ROOT / "src", known: list[str] | None = None) -> int:
     known = known or stores()
     files = sorted(root.rglob("*.py"))
-    found = [(file, line, store) for file in files for line, store in faults(file, root, known)]
-    for file, line, store in found:
+    wrong = [(file, line, store) for file in files for line, store in faults(file, root, known)]
+    for file, line, store in wrong:
         print(f"{file.relative_to(root.parent)}:{line}: names {store}; its adapter should say it")  # noqa: T201
-    print(f"stores: {len(files)} modules, {len(found)} that name a store which is not theirs")  # noqa: T201
-    return 1 if found else 0
+    print(f"stores: {len(files)} modules, {len(wrong)} that name a store which is not theirs")  # noqa: T201
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -222,13 +222,13 @@ def _summary(model: type[BaseModel]) -> str:
 
 def _sections() -> dict[str, type[Model]]:
     """The mappings inside connections, by key. Adapters share a key: the one with the most keys describes it."""
-    found: dict[str, type[Model]] = {}
+    sections: dict[str, type[Model]] = {}
     for adapter in ADAPTERS:
         for name, field in adapter.connection.model_fields.items():
             kind, key = field.annotation, key_of(name, field)
             if isinstance(kind, type) and issubclass(kind, Model):
-                found[key] = max(found.get(key, kind), kind, key=lambda model: len(model.model_fields))
-    return found
+                sections[key] = max(sections.get(key, kind), kind, key=lambda model: len(model.model_fields))
+    return sections
 
 
 def types() -> str:
@@ -239,12 +239,12 @@ def types() -> str:
     rows = [row for each in BUILT_IN for row in _type_rows(each, forms)]
     rows += [_row("arrays of all of these", forms, ColumnKind(Kind.TEXT))]
     rows += [_words("a domain, also over a domain or an array", [each.domain for each in forms])]
-    own = [each.user_type or each.shown(each.text) for each in forms]
+    user_types = [each.user_type or each.shown(each.text) for each in forms]
     rows += [
         _words("an array of a domain", [f"an array of {f.domain}" if f.user_type else f.shown(f.text) for f in forms])
     ]
-    rows += [_words("an enum, a composite type, a range type of your own, and arrays of them", own)]
-    rows += [_words("a type of an extension (`hstore`, `vector`, `geometry` …)", own)]
+    rows += [_words("an enum, a composite type, a range type of your own, and arrays of them", user_types)]
+    rows += [_words("a type of an extension (`hstore`, `vector`, `geometry` …)", user_types)]
     return "".join([NOTICE, TYPES, head, *rows, UNFIT])
 
 
@@ -257,9 +257,9 @@ def _type_rows(each: BuiltIn, forms: list[TypeForms]) -> Iterator[str]:
 
 
 def _row(name: str, forms: list[TypeForms], kind: ColumnKind) -> str:
-    found = [(each, each.of(kind)) for each in forms]
-    unfit = "; ".join(f"{each.title}: {form.unfit}" for each, form in found if form.unfit)
-    return _words(name, [each.shown(form) for each, form in found], unfit)
+    shown_forms = [(each, each.of(kind)) for each in forms]
+    unfit = "; ".join(f"{each.title}: {form.unfit}" for each, form in shown_forms if form.unfit)
+    return _words(name, [each.shown(form) for each, form in shown_forms], unfit)
 
 
 def _words(name: str, forms: list[str], unfit: str = "") -> str:
@@ -311,8 +311,8 @@ def _names(kind: Any) -> Iterator[str]:
     elif typing.get_origin(base) is tuple:
         yield "list of rules" if typing.get_args(base)[0] is models.RuleConfig else "list of connections"
     elif typing.get_origin(base) is dict:
-        held = _unwrapped(typing.get_args(base)[1])
-        yield "mapping" if isinstance(held, type) and issubclass(held, BaseModel) else "mapping of texts"
+        value_type = _unwrapped(typing.get_args(base)[1])
+        yield "mapping" if isinstance(value_type, type) and issubclass(value_type, BaseModel) else "mapping of texts"
     elif isinstance(base, type) and issubclass(base, StrEnum):
         yield from (f"`{word.value}`" for word in base)
     else:

@@ -1,4 +1,4 @@
-"""What moves through trucker: positions, tables and columnar changes.
+"""The data that moves through trucker: positions, tables and columnar changes.
 
 Everything else meets in these types; this module imports nothing of trucker's but errors.
 
@@ -81,8 +81,8 @@ class Changes:
     changes inside the transaction, all tables together.
 
     A compacted value has at most one row per key, truncates first; its updates may change the key
-    (`old` then holds the key whose row keeps the unchanged cells), and such a one may come with a delete of the row
-    that had its new key before, see `engine.compact`.
+    (`old` then holds the key whose row has the unchanged cells), and such an update may come with a delete of the row
+    that had its new key before, see `engine.transform.compact`.
     """
 
     schema: TableSchema
@@ -119,27 +119,27 @@ class Changes:
     def only(self, names: Sequence[str]) -> Changes:
         """The same changes with just these columns."""
         schema = self.schema.only(names)
-        kept = list(schema.names)
+        kept_names = list(schema.names)
         return replace(
             self,
             schema=schema,
-            new=self.new.select(kept),
-            old=self.old.select(kept),
-            unchanged={name: mask for name, mask in self.unchanged.items() if name in kept},
+            new=self.new.select(kept_names),
+            old=self.old.select(kept_names),
+            unchanged={name: mask for name, mask in self.unchanged.items() if name in kept_names},
         )
 
     def reshaped(self, schema: TableSchema) -> Changes:
         """The same changes in another shape of the table: columns dropped, or added after these changes were made.
 
-        A column that is not here gets its `missing_value` where the row is given whole, which is what the source itself
-        shows for rows older than the column; in updates of keyed rows it is unchanged, so that the destination's stays.
+        A column that these changes do not have gets its `missing_value` in whole rows, as the source shows for rows
+        older than the column; in updates of keyed rows it is unchanged, so that the destination keeps its value.
         """
         if self.schema.names == schema.names:
             return self if self.schema == schema else replace(self, schema=schema)
         updates = self.op == UPDATE
-        given, full = self.op == INSERT, self.old_kind == OLD_FULL
+        whole, full = self.op == INSERT, self.old_kind == OLD_FULL
         if not schema.key:
-            given = given | updates
+            whole = whole | updates
         unchanged = {name: mask for name, mask in self.unchanged.items() if name in schema.names}
         new, old = [], []
         for column in schema.columns:
@@ -147,7 +147,7 @@ class Changes:
                 new.append(self.new.column(column.name))
                 old.append(self.old.column(column.name))
                 continue
-            new.append(constant_cells(column.missing_value, given))
+            new.append(constant_cells(column.missing_value, whole))
             old.append(constant_cells(column.missing_value, full))
             if schema.key and updates.any():
                 unchanged[column.name] = updates
@@ -253,9 +253,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """Snapshot rows as COPY gave them: `FORMAT csv, FORCE_QUOTE *`, UTF-8, whole rows.
+    """Snapshot rows as COPY wrote them: `FORMAT csv, FORCE_QUOTE *`, UTF-8, whole rows.
 
-    A sink that can hand the bytes on (postgres) does; any other takes `to_changes()`.
+    A sink that can pass the bytes on does; any other uses `to_changes()`.
     """
 
     schema: TableSchema
@@ -272,10 +272,9 @@ class CopiedRows:
 
 
 class RawCopy(Iterator[bytes | memoryview]):
-    """What COPY writes, as it comes; `rows` is how many there were, once it has been taken to its end.
+    """The output of COPY as it arrives; `rows` is set at its end.
 
-    Where it is `framed` each value is a number of whole CopyData messages, to be sent on as they are, before the next
-    value is asked for.
+    Where `framed`, each value holds whole CopyData messages, and is valid only until the next value is read.
     """
 
     rows: int | None = None
@@ -289,7 +288,7 @@ class RawCopy(Iterator[bytes | memoryview]):
 class UnreadRows(Iterator["Changes | CopiedRows"]):
     """Rows of a snapshot that are still at the source. Iterating reads them, in pieces, once.
 
-    A sink that can hand COPY's bytes on as they are asks for those instead; where they are refused it may iterate then.
+    A sink that can pass COPY's bytes on calls `raw` instead; if the destination refuses them, it may iterate then.
     """
 
     schema: TableSchema
@@ -341,6 +340,6 @@ def _concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def as_changes(parts: Iterator[Changes | CopiedRows]) -> Iterator[Changes]:
-    """Every part as `Changes`, for sinks that have no use for COPY's bytes."""
+    """Every part as `Changes`, for sinks that do not use COPY's bytes."""
     for part in parts:
         yield part.to_changes() if isinstance(part, CopiedRows) else part

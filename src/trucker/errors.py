@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trucker.table import TableId
 
 DECISIONS: Final = frozenset({"TRK253", "TRK255", "TRK409", "TRK425", "TRK426", "TRK428"})
-"""Codes of failures that only the user can settle, by a change of the configuration or of the destination. The change
-log is kept for what failed so; nothing is copied again before the user has decided."""
+"""Codes of failures that only the user can resolve, by a change of the configuration or of the destination. The change
+log is kept for such a failure; nothing is copied again before the user has decided."""
 
 
 class TruckerError(Exception):
@@ -66,7 +66,7 @@ class TruckerError(Exception):
         return self.code in DECISIONS
 
     def of_table(self, table: TableId) -> Self:
-        """The same error, with the table it concerns; one that is named already stays."""
+        """The same error, with the table it concerns; a table that is set already stays."""
         self.table = self.table or table
         return self
 

@@ -1,4 +1,4 @@
-"""Named places at which a test can have a process die, fail, hang or run out of disk; off by default.
+"""Named places at which a test can make a process die, fail, hang or run out of disk; off by default.
 
     TRUCKER_FAILPOINTS="capture.fsync.before=kill@3; sink.commit.after=hang:/tmp/go"
 
@@ -8,10 +8,9 @@ handed down to the processes a process starts. Actions:
     kill    SIGKILL to the process itself          error   `InjectedError`
     hang    until `path` is there                  full    `OSError` ENOSPC, as when a disk is full
 
-`nth` counts how often this process has come by (1 if not given); from then on the fault is met every time. `path` ends
-it, for all processes at once: where that file is, nothing happens. `kill` and `error` make the file themselves, so that
-with a path they strike once; with `hang` and `full` that is for the test to do. A process that hangs makes the file
-`path.<its id>`.
+`nth` is the number of the visit of this process at which the fault begins (1 by default); it then happens at every
+visit. The file `path` ends it, for all processes at once. `kill` and `error` create the file themselves, so that with a
+path they happen once; for `hang` and `full` the test creates it. A process that hangs creates the file `path.<its id>`.
 
 `POINTS` has them all, before and after each thing that must survive a crash.
 """
@@ -59,7 +58,7 @@ class InjectedError(RuntimeError):
 
 @dataclass(slots=True)
 class ArmedPoint:
-    """One armed point, and how often this process has come by."""
+    """One armed point, and how often this process has reached it."""
 
     action: Action
     nth: int = 1
@@ -85,7 +84,7 @@ class ArmedPoint:
                     time.sleep(_POLL_SECONDS)
 
     def _first(self) -> bool:
-        """Whether this process is the first here: of several processes one strikes."""
+        """Whether this process is the first here: the fault happens in one of several processes."""
         if not self.path:
             return True
         try:
@@ -115,7 +114,7 @@ def arm(environment: Mapping[str, str]) -> None:
 
 
 def hits(name: str) -> int:
-    """How often this process has come by an armed point."""
+    """How often this process has reached an armed point."""
     return _armed[name].hits
 
 

@@ -1,4 +1,4 @@
-"""An `OSError` of a file or a folder as an error of trucker's: the path, the reason in words, and what to do.
+"""Translates an `OSError` of a file or a folder to an error of trucker: the path, the reason in words, and a remedy.
 
 This is the one place that knows what the operating system's error numbers mean to a user. Code that touches files
 says what it does with which path, and of which class and code its failure is:
@@ -6,7 +6,7 @@ says what it does with which path, and of which class and code its failure is:
     with explaining("reading", path, ConfigError, code="TRK100"):
         text = path.read_text()
 
-What was not translated there is translated where it leaves `Project` or the command line, as TRK604.
+An `OSError` that was not translated there is translated in `Project` and the command line, as TRK604.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def file_error(
     full: type[TruckerError] | None = None,
     setting: str = "",
 ) -> TruckerError:
-    """What failed while `doing` something with `path`, with the reason and a remedy that can be carried out.
+    """The error for `doing` something with `path`, with the reason and a remedy that can be typed.
 
-    It is of class `kind` and has its `code`; where the disk is full, of class `full`, if one is given, and its code.
-    `setting` is what names the path in the project's files, if anything does.
+    It is of class `kind` with this `code`; where the disk is full, of class `full`, if given, with that class's code.
+    `setting` is the setting that names the path in the project's files, if there is one.
     """
     reason, remedy = reason_and_remedy(error, path)
     if setting:
@@ -68,11 +68,11 @@ def file_error(
 
 
 def folder_trouble(folder: Path) -> OSError | None:
-    """What keeps this process from writing in a folder, or from making it. Changes nothing."""
+    """The error that writing in a folder, or creating it, would raise; None where it would succeed. Changes nothing."""
     place = folder.absolute()
     missing: list[str] = []
     try:
-        while not _is_there(place):
+        while not _exists(place):
             missing.append(place.name)
             place = place.parent
     except OSError as error:
@@ -85,11 +85,12 @@ def folder_trouble(folder: Path) -> OSError | None:
 
 
 def file_trouble(path: Path) -> OSError | None:
-    """What keeps this process from reading and writing a file, or from making it. Changes nothing."""
+    """The error that reading and writing a file, or creating it, would raise; None where it would succeed. Changes
+    nothing."""
     try:
-        if not _is_there(path):
+        if not _exists(path):
             return folder_trouble(path.parent)
-        if path.is_symlink() and not path.exists():  # opening it makes the file that the link names
+        if path.is_symlink() and not path.exists():  # opening it would create the file that the link names
             return folder_trouble((path.parent / path.readlink()).parent)
     except OSError as error:
         return error
@@ -100,13 +101,13 @@ def file_trouble(path: Path) -> OSError | None:
     return None if _may(path, os.R_OK | os.W_OK) else _refused(path)
 
 
-def _is_there(path: Path) -> bool:
-    """Whether there is something of that name, be it a link that leads nowhere."""
+def _exists(path: Path) -> bool:
+    """Whether the path exists, also as a symbolic link to nothing."""
     try:
         path.lstat()
     except FileNotFoundError:
         return False
-    except NotADirectoryError:  # told of the part that is none
+    except NotADirectoryError:  # the caller reports the part of the path that is not a folder
         return False
     if path.is_symlink():
         try:
@@ -122,13 +123,13 @@ def _refused(path: Path) -> PermissionError:
 
 @contextmanager
 def all_explained() -> Iterator[None]:
-    """For the outermost calls: whatever is about a file and was not translated where it happened."""
+    """For the outermost calls: translates errors about files that were not translated where they happened."""
     try:
         yield
     except OSError as error:
-        if (found := unexplained(error)) is None:
+        if (explained := unexplained(error)) is None:
             raise
-        raise found from error
+        raise explained from error
 
 
 def unexplained(error: OSError) -> TruckerError | None:
@@ -142,13 +143,13 @@ def unexplained(error: OSError) -> TruckerError | None:
 
 
 def reason_and_remedy(error: OSError, path: Path) -> tuple[str, str]:
-    """Why something failed with `path`, in words, and what to do. A path that the error names itself counts first."""
+    """The reason of an error, in words, and a remedy. A path that the error itself names takes precedence."""
     if isinstance(error.filename, str | bytes) and Path(os.fsdecode(error.filename)).is_absolute():
         path = Path(os.fsdecode(error.filename))
     path = path.absolute()
     try:
         return _in_words(error, path)
-    except OSError:  # what explains it cannot be looked at
+    except OSError:  # the path cannot be inspected either
         return error.strerror or type(error).__name__, f"check {path} and the folders above it"
 
 
@@ -186,7 +187,7 @@ def _denied(path: Path) -> tuple[str, str]:
         except PermissionError:
             continue  # the folder that refuses it has been returned before
         except OSError:
-            place = place.parent  # it would be made there
+            place = place.parent  # it would be created there
             needed, status = os.W_OK | os.X_OK, place.stat()
         if needed and not _may(place, needed):
             return _denial(place, status, account)
@@ -210,7 +211,7 @@ def _denial(place: Path, status: os.stat_result, account: str) -> tuple[str, str
 
 
 def _misplaced(path: Path, error: OSError) -> tuple[str, str]:
-    """A part of the path is not there, or is of another kind than it should be."""
+    """A part of the path does not exist, or is a file instead of a folder, or the reverse."""
     for place in (*reversed(path.parents), path):
         quoted = shlex.quote(str(place))
         if place.is_symlink() and not place.exists():

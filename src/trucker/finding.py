@@ -1,4 +1,4 @@
-"""What `trucker check` finds, each with its remedy."""
+"""The findings of `trucker check`, each with its remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `subject` is where (a connection, a table), `remedy` the exact next step.
+    """The result of one check. `subject` is what was checked (a connection, a table), `remedy` the exact next step.
 
     An error stops a start, unless it `waits`: then a run starts all the same, and only the trucks concerned wait until
     the cause is gone (`run --strict` refuses those, too). A subject that an error's message begins with is removed from

@@ -1,4 +1,4 @@
-"""Positions in PostgreSQL's write-ahead log; a module of its own because capture must not load Arrow for them."""
+"""Positions in PostgreSQL's write-ahead log; a separate module because capture must not load Arrow for them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Files and folders that other accounts of the machine must not read: the state folder and the change log.
 
-They hold rows as the source sent them, before any rule has masked a value. Folders are made with mode 0700 and files
-with 0600, whatever the umask of this process, which may be a user's program (`Project.run`) whose umask is not
-trucker's to set. Processes that trucker starts get `UMASK`, which covers what their libraries write.
+They hold rows as the source sent them, before any rule has masked a value. Folders are created with mode 0700 and files
+with 0600, whatever the umask of this process, which may be a user's program (`Project.run`) whose umask trucker must
+not set. Processes that trucker starts get `UMASK`, which covers what their libraries write.
 
 On a cluster, executors may run under another account than the driver. They share the folders through a group: in a
-folder with the setgid bit and group permissions (mode 2770) what is made has the same group permissions. Nothing is
-ever given to others.
+folder with the setgid bit and group permissions (mode 2770) new files have the same group permissions. Others never get
+any permissions.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def secure(folder: Path, *, group: bool = False, setting: str = "state") -> None:
-    """Make `folder` where it is missing, and take it from other accounts where they have access.
+    """Create `folder` where it is missing, and remove the permissions of other accounts.
 
-    With `group` its group may keep the access it has. Raises TRK603 where this cannot be done; `setting` is what names
-    the folder in trucker.yml.
+    With `group` its group keeps the permissions it has. Raises TRK603 where this cannot be done; `setting` is the
+    setting that names the folder in trucker.yml.
     """
     with explaining("making", folder, code="TRK603", setting=setting):
-        made = not folder.is_dir()
+        is_new = not folder.is_dir()
         make_folder(folder)
-        if made and not group:
+        if is_new and not group:
             folder.chmod(_FOLDER)
         if not _excess(folder, group=group):
             return
@@ -98,7 +98,7 @@ def secure(folder: Path, *, group: bool = False, setting: str = "state") -> None
 
 
 def exposure(folder: Path, *, group: bool = False, setting: str = "state") -> FileError | None:
-    """What `secure` would refuse, without changing anything."""
+    """The error that `secure` would raise for an existing folder, without changing anything."""
     if not folder.is_dir() or not _excess(folder, group=group):
         return None
     owned = folder.stat().st_uid == os.geteuid() or os.geteuid() == 0
@@ -115,7 +115,7 @@ def _excess(folder: Path, *, group: bool) -> int:
 
 
 def _correctable(folder: Path) -> bool:
-    """Whether the folder is trucker's alone: /tmp, say, stays as it is."""
+    """Whether the folder is used by trucker only: the permissions of /tmp, for example, are not changed."""
     if folder.stat().st_mode & stat.S_ISVTX:
         return False
     names = {path.name for path in folder.iterdir()}
@@ -134,6 +134,6 @@ def _exposed(folder: Path, *, group: bool, setting: str) -> FileError:
 
 
 def _group_of(folder: Path) -> int:
-    """The group permissions that are passed on to what is made in the folder."""
+    """The group permissions that new files in the folder get."""
     mode = folder.stat().st_mode
     return mode & stat.S_IRWXG if mode & stat.S_ISGID else 0

@@ -1,4 +1,4 @@
-"""Changes one by one, with values as Python has them: for programs and sinks that look at rows.
+"""Changes one by one, with Python values: for programs and sinks that process rows.
 
     for change in row_changes(changes):
         print(change.operation, change.table, change.new)
@@ -56,12 +56,12 @@ def row_changes(changes: Changes, *, typed: bool = True) -> Iterator[RowChange]:
     for i, op in enumerate(changes.op.tolist()):
         unsent = frozenset(name for name, mask in masks.items() if mask[i]) if masks else frozenset[str]()
         kind = changes.old_kind[i]
-        known = names if kind != OLD_KEY else tuple(name for name in names if name in key)
+        old_names = names if kind != OLD_KEY else tuple(name for name in names if name in key)
         yield RowChange(
             changes.schema.table,
             OPERATIONS[op],
             None if op in (DELETE, TRUNCATE) else {name: new[name][i] for name in names if name not in unsent},
-            None if kind == NO_OLD else {name: old[name][i] for name in known},
+            None if kind == NO_OLD else {name: old[name][i] for name in old_names},
             unsent,
             Lsn(int(changes.commit_lsn[i])),
             int(changes.ordinal[i]),

@@ -1,4 +1,4 @@
-"""Rows between the steps of a truck: what a query is given, and what it gives.
+"""Rows between the steps of a truck: the input and the result of a query.
 
 A relation of rows has, for each column of the table, the new value under its own name and the old one as
 `old__<name>`; a truck that keeps every change has the position as well. Cells are PostgreSQL's text, as in `change`.
@@ -24,14 +24,14 @@ POSITION: Final = (
     Column("xid", 20, type_name="bigint"),
     Column("ordinal", 20, type_name="bigint"),
 )
-"""Where a change stands, for trucks with `compact: none`."""
+"""The position of a change, for trucks with `compact: none`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows with the operation of each, which is no column here. Names are unique.
+    """Rows with the operation of each, which is not a column here. Names are unique.
 
-    `run` numbers what goes together in one statement, rising; rows come in its order.
+    `run` is the number of each row's run, the rows of one statement; rows are in its order.
     """
 
     columns: tuple[Column, ...]

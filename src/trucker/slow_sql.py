@@ -14,7 +14,7 @@ log = logging.getLogger("trucker.slow")
 
 @dataclass(slots=True)
 class Timing:
-    """One statement's doings: `rows` in, and `given` out where it gives any."""
+    """One statement: `rows` is the number of its input rows, `given` that of its result where it has one."""
 
     rows: int
     given: int | None = None
@@ -23,7 +23,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class SlowStatement:
-    """A statement that took long. Pickles: executors hand them to the driver, which has the log that people read."""
+    """A statement that took long. Pickled: executors send them to the driver, which logs them."""
 
     truck: str
     file: str
@@ -37,23 +37,23 @@ class SlowStatement:
         log.warning("slow query", extra={**facts, "milliseconds": self.milliseconds})
 
 
-_kept: ContextVar[list[SlowStatement] | None] = ContextVar("kept", default=None)
+_collector: ContextVar[list[SlowStatement] | None] = ContextVar("collector", default=None)
 
 
 @contextmanager
-def kept() -> Iterator[list[SlowStatement]]:
-    """What is slow inside is kept instead of logged."""
-    told: list[SlowStatement] = []
-    token = _kept.set(told)
+def collected() -> Iterator[list[SlowStatement]]:
+    """Slow statements inside are collected instead of logged."""
+    statements: list[SlowStatement] = []
+    token = _collector.set(statements)
     try:
-        yield told
+        yield statements
     finally:
-        _kept.reset(token)
+        _collector.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
 class SlowQueries:
-    """Whose statements they are, and from how many milliseconds on they are slow; 0 tells all. Pickles."""
+    """The truck of the statements, and from how many milliseconds on they are slow; 0 logs all. Pickled."""
 
     truck: str
     threshold_ms: int
@@ -68,12 +68,12 @@ class SlowQueries:
         finally:
             timing.milliseconds = (time.perf_counter() - began) * 1000
             if timing.milliseconds >= self.threshold_ms:
-                self._tell(file, timing)
+                self._report(file, timing)
 
-    def _tell(self, file: str, timing: Timing) -> None:
-        told = SlowStatement(self.truck, file, timing.rows, timing.given, round(timing.milliseconds))
-        keeping = _kept.get()
-        if keeping is None:
-            told.log()
+    def _report(self, file: str, timing: Timing) -> None:
+        statement = SlowStatement(self.truck, file, timing.rows, timing.given, round(timing.milliseconds))
+        collector = _collector.get()
+        if collector is None:
+            statement.log()
         else:
-            keeping.append(told)
+            collector.append(statement)

@@ -1,7 +1,7 @@
 """Tables and their columns, as the source describes them.
 
-Apart from `trucker.change`, which has the rows: configuration and status need no Arrow, whose import takes as long as
-the rest of a command's start.
+Separate from `trucker.change`, which has the rows: configuration and status need no Arrow, whose import takes as long
+as the rest of a command's start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def quote_identifier(name: str) -> str:
 
 
 class SchemaChanges(StrEnum):
-    """What a truck does when a table of its changes its shape at the source."""
+    """What a truck does when the columns of one of its tables change at the source."""
 
     APPLY = "apply"
     STOP = "stop"
@@ -95,14 +95,15 @@ class TableSchema:
 
     def only(self, names: Sequence[str]) -> TableSchema:
         """The same table with just these columns, in their order here."""
-        wanted = frozenset(names)
-        return replace(self, columns=tuple(c for c in self.columns if c.name in wanted))
+        selected = frozenset(names)
+        return replace(self, columns=tuple(c for c in self.columns if c.name in selected))
 
     def called(self, names: Mapping[str, str]) -> TableSchema:
-        """The same columns under other names, their order kept; one that is not asked for gives way."""
-        taken = frozenset(names.values())
-        others = [names.get(n) or (f"{n} (not taken)" if n in taken else n) for n in self.names]
-        return replace(self, columns=tuple(replace(c, name=n) for c, n in zip(self.columns, others, strict=True)))
+        """The same columns under other names, in the same order. A column that is not renamed and whose name another
+        column gets is renamed out of the way."""
+        new_names = frozenset(names.values())
+        resulting = [names.get(n) or (f"{n} (not taken)" if n in new_names else n) for n in self.names]
+        return replace(self, columns=tuple(replace(c, name=n) for c, n in zip(self.columns, resulting, strict=True)))
 
     def to_json(self) -> str:
         table, columns = self.table._asdict(), [asdict(column) for column in self.columns]

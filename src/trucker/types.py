@@ -1,8 +1,7 @@
-"""The one table of PostgreSQL's types. Each adapter says which form they take in its store (`TypeForms`).
+"""The one table of PostgreSQL's types. Each adapter defines their form in its store (`TypeForms`).
 
-Inside trucker every cell is PostgreSQL's own text in an Arrow string, whatever its type (decision 0005). A form is what
-a destination makes of that text. Most types have no better home than the text itself: it is exact, and PostgreSQL reads
-it back.
+Inside trucker every cell is PostgreSQL's text in an Arrow string, whatever its type (decision 0005). A form is the type
+that a destination converts that text to. For most types that is text itself: it is exact, and PostgreSQL reads it back.
 
 | kind of type                            | form                                                          |
 |-----------------------------------------|---------------------------------------------------------------|
@@ -26,7 +25,7 @@ from trucker.table import Column
 class Kind(StrEnum):
     """Families of PostgreSQL types. TEXT is every type whose text is kept as it is.
 
-    NAME is what names an object of its own database (a table, a role): no other database need know it.
+    NAME is for types that name an object of their database (a table, a role), which another database may not have.
     """
 
     SMALLINT = "smallint"
@@ -48,7 +47,7 @@ class Kind(StrEnum):
 
 
 class Unfit(StrEnum):
-    """What becomes of a value that the destination's form of its column cannot hold."""
+    """What is written for a value that the destination's form of its column cannot hold."""
 
     ERROR = "error"
     NULL = "null"

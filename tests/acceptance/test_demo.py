@@ -35,7 +35,7 @@ def wait_gone(processes: list[psutil.Process]) -> None:
     assert [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_it_ends_well_and_says_so(tmp_path: Path) -> None:
+def test_the_demo_ends_with_equal_destinations(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     demo = start(tmp_path, "--seconds", "6")
     output, _ = demo.communicate(timeout=280 * busy())

@@ -213,7 +213,7 @@ def test_the_grants_for_a_publication_made_beforehand_are_enough(
                 connection.execute(statement.encode())
 
 
-def test_what_the_dba_made_is_used_and_left(
+def test_objects_created_by_the_dba_are_used_and_not_dropped(
     shop: None, database: Database, destination: Database, tmp_path: Path, spark: Any
 ) -> None:
     grants = _statements("least_privilege.md", "source-a").partition("CREATE PUBLICATION")[0]

@@ -45,7 +45,7 @@ def test_a_signal_ends_it_cleanly_and_it_resumes(
     assert same(database, destination, "orders")
 
 
-def test_a_second_instance_says_who_holds_the_project(
+def test_a_second_instance_names_the_process_that_holds_the_project(
     shop: ProjectFolder, database: Database, destination: Database, start: Start
 ) -> None:
     """And meanwhile `status` and `peek` show what the first one does."""

@@ -97,7 +97,7 @@ def proxy(database: Database) -> Iterator[Proxy]:
         yield made
 
 
-def test_the_log_and_the_status_tell_of_a_source_that_is_away(
+def test_the_log_and_the_status_report_an_unavailable_source(
     shop: ProjectFolder, database: Database, destination: Database, proxy: Proxy, tmp_path: Path
 ) -> None:
     """Standard output is a terminal, standard error a file: the file has the whole log."""

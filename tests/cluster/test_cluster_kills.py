@@ -123,7 +123,7 @@ def _alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_cluster_that_is_gone_is_told_and_the_next_start_goes_on(
+def test_a_lost_cluster_is_reported_and_the_next_start_continues(
     shop: ProjectFolder,
     database: Database,
     destination: Database,

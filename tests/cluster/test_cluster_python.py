@@ -94,7 +94,7 @@ def test_a_packed_environment_for_workers_that_have_nothing(
         _runs(shop, database, destination, start, "environment")
 
 
-def test_what_a_worker_lacks_is_named_before_anything_is_made(
+def test_a_missing_package_of_a_worker_is_named_before_anything_is_created(
     shop: ProjectFolder, database: Database, event_log: EventLog, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """I11: a module that is missing, a Python that is not there."""
@@ -126,7 +126,7 @@ session.stop()
 """
 
 
-def test_somebodys_own_session_takes_trucker_along(
+def test_a_session_of_the_caller_ships_trucker_to_executors(
     shop: ProjectFolder, database: Database, destination: Database, cluster: SparkCluster
 ) -> None:
     """As a library, in a Spark application that knows nothing of trucker."""

@@ -91,6 +91,6 @@ def test_a_slot_that_stays_in_use_is_given_up(
     assert told[0]["event"] == "reconnecting"
 
 
-def test_the_task_travels_whole(source: Source) -> None:
+def test_the_task_survives_json(source: Source) -> None:
     task = source.spec.task()
     assert CaptureTask.from_json(task.to_json()) == task

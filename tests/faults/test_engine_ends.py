@@ -38,7 +38,7 @@ def shop(project: ProjectFolder, database: Database, destination: Database) -> P
     return project.truck("copy", ["public.*"], {"connection": "replica"})
 
 
-def test_once_says_by_its_exit_code_that_a_truck_failed(
+def test_once_has_exit_code_1_when_a_truck_failed(
     shop: ProjectFolder, database: Database, destination: Database
 ) -> None:
     """Also when others did not; and their work is done."""

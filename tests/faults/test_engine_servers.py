@@ -105,7 +105,7 @@ def _half_copied(destination: Database) -> bool:
         return False
 
 
-def test_a_destination_that_is_away_at_the_start_is_refused_before_anything_is_made(
+def test_an_unavailable_destination_is_refused_at_the_start_before_anything_is_created(
     database: Database, own_database: Database, own_server: Server, make_project: Any, spark: Any
 ) -> None:
     database.execute(*SCHEMA)

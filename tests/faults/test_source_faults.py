@@ -147,7 +147,7 @@ def test_a_slot_that_is_dropped_stops_the_trucks(
         wait_until(lambda: same(own_database, destination, *TABLES), 60, 0.1)
 
 
-def test_a_slot_that_is_dropped_is_made_anew_when_told_so(
+def test_a_dropped_slot_is_created_again_with_on_slot_loss_resnapshot(
     tmp_path: Path, own_database: Database, destination: Database, spark: Any
 ) -> None:
     """By itself, in the same run; the old rows are readable meanwhile, and what stands on the tables stays."""

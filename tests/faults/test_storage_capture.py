@@ -116,7 +116,7 @@ def test_the_storage_goes_and_comes_back(database: Database, tmp_path: Path, own
     assert [inserted(found) for found in source.captured().values()] == [["1"], ["2"], ["3"]]
 
 
-def test_an_idle_slot_moves_and_what_it_was_told_is_stored(source: Source) -> None:
+def test_an_idle_slot_advances_and_its_position_is_stored(source: Source) -> None:
     """What is acknowledged without a commit is noted in the storage: on another machine the log is not behind."""
     with capturing(source.spec):
         begun = source.confirmed()

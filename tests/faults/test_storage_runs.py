@@ -69,7 +69,7 @@ def begin() -> Iterator[Callable[[ProjectFolder], TruckerProcess]]:
         process.close()
 
 
-def test_another_machine_goes_on(
+def test_another_machine_continues_the_log(
     tables: Database,
     destination: Database,
     tmp_path: Path,
@@ -95,7 +95,7 @@ def test_another_machine_goes_on(
 
 
 @pytest.mark.soak
-def test_the_storage_goes_and_comes_back_under_a_run(
+def test_the_object_storage_is_lost_and_returns_during_a_run(
     tables: Database,
     destination: Database,
     tmp_path: Path,

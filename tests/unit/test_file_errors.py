@@ -41,7 +41,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("name", "reason"), FOLDERS.items())
-def test_what_is_wrong_with_a_folder_is_known_before_and_said(place: Path, name: str, reason: str) -> None:
+def test_an_unusable_folder_is_reported_beforehand(place: Path, name: str, reason: str) -> None:
     path = place / name
     trouble = folder_trouble(path)
     assert trouble is not None
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_a_folder_is_known_before_and_said(place: Path, name:
 
 
 @pytest.mark.parametrize(("name", "reason"), FILES.items())
-def test_what_is_wrong_with_a_file_is_known_before_and_said(place: Path, name: str, reason: str) -> None:
+def test_an_unusable_file_is_reported_beforehand(place: Path, name: str, reason: str) -> None:
     path = place / name
     trouble = file_trouble(path)
     assert trouble is not None
@@ -67,12 +67,12 @@ def test_what_is_wrong_with_a_file_is_known_before_and_said(place: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["folder", "new", "new/below", "new/below/it"])
-def test_a_folder_that_can_be_used_or_made(place: Path, name: str) -> None:
+def test_a_folder_that_can_be_used_or_created(place: Path, name: str) -> None:
     assert folder_trouble(place / name) is None
     assert not (place / "new").exists()
 
 
-def test_a_file_that_can_be_used_or_made(place: Path) -> None:
+def test_a_file_that_can_be_used_or_created(place: Path) -> None:
     (place / "good link").symlink_to(place / "folder" / "new")
     for name in ("file", "new", "new/below", "good link"):
         assert file_trouble(place / name) is None, name
@@ -107,7 +107,7 @@ def test_a_full_disk_may_be_of_another_class(place: Path) -> None:
     assert caught.value.code == "TRK305"
 
 
-def test_what_no_code_translated_is_translated_at_the_outside(place: Path) -> None:
+def test_an_untranslated_file_error_is_translated_in_the_outermost_call(place: Path) -> None:
     with pytest.raises(FileError, match="is a folder"), all_explained():
         (place / "folder").read_text()
     with pytest.raises(FileError, match="No space"), all_explained():

@@ -10,7 +10,7 @@ import pytest
 from trucker.slow_sql import SlowQueries
 
 
-def test_what_is_slow_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_slow_statements_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trucker.slow"):
         with SlowQueries("shop", 3_600_000).watch("trucks/shop/input.sql", 5):
             pass

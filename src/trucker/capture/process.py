@@ -2,19 +2,19 @@
 
     python -m trucker.capture.process
 
-It reads its task as one JSON line on standard input (`CaptureTask`; the password is in it, and nowhere else), tells
-what happens as JSON lines on standard output, and ends when standard input closes, that is when its parent is gone,
-or on SIGTERM; both after what has been received of finished transactions is durable.
+It reads its task as one JSON line on standard input (`CaptureTask`; the password is in it, and nowhere else), reports
+events as JSON lines on standard output, and ends when standard input closes, that is when its parent is gone, or on
+SIGTERM; in both cases only after the finished transactions that were received are durable.
 
     {"event": "connected", "start": "0/1A2B3C8"}
     {"event": "progress", "commit": …, "seen": …, "received": bytes, "beat": seconds a heartbeat took,
-     "heard": when the server last sent something, "settled": when it last did with all it had to say in the log}
+     "heard": when the server last sent something, "settled": when it last did with everything before it in the log}
     {"event": "reconnecting", "code": …, "message": …, "remedy": …, "stage": "log" | "connect" | "stream", "tries": n}
     {"event": "notice", "message": …}
     {"event": "failed", "code": …, "message": …, "remedy": …}      and then exit code 3
 
 Progress is reported at most once a second; times are seconds since 1970. When the stream is interrupted, the log's disk
-is full or its object storage gives no answer, everything after the log's durable end is forgotten and asked for again,
+is full or its object storage gives no answer, everything after the log's durable end is discarded and requested again,
 after 0.1 to 10 seconds. A small process: neither pyspark nor Arrow nor pydantic is loaded, and a client for object
 storage only where it is used.
 """
@@ -46,12 +46,14 @@ from trucker.postgres.timeline_check import LogTail
 from trucker.process.backoff import Backoff
 
 EXIT_FAILED: Final = 3
+# While data keeps coming: how long a commit may wait for others, so that one fsync serves many.
 FLUSH_SECONDS: Final = 0.05
 SEE_SECONDS: Final = 1.0
 STATUS_SECONDS: Final = 10.0
 PROGRESS_SECONDS: Final = 1.0
+# A capture process whose parent was killed makes durable what it has, and then releases the log's lock.
 LOCK_SECONDS: Final = 15.0
-# Longer than wal_sender_timeout's default: by then the server has noticed that our own old connection is dead.
+# Longer than wal_sender_timeout's default of 60 s: by then the server has closed a dead connection of this project.
 SLOT_SECONDS: Final = 90.0
 RECEIVE_BYTES: Final = 1 << 20
 SLOT_IN_USE: Final = "TRK231"
@@ -61,8 +63,8 @@ SLOT_IN_USE: Final = "TRK231"
 class CaptureTask:
     """What to capture. `conninfo` are libpq's parameters, the password among them.
 
-    Where they lead to a standby, `primary` leads to its primary, which takes the heartbeats. `timeout` is for
-    connecting, `silence` for a server that says nothing any more.
+    Where they lead to a standby, `primary` leads to its primary, which takes the heartbeats. `timeout` is the limit for
+    connecting, `silence` for a server that sends nothing.
     """
 
     conninfo: dict[str, str | int]
@@ -101,32 +103,32 @@ class Capture:
         self._backoff = Backoff(0.1, 10.0)
         self._beat: float | None = None
         self._in_use_since: float | None = None
-        self._lost: int | None = None
+        self._last_backend: int | None = None
         self._goal = Lsn(0)
         self._unanswered: float | None = None
         self._settled: float | None = None
 
     def stop(self, failure: TruckerError | None = None) -> None:
-        """Come to an end soon; safe in signal handlers and other threads."""
+        """End soon; may be called in signal handlers and other threads."""
         self._failure = self._failure or failure
         self._stop.set()
         os.write(self._waker, b".")
 
     def run(self) -> None:
-        """Capture until told to stop; `TruckerError` for what trying again will not cure."""
+        """Capture until `stop`; raises `TruckerError` for what a new try would not cure."""
         writer = self._open()
         if writer is None:
             return
         with writer:
             if self._task.heartbeat > 0:
-                threading.Thread(target=self._beat_on, name="heartbeat", daemon=True).start()
+                threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
             while not self._stop.is_set():
-                self._once(writer)
+                self._connect_and_stream(writer)
         if self._failure is not None:
             raise self._failure
 
     def _open(self) -> Writer | None:
-        """The log, once its storage gives an answer; None when it is time to stop."""
+        """The log's writer, once its storage answers; None when the process is to stop first."""
         task = self._task
         while not self._stop.is_set():
             try:
@@ -140,12 +142,12 @@ class Capture:
             except TruckerError as error:
                 if not error.transient:
                     raise
-                tell("reconnecting", **_told(error), stage="log", tries=self._backoff.tries + 1)
+                tell("reconnecting", **_error_fields(error), stage="log", tries=self._backoff.tries + 1)
                 self._backoff.wait(self._stop)
         return None
 
-    def _once(self, writer: Writer) -> None:
-        """Connect and stream until that fails or it is time to stop."""
+    def _connect_and_stream(self, writer: Writer) -> None:
+        """Connect and stream until that fails or the process is to stop."""
         stage = "log"
         try:
             writer.refresh()
@@ -154,7 +156,8 @@ class Capture:
             stage = "stream"
             try:
                 self._begin(stream, writer)
-                self._lost = stream.backend  # from here on it is at the slot, as long as it does not know us gone
+                # When the connection breaks, this backend holds the slot until the server notices: `inspect` ends it.
+                self._last_backend = stream.backend
                 self._stream(stream, writer)
             finally:
                 stream.close()
@@ -164,7 +167,7 @@ class Capture:
             if not error.transient or self._in_use_for_good(error):
                 raise
             writer.rollback()
-            tell("reconnecting", **_told(error), stage=stage, tries=self._backoff.tries + 1)
+            tell("reconnecting", **_error_fields(error), stage=stage, tries=self._backoff.tries + 1)
             self._backoff.wait(self._stop)
 
     def _connect(self) -> ReplicationStream:
@@ -179,8 +182,8 @@ class Capture:
         )
 
     def _begin(self, stream: ReplicationStream, writer: Writer) -> None:
-        """Start where the log ends, once it is certain that log, slot and server belong together."""
-        location = stream.inspect(self._lost)
+        """Start where the log ends, after a check that log, slot and server belong together."""
+        location = stream.inspect(self._last_backend)
         source = self._task.source
         if (location.system_identifier, location.database) != (source.system_identifier, source.database):
             raise SourceError(
@@ -193,7 +196,7 @@ class Capture:
         if self._task.primary is not None and not location.standby:
             raise promoted()
         if location.standby and location.flushed < writer.durable.seen_lsn:
-            # One that has just been started again replays anew what it had before.
+            # A standby that was restarted replays WAL from its last restartpoint, and soon reaches the log's end.
             raise SourceUnavailable(f"the standby is at {location.flushed}, before the end of the change log")
         check_against_slot(writer.durable, location.confirmed_flush)
         check_against_server(writer.durable, location.flushed)
@@ -217,7 +220,7 @@ class Capture:
 
     @property
     def beat(self) -> float | None:
-        """How long the last heartbeat took, there and back."""
+        """Seconds from sending the last heartbeat to receiving it in the stream."""
         return self._beat
 
     def flowing(self) -> None:
@@ -226,14 +229,14 @@ class Capture:
 
     @property
     def settled(self) -> float | None:
-        """When the server was last heard with all that it had to say in the log; None before the first time."""
+        """When the server was last heard with everything it had sent in the log; None before the first time."""
         return self._settled
 
     def settle(self, heard: float, lsn: Lsn) -> None:
-        """All that has come is durable, up to `lsn`, and the server was last heard at `heard` (monotonic).
+        """Everything received is durable, up to `lsn`, and the server was last heard at `heard` (monotonic).
 
-        That is not all that it has to say while it has yet to send what it had when the connection was made, or while
-        a heartbeat is on its way: then it was complete when that was sent, at the latest.
+        The server may have more to send: below the WAL position it had when the connection was made, nothing is
+        settled; while a heartbeat has not come back, everything is settled as of its sending at the latest.
         """
         if lsn < self._goal:
             return
@@ -241,16 +244,16 @@ class Capture:
         at = at if unanswered is None else min(at, unanswered)
         self._settled = max(self._settled or at, at)
 
-    def beaten(self, content: bytes) -> None:
-        sent = float(content or 0)
-        if self._unanswered is not None and sent >= self._unanswered:
+    def record_heartbeat(self, content: bytes) -> None:
+        sent_at = float(content or 0)
+        if self._unanswered is not None and sent_at >= self._unanswered:
             self._unanswered = None
-        self._beat = max(0.0, time.time() - sent)
+        self._beat = max(0.0, time.time() - sent_at)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _in_use_for_good(self, error: TruckerError) -> bool:
-        """Whether somebody else has held the slot for longer than a dead connection of our own could."""
+        """Whether the slot has been in use for longer than a dead connection of this project could hold it."""
         if error.code != SLOT_IN_USE:
             self._in_use_since = None
             return False
@@ -259,8 +262,8 @@ class Capture:
             self._in_use_since = now
         return now - self._in_use_since > SLOT_SECONDS
 
-    def _beat_on(self) -> None:
-        """A thread of its own, because a heartbeat may wait for a slow server and the stream must not."""
+    def _send_heartbeats(self) -> None:
+        """Runs in a thread: a heartbeat may wait for a slow server, and the stream must not."""
         task = self._task
         heart = Heart(
             task.primary or task.conninfo,
@@ -269,16 +272,16 @@ class Capture:
             timeout=task.timeout,
             silence=task.silence,
         )
-        told = False
+        notified = False
         try:
             while not self._stop.wait(task.heartbeat):
-                sent = f"{time.time():.6f}"
-                self._unanswered = self._unanswered or float(sent)  # before it is sent: the answer may be quick
+                sent_at = f"{time.time():.6f}"
+                self._unanswered = self._unanswered or float(sent_at)  # before it is sent: the answer may be quick
                 try:
-                    taken = heart.beat(sent)
-                    self._unanswered = self._unanswered if taken else None
-                    if not taken and not told:
-                        told = True
+                    accepted = heart.beat(sent_at)
+                    self._unanswered = self._unanswered if accepted else None
+                    if not accepted and not notified:
+                        notified = True
                         tell(
                             "notice",
                             message="the server refuses heartbeats; the slot of an idle source advances only "
@@ -287,7 +290,7 @@ class Capture:
                         if task.primary is None:  # otherwise the heart still watches the standby
                             return
                 except TruckerError as error:
-                    # A server that cannot be reached is the stream's to report.
+                    # The stream reports a server that cannot be reached.
                     self._unanswered = None
                     if not error.transient:
                         self.stop(error)
@@ -303,10 +306,10 @@ class Pump:
         self._writer = writer
         self._capture = capture
         self._acknowledged = writer.safe
-        self._flushed_at = self._status_at = self._told_at = time.monotonic()
+        self._flushed_at = self._status_at = self._reported_at = time.monotonic()
         self._seen_at = self._flushed_at - SEE_SECONDS
-        self._told = self._progress
-        self._wanted = writer.safe
+        self._reported = self._progress
+        self._requested_lsn = writer.safe
 
     def run(self) -> None:
         capture, stream = self._capture, self._stream
@@ -317,38 +320,39 @@ class Pump:
             if drained and self._writer.settled:
                 capture.settle(stream.heard, max(self._writer.durable.seen_lsn, stream.wal_end))
             self._acknowledge(now)
-            self._tell(now)
+            self._report_progress(now)
             if drained:
-                stream.wait(self._until_next(now), self._writer.landing)
+                stream.wait(self._seconds_until_due(now), self._writer.landing)
         self._writer.settle()
         stream.acknowledge(self._writer.safe)
 
     def _take(self, messages: Messages) -> None:
-        """Into the log, but for heartbeats: those have done their work by arriving."""
+        """Write messages to the log, except heartbeats: only their arrival matters."""
         beats = []
         for index in messages.places(MESSAGE):
             content = heartbeat_content(messages.message(index))
             if content is not None:
-                self._capture.beaten(content)
+                self._capture.record_heartbeat(content)
                 beats.append(index)
         self._writer.extend(messages.without(beats) if beats else messages)
 
     def _make_durable(self, drained: bool, now: float) -> None:
-        """Flush when all that has come is in hand, or much, or it is time; note idle progress once a second."""
+        """Flush when the socket is drained, a block is full or the time is up; record idle progress once a second."""
         writer, stream = self._writer, self._stream
-        before = writer.safe
+        previous_safe = writer.safe
         if writer.landed or (
             writer.pending and (drained or writer.pending >= BLOCK_BYTES or now - self._flushed_at >= FLUSH_SECONDS)
         ):
             writer.flush()
             self._flushed_at = now
+        # A server that shuts down asks for a reply, and waits until everything it sent is acknowledged.
         if stream.reply_wanted:
-            self._wanted = stream.wal_end
-        urgent = writer.safe < self._wanted
+            self._requested_lsn = stream.wal_end
+        urgent = writer.safe < self._requested_lsn
         if drained and stream.wal_end > writer.safe and (urgent or now - self._seen_at >= SEE_SECONDS):
             writer.see(stream.wal_end, urgent=urgent)
             self._seen_at = now
-        if writer.safe > before:
+        if writer.safe > previous_safe:
             self._capture.flowing()
 
     def _acknowledge(self, now: float) -> None:
@@ -364,9 +368,9 @@ class Pump:
     def _progress(self) -> tuple[Durable, float, float | None]:
         return self._writer.durable, self._stream.heard, self._capture.settled
 
-    def _tell(self, now: float) -> None:
+    def _report_progress(self, now: float) -> None:
         progress = durable, heard, settled = self._progress
-        if now - self._told_at >= PROGRESS_SECONDS and progress != self._told:
+        if now - self._reported_at >= PROGRESS_SECONDS and progress != self._reported:
             tell(
                 "progress",
                 commit=str(durable.commit_lsn),
@@ -376,17 +380,17 @@ class Pump:
                 heard=wall_clock(heard),
                 settled=settled,
             )
-            self._told_at, self._told = now, progress
+            self._reported_at, self._reported = now, progress
 
-    def _until_next(self, now: float) -> float:
-        """Seconds until something is due though nothing comes."""
+    def _seconds_until_due(self, now: float) -> float:
+        """Seconds until the loop has something to do although no data arrives."""
         due = min(self._status_at + STATUS_SECONDS, self._stream.listens_at)
         if self._stream.wal_end > self._writer.safe and not self._writer.in_transaction:
             due = min(due, self._seen_at + SEE_SECONDS)
         if self._writer.due is not None:
             due = min(due, self._writer.due)
-        if self._progress != self._told:
-            due = min(due, self._told_at + PROGRESS_SECONDS)
+        if self._progress != self._reported:
+            due = min(due, self._reported_at + PROGRESS_SECONDS)
         return due - now
 
 
@@ -401,7 +405,7 @@ def tell(event: str, **facts: Any) -> None:
     os.write(sys.stdout.fileno(), line.encode())
 
 
-def _told(error: TruckerError) -> dict[str, str]:
+def _error_fields(error: TruckerError) -> dict[str, str]:
     return {"code": error.code, "message": error.message, "remedy": error.remedy}
 
 
@@ -413,7 +417,7 @@ def _watch_parent(capture: Capture) -> None:
 
 
 def main() -> int:
-    # Ctrl-C reaches the whole group of processes; when to end is for the parent to say.
+    # Ctrl-C signals the whole process group. The parent stops this process, after its trucks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     capture = Capture(CaptureTask.from_json(sys.stdin.buffer.readline().decode()))
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
@@ -423,7 +427,7 @@ def main() -> int:
     except BrokenPipeError:
         return 0
     except TruckerError as error:
-        tell("failed", **_told(error))
+        tell("failed", **_error_fields(error))
         return EXIT_FAILED
     return 0
 

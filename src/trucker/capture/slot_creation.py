@@ -40,28 +40,29 @@ def new_slot(
 
 
 def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -> ExportedSnapshot:
-    """A snapshot by a temporary slot, whose name no other try has: a dead one's may be there for a while."""
+    """A snapshot by a temporary slot with a random name: the slot of a try that died may exist for a while."""
     return new_slot(config, f"{slot[:54]}_{uuid.uuid4().hex[:8]}", stop, temporary=True)
 
 
 def await_slot(config: PostgresConnection, database: PgConnection, name: str, stop: threading.Event) -> SlotInfo | None:
-    """The slot, once it is not in use: the project's instance that was killed just now soon does not.
+    """The slot, once it is not in use: an instance of the project that was killed just now holds it for a short time.
 
-    Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
+    Refuses a slot that stays in use: another instance, from another folder or machine, would lose its publication and
+    its tables to this one.
     """
     with ExitStack() as opened:
-        reads = database
+        connection = database
         if config.replica is not None:
-            reads = opened.enter_context(connect(config.replica, application="trucker setup"))
-        began, said = time.monotonic(), False
-        while (slot := find_slot(reads, name)) is not None and slot.active_pid is not None:
+            connection = opened.enter_context(connect(config.replica, application="trucker setup"))
+        began, warned = time.monotonic(), False
+        while (slot := find_slot(connection, name)) is not None and slot.active_pid is not None:
             waited = time.monotonic() - began
-            if waited > 1 and not said:
-                said = True
-                holder = in_use(reads, name, config.name)
+            if waited > 1 and not warned:
+                warned = True
+                holder = in_use(connection, name, config.name)
                 log.warning("waiting for the slot", extra={"source": config.name, "slot": name, **holder.facts()})
             if waited > SLOT_SECONDS:
-                raise in_use(reads, name, config.name)
+                raise in_use(connection, name, config.name)
             if stop.wait(LOOK_SECONDS):
                 raise Stopped
         return slot
@@ -69,10 +70,11 @@ def await_slot(config: PostgresConnection, database: PgConnection, name: str, st
 
 @contextmanager
 def _cancelling(config: PostgresConnection, name: str, stop: threading.Event) -> Iterator[None]:
-    done = threading.Event()
+    """Cancels the creation of a slot from a second connection when `stop` is set: the first one is blocked in it."""
+    finished = threading.Event()
 
     def watch() -> None:
-        while not done.wait(LOOK_SECONDS):
+        while not finished.wait(LOOK_SECONDS):
             if stop.is_set():
                 _cancel(config, name)
 
@@ -81,7 +83,7 @@ def _cancelling(config: PostgresConnection, name: str, stop: threading.Event) ->
     try:
         yield
     finally:
-        done.set()
+        finished.set()
         watcher.join()
 
 

@@ -34,9 +34,9 @@ log = logging.getLogger("trucker.capture")
 SEGMENT_BYTES: Final = 64 << 20
 _LOOK_SECONDS: Final = 0.2
 SETTLE_SECONDS: Final = 2.0
-"""What the source has said may be on its way to the disk for so long before it counts as missing."""
+"""Changes that the source has sent count as missing when they are not durable after this time."""
 BLIND_SECONDS: Final = 10.0
-"""A source that cannot be heard, or a log that cannot be written, for longer than this is worth an alarm."""
+"""When the source is silent, or the log cannot be written, for longer than this, the lag is reported as unknown."""
 _CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
     ("TRK2", SourceError),
     ("TRK3", ChangeLogError),
@@ -62,17 +62,17 @@ class CaptureSpec:
 
     @property
     def folder(self) -> Path:
-        """The log's folder; of objects, what this machine knows of them."""
-        found = self.log.folder if isinstance(self.log, ObjectLocation) else self.log
-        assert found is not None
-        return found
+        """The log's folder; of a log of objects, the local folder of this machine."""
+        folder = self.log.folder if isinstance(self.log, ObjectLocation) else self.log
+        assert folder is not None
+        return folder
 
     @property
     def reads(self) -> PostgresConnection:
         return self.connection.replica or self.connection
 
     def task(self) -> CaptureTask:
-        """With the passwords as they are now."""
+        """The task for a new process, with the passwords read anew."""
         primary, reads = self.connection.refreshed(), self.reads.refreshed()
         application = f"trucker capture {self.slot}"
         return CaptureTask(
@@ -102,10 +102,10 @@ class CaptureState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What is known of the source. Times are seconds since 1970.
+    """When the source was last heard. Times are seconds since 1970.
 
-    `settled` is when it was last heard, with all that it had said by then in the log; None before the first time.
-    With `current` nothing can be missing that it said since; `blind_since` is set when it has not been heard, or the
+    `settled` is when it was last heard with everything it had sent by then in the log; None before the first time.
+    `current`: nothing that it has sent since can be missing. `blind_since` is set when it has not been heard, or the
     log could not be written, for too long.
     """
 
@@ -134,14 +134,14 @@ class CaptureSupervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._backoff = Backoff(0.1, 10.0)
-        self._last_words: deque[str] = deque(maxlen=20)
+        self._stderr_lines: deque[str] = deque(maxlen=20)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the process and the thread that minds it."""
+        """Start the process and the thread that supervises it."""
         self._launch()
-        self._thread = threading.Thread(target=self._mind, name=f"capture {self.spec.slot}", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"capture {self.spec.slot}", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = 10.0) -> None:
@@ -159,7 +159,7 @@ class CaptureSupervisor:
         if self._thread is not None:
             self._thread.join(timeout)
         if self.state is not CaptureState.FAILED:
-            self._become(CaptureState.STOPPED)
+            self._set_state(CaptureState.STOPPED)
 
     @property
     def pid(self) -> int | None:
@@ -170,7 +170,7 @@ class CaptureSupervisor:
     # -- what it is at --------------------------------------------------------------------------------------------
 
     def failure(self) -> TruckerError | None:
-        """Why there will be no more capture; None while there is hope."""
+        """The error that ended capture for good; None while it runs or tries again."""
         return self._failure
 
     @property
@@ -180,7 +180,7 @@ class CaptureSupervisor:
         return str(error) if error is not None else None
 
     def hearing(self, now: float) -> Hearing:
-        """What is known of the source at `now` (seconds since 1970)."""
+        """When the source was last heard, judged at `now` (seconds since 1970)."""
         settled, heard, silence = self._settled, self._heard, self.spec.reads.timeouts.silence
         silent = heard is None or now - heard > silence
         away = self.state is not CaptureState.CONNECTED or self._trouble is not None or silent
@@ -234,11 +234,11 @@ class CaptureSupervisor:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(self.spec.task().to_json().encode() + b"\n")
             process.stdin.flush()
-        threading.Thread(target=self._keep_words, args=[process.stderr], name="capture stderr", daemon=True).start()
+        threading.Thread(target=self._read_stderr, args=[process.stderr], name="capture stderr", daemon=True).start()
         self._process = process
 
-    def _mind(self) -> None:
-        """Listen until the process ends, and start it again unless it must not be."""
+    def _supervise(self) -> None:
+        """Read the process's events until it ends, and start it again, unless it was stopped or failed for good."""
         while True:
             process = self._process
             assert process is not None
@@ -255,13 +255,13 @@ class CaptureSupervisor:
             if code == EXIT_FAILED:
                 self._fail(EngineError("capture failed without a reason", code="TRK520", remedy="report this"))
                 return
-            words = self._last_words[-1] if self._last_words else f"exit code {code}"
-            self._in_trouble(EngineError(f"the capture process ended: {words}", code="TRK520"))
+            reason = self._stderr_lines[-1] if self._stderr_lines else f"exit code {code}"
+            self._report_trouble(EngineError(f"the capture process ended: {reason}", code="TRK520"))
             if not self._launch_again():
                 return
 
     def _launch_again(self) -> bool:
-        """After a pause; False when it is to end instead."""
+        """Start a new process after a pause; False when the supervisor is stopped first."""
         self._backoff.wait(self._stopping)
         with self._changed:
             if self._stopping.is_set():
@@ -278,9 +278,9 @@ class CaptureSupervisor:
                     event = json.loads(line)
                 except ValueError:
                     continue
-                self._take(event, process)
+                self._handle(event, process)
 
-    def _take(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
+    def _handle(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
         match event.get("event"):
             case "connected":
                 self._connected()
@@ -294,7 +294,7 @@ class CaptureSupervisor:
                 self._fail(_error(event))
 
     def _reconnecting(self, event: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
-        """Why a connection is refused is known by libpq's words, which only this side loads the means to understand."""
+        """Explain why a connection failed, from libpq's message; the modules for that are not loaded by the process."""
         error = _error(event)
         if event.get("stage") == "connect":
             error = explain(self.spec.reads, event["message"])
@@ -302,28 +302,28 @@ class CaptureSupervisor:
             self._fail(error)
             _hang_up(process)
             return
-        self._in_trouble(error)
+        self._report_trouble(error)
         if isinstance(error, SourceRefused):
-            # The process has the password it was started with: another one gets it as it is then.
+            # The process has the password it was started with; a new process gets the current one.
             self._refused = True
             _hang_up(process)
 
-    def _in_trouble(self, error: TruckerError) -> None:
-        """Say so once, not at every try."""
-        before = self._trouble
-        if before is None:
+    def _report_trouble(self, error: TruckerError) -> None:
+        """Log a trouble once, not at every try."""
+        previous = self._trouble
+        if previous is None:
             self._trouble_since = time.time()
-        if before is None or (before.code, before.message) != (error.code, error.message):
+        if previous is None or (previous.code, previous.message) != (error.code, error.message):
             facts = {"source": self.spec.connection.name, "slot": self.spec.slot, **error.facts()}
             log.warning(_interruption(error), extra=facts)
-        self._become(CaptureState.RECONNECTING, error)
+        self._set_state(CaptureState.RECONNECTING, error)
 
     def _connected(self) -> None:
-        """A log that could not be written is no better for a new connection: that shows when something is written."""
+        """The stream has begun. A trouble with the log stays until `_progressed` shows that something was written."""
         stays = self._trouble is not None and _concerns_log(self._trouble)
         if self._trouble is not None and not stays:
             self._recovered()
-        self._become(CaptureState.CONNECTED, self._trouble if stays else None)
+        self._set_state(CaptureState.CONNECTED, self._trouble if stays else None)
 
     def _progressed(self, event: dict[str, Any]) -> None:
         self.beat = event.get("beat")
@@ -332,7 +332,7 @@ class CaptureSupervisor:
         self._backoff.reset()
         if self._trouble is not None and (self._settled or 0.0) > self._trouble_since:
             self._recovered()
-            self._become(CaptureState.CONNECTED)
+            self._set_state(CaptureState.CONNECTED)
 
     def _recovered(self) -> None:
         assert self._trouble is not None
@@ -347,18 +347,18 @@ class CaptureSupervisor:
         )
         with self._changed:
             self._failure = self._failure or error
-        self._become(CaptureState.FAILED)
+        self._set_state(CaptureState.FAILED)
 
-    def _become(self, state: CaptureState, trouble: TruckerError | None = None) -> None:
+    def _set_state(self, state: CaptureState, trouble: TruckerError | None = None) -> None:
         with self._changed:
             self.state, self._trouble = state, trouble
             self._changed.notify_all()
 
-    def _keep_words(self, stream: IO[bytes]) -> None:
-        """What a crash says last, for the log; it also keeps the pipe from filling up."""
+    def _read_stderr(self, stream: IO[bytes]) -> None:
+        """Keep the last lines of a crash, for the log. Reading also keeps the pipe from filling up."""
         with stream:
             for line in stream:
-                self._last_words.append(line.decode(errors="replace").rstrip())
+                self._stderr_lines.append(line.decode(errors="replace").rstrip())
 
 
 def _concerns_log(error: TruckerError) -> bool:
@@ -380,7 +380,7 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def _error(event: dict[str, Any]) -> TruckerError:
-    """The error an event tells of, of the class its code belongs to."""
+    """The error of an event, in the class that its code belongs to."""
     code = str(event.get("code", ""))
     kind = next((kind for prefix, kind in _CLASSES if code.startswith(prefix)), EngineError)
     return kind(str(event.get("message", "")), remedy=str(event.get("remedy", "")), code=code or None)

@@ -87,7 +87,7 @@ def run(
     SIGINT and SIGTERM stop the run after the current batch. `trucker PROJECT` does the same as `trucker run PROJECT`.
     """
     opened = _open(project, debug)
-    # On one terminal the table says what the log would; a log that is redirected is complete.
+    # Where the log shares the terminal with the table, only warnings are logged; a redirected log is complete.
     shared = sys.stderr.isatty()
     as_table = live.shows_table(opened.config, quiet=quiet) and not (shared and log_format is LogFormat.JSON)
     logs.set_up(_level(verbose or debug, quiet or (as_table and shared)), log_format, debug=debug)
@@ -129,10 +129,10 @@ def peek(
     """
     count = 0
     try:
-        found = _open(project, debug).peek(truck=truck, limit=limit, follow=follow)
+        lines = _open(project, debug).peek(truck=truck, limit=limit, follow=follow)
         if follow:
             sys.stderr.write("waiting for new changes; press Ctrl-C to stop\n")
-        for line in found:
+        for line in lines:
             sys.stdout.write(line + "\n")
             count += 1
             if follow:
@@ -143,7 +143,7 @@ def peek(
     except KeyboardInterrupt:
         return
     except BrokenPipeError:
-        # The reader has seen enough; what is still buffered must not fail again when Python ends.
+        # The reader (`head`) has closed the pipe; the flush when Python ends must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -166,11 +166,11 @@ def try_(
 
     Runs rules and SQL, and prepares output.sql without running it. Writes nothing and moves no position.
     """
-    shown = _open(project, debug).try_truck(truck, rows=rows, limit=limit)
+    steps = _open(project, debug).try_truck(truck, rows=rows, limit=limit)
     if as_json:
-        output.say(output.trial_json(shown))
+        output.say(output.trial_json(steps))
     else:
-        output.trial_text(shown)
+        output.trial_text(steps)
 
 
 def reset(
@@ -193,11 +193,11 @@ def reset(
     """
     opened = _open(project, debug)
     _ask(opened.reset_plan(truck or None, table=table), yes=yes)
-    done = opened.reset(truck or None, table=table)
+    dropped = opened.reset(truck or None, table=table)
     if as_json:
-        output.say(output.lines_json(done))
+        output.say(output.lines_json(dropped))
         return
-    for line in done:
+    for line in dropped:
         output.say(f"dropped: {line}")
     output.say("next: `trucker run` copies the tables again; rows at the destination stay until then")
 
@@ -246,12 +246,12 @@ def redrive(
     Applies the rows that a destination refused, in the order of their positions, and deletes the dead letters of those
     that succeed. The project may be running. Exit code 1 when rows are refused again.
     """
-    done = _open(project, debug).redrive(truck, table=table, ids=number, dry_run=dry_run)
+    redriven = _open(project, debug).redrive(truck, table=table, ids=number, dry_run=dry_run)
     if as_json:
-        output.say(output.redriven_json(done))
+        output.say(output.redriven_json(redriven))
     else:
-        output.redriven_text(done, dry_run=dry_run)
-    if any(not one.applied for one in done):
+        output.redriven_text(redriven, dry_run=dry_run)
+    if any(not result.applied for result in redriven):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -305,7 +305,7 @@ def _exit_if_failed(final: ProjectStatus) -> None:
 
 
 def _ask(plan: Sequence[str], *, yes: bool) -> None:
-    """Show what would go and wait for a yes; without a terminal, only `--yes` is one."""
+    """Show what would be dropped and ask for confirmation; without a terminal, only `--yes` confirms."""
     if not plan:
         output.say("nothing to reset")
         raise typer.Exit(ExitCode.FINE)

@@ -1,4 +1,4 @@
-"""What `trucker run` shows while it runs: a table that moves, on a terminal. Elsewhere the log is all there is."""
+"""The live table of `trucker run` on a terminal. Elsewhere there is only the log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OnStatus = Callable[[ProjectStatus], None]
 
 
 def shows_table(config: ProjectConfig, *, quiet: bool) -> bool:
-    """Whether standard output is a terminal that is free: not wanted quiet, and no truck writes its changes there."""
+    """Whether standard output is a terminal, `quiet` is not set, and no truck writes its changes to it."""
     from trucker.config.registry import adapter_of
 
     used = {truck.output.connection for truck in config.trucks}
-    taken = any(adapter_of(config.connection(name)).uses_stdout for name in used)
-    return sys.stdout.isatty() and not quiet and not taken
+    stdout_used = any(adapter_of(config.connection(name)).uses_stdout for name in used)
+    return sys.stdout.isatty() and not quiet and not stdout_used
 
 
 @contextmanager
@@ -44,12 +44,12 @@ class Rates:
     """Rows per second of each truck, from one status to the next."""
 
     def __init__(self) -> None:
-        self._before: ProjectStatus | None = None
+        self._previous: ProjectStatus | None = None
 
     def of(self, status: ProjectStatus) -> dict[str, float]:
-        before, self._before = self._before, status
-        seconds = status.updated - before.updated if before else 0.0
-        if before is None or seconds <= 0:
+        previous, self._previous = self._previous, status
+        seconds = status.updated - previous.updated if previous else 0.0
+        if previous is None or seconds <= 0:
             return {}
-        rows = {truck.name: truck.rows for truck in before.trucks}
+        rows = {truck.name: truck.rows for truck in previous.trucks}
         return {t.name: max(0, t.rows - rows[t.name]) / seconds for t in status.trucks if t.name in rows}

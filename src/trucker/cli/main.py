@@ -73,11 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return _as_code(end.code)
     except Exception as error:
-        known = error if isinstance(error, TruckerError) else _explained(error)
+        explained = error if isinstance(error, TruckerError) else _explained(error)
         if invocation.debug:
             traceback.print_exception(error)
-        complain(known)
-        return exit_code(known)
+        complain(explained)
+        return exit_code(explained)
     return ExitCode.FINE
 
 
@@ -98,7 +98,7 @@ def _explained(error: Exception) -> TruckerError:
 
 
 def _unexpected(error: Exception) -> TruckerError:
-    """Only the operating system's and the importer's words are shown: any other's may hold a row's data (I10)."""
+    """Shows the message of OSError and ImportError only: other messages may hold a row's data (I10)."""
     reason = f": {error}" if isinstance(error, OSError | ImportError) else ""
     return TruckerError(f"unexpected {type(error).__name__}{reason}", remedy=_UNEXPECTED)
 

@@ -11,7 +11,7 @@ import typer
 
 @dataclass(slots=True)
 class Invocation:
-    """What the error handler has to know of the command line."""
+    """What the error handler needs of the command line."""
 
     debug: bool = False
 

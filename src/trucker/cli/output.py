@@ -111,7 +111,7 @@ def status_table(status: ProjectStatus, rates: Mapping[str, float] | None = None
 
 
 def state(truck: TruckStatus) -> Text:
-    """What it is doing; never in green where the source cannot be heard."""
+    """The truck's phase; not in green where the source is not heard."""
     from rich.text import Text
 
     words = truck.phase.value.replace("_", " ")
@@ -130,18 +130,18 @@ def copies_table(status: ProjectStatus) -> Table:
     for heading in ("copying", *([""] if bars else []), "done", "rows", "rate", "left"):
         table.add_column(heading, justify="left" if heading in ("copying", "") else "right", no_wrap=True)
     copies = [(truck, progress) for truck in status.trucks for progress in truck.copying]
-    # Those under way first: of hundreds of tables most wait, or are done.
+    # Copies in progress first: of hundreds of tables most wait or are finished.
     copies.sort(key=lambda each: each[1].percent in (0, 100))
     for truck, progress in copies[:_MOST_COPIES]:
         bar = [ProgressBar(total=100, completed=progress.percent, width=_BAR_WIDTH)] if bars else []
-        speed, left = progress.rows_per_second, progress.seconds_left
+        speed, seconds_left = progress.rows_per_second, progress.seconds_left
         table.add_row(
             f"{truck.name}: {progress.table}",
             *bar,
             f"{progress.percent} %",
             f"{progress.rows:,}",
             "-" if speed is None else rate(speed),
-            "-" if left is None else duration(left),
+            "-" if seconds_left is None else duration(seconds_left),
         )
     if copies[_MOST_COPIES:]:
         table.add_row(f"and {counted(len(copies) - _MOST_COPIES, 'table')} more")
@@ -181,33 +181,35 @@ def error_lines(trucks: Sequence[TruckStatus]) -> list[str]:
     return [f"{', '.join(names)}: {error}" for error, names in concerned.items()]
 
 
-def redriven_text(done: Sequence[Redriven], *, dry_run: bool) -> None:
-    """What became of letters, one line each, and a summary."""
+def redriven_text(redriven: Sequence[Redriven], *, dry_run: bool) -> None:
+    """The outcome of each letter, one line each, and a summary."""
     screen = console()
-    for one in done:
-        letter = one.letter
+    for result in redriven:
+        letter = result.letter
         key = ", ".join(f"{name} = {value}" for name, value in letter.key_row.items()) or "no key"
-        outcome = "applied" if one.applied else letter.reason.message
+        outcome = "applied" if result.applied else letter.reason.message
         screen.print(
             f"{letter.number} {letter.truck} {letter.operation} {letter.source} ({key}): {outcome}", soft_wrap=True
         )
-    applied = sum(one.applied for one in done)
+    applied = sum(result.applied for result in redriven)
     would = " (dry run: nothing was changed)" if dry_run else ""
-    screen.print(f"{counted(len(done), 'dead letter')}, {applied} applied, {len(done) - applied} refused again{would}")
+    screen.print(
+        f"{counted(len(redriven), 'dead letter')}, {applied} applied, {len(redriven) - applied} refused again{would}"
+    )
 
 
-def redriven_json(done: Sequence[Redriven]) -> str:
-    return json.dumps([one.shown() for one in done], indent=2)
+def redriven_json(redriven: Sequence[Redriven]) -> str:
+    return json.dumps([result.shown() for result in redriven], indent=2)
 
 
-def trial_text(shown: Sequence[Shown]) -> None:
-    """Every step: its SQL, and the rows that came of it."""
+def trial_text(steps: Sequence[Shown]) -> None:
+    """Every step: its SQL and its rows."""
     from rich.table import Table
     from rich.text import Text
 
-    if not shown:
+    if not steps:
         say("the change log has no changes of the truck's tables; give some with --rows changes.jsonl")
-    for step in shown:
+    for step in steps:
         console().print(Text(f"{step.table} · {step.step}", style="bold"), Text(f"  {step.of}", style="dim"))
         if step.sql:
             console().print(Text(step.sql, style="cyan"))
@@ -241,8 +243,8 @@ def accepted_json(accepted: Sequence[TableChange]) -> str:
     )
 
 
-def trial_json(shown: Sequence[Shown]) -> str:
-    return json.dumps([asdict(step) for step in shown], indent=2, ensure_ascii=False)
+def trial_json(steps: Sequence[Shown]) -> str:
+    return json.dumps([asdict(step) for step in steps], indent=2, ensure_ascii=False)
 
 
 def lag(truck: TruckStatus) -> str:

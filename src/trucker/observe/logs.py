@@ -38,7 +38,7 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at that moment, so that a live display may stand in front of it."""
+    """Writes to the current `sys.stderr`: a live display replaces it, so that log lines pass above the table."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -53,7 +53,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 class _Formatter(logging.Formatter):
-    """What both forms share: the time, and discretion about exceptions."""
+    """What both forms share: the time, and exceptions without their messages (I10)."""
 
     def __init__(self, *, debug: bool) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ def _value(value: object) -> str:
 
 def _cause(facts: Mapping[str, Any]) -> str:
     code, reason, remedy = (_one_line(facts.get(name) or "") for name in _CAUSE)
-    said = " ".join(part for part in (f"[{code}]" if code else "", reason) if part)
-    return "; ".join(part for part in (said, f"next: {remedy}" if remedy else "") if part)
+    text = " ".join(part for part in (f"[{code}]" if code else "", reason) if part)
+    return "; ".join(part for part in (text, f"next: {remedy}" if remedy else "") if part)
 
 
 def _one_line(value: object) -> str:

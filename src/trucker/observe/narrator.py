@@ -1,7 +1,7 @@
-"""The log of a running project as a whole: what its trucks are doing, when that changes, and a summary now and then.
+"""The log of a running project as a whole: changes of its trucks' phases, and a summary at intervals.
 
-It looks at every status the project shows, about one a second, so that one line names all trucks that are concerned:
-six trucks that wait for one destination are one line.
+It gets every status of the project, about one a second, so that one line names all trucks that an event concerns: six
+trucks that wait for one destination are one line.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Narrator:
             log.log(_LEVEL.get(phase, logging.INFO), _MESSAGE[phase], extra=facts)
 
     def _outage(self, phase: TruckPhase, trucks: Sequence[TruckStatus], now: float) -> dict[str, Any]:
-        """When trucks stream again, for how long they did not."""
+        """How long the trucks were interrupted, when they stream again."""
         names = [truck.name for truck in trucks]
         if phase is TruckPhase.RETRYING:
             for name in names:
@@ -111,7 +111,7 @@ def _subject(trucks: Sequence[TruckStatus]) -> dict[str, Any]:
 
 
 def _tell_copies(truck: TruckStatus) -> None:
-    """The copies under way, the first few of them; each has a line of its own when it is done."""
+    """The copies in progress, the first few of them; a finished copy is logged by the copier."""
     under_way = [each for each in truck.copying if each.done < each.chunks]
     for progress in sorted(under_way, key=_begun, reverse=True)[:_MOST_COPIES]:
         facts: dict[str, Any] = {

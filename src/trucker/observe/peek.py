@@ -57,14 +57,14 @@ def _between(reader: LogReader, patterns: Sequence[str], start: Lsn, end: Lsn) -
 
 
 def _keys(frames: Frames, patterns: Sequence[str]) -> dict[TableId, tuple[str, ...]]:
-    """The wanted tables with the key that the stream itself tells."""
-    known = [parse_relation(message) for message in frames.relations.values()]
-    known += [
+    """The selected tables, with the key columns that their Relation messages name."""
+    relations = [parse_relation(message) for message in frames.relations.values()]
+    relations += [
         parse_relation(frames.payload[frames.starts[i] : frames.starts[i + 1]].tobytes())
         for i in np.flatnonzero(frames.payload[frames.starts[:-1]] == ord("R"))
     ]
-    wanted = frozenset(select_tables(patterns, [relation.table for relation in known]))
-    return {relation.table: relation.key_columns for relation in known if relation.table in wanted}
+    selected = frozenset(select_tables(patterns, [relation.table for relation in relations]))
+    return {relation.table: relation.key_columns for relation in relations if relation.table in selected}
 
 
 def _within(changes: Changes, start: Lsn, end: Lsn) -> Changes:

@@ -1,4 +1,4 @@
-"""What a running project says of itself, and the file it says it in.
+"""The status of a running project, and the file that holds it.
 
 The driver writes `.trucker/status.json` about once a second (whole, by rename); `trucker status`, the demo's live
 view and tests read it. It holds no row and no secret.
@@ -18,7 +18,7 @@ from typing import Any, Final
 from trucker import private
 
 STALE_SECONDS: Final = 30.0
-"""A running project writes its status about once a second: one that is older than this is not to be relied on."""
+"""A running project writes its status about once a second: an older one does not tell where the trucks are."""
 
 
 class TruckPhase(StrEnum):
@@ -51,7 +51,7 @@ class CopyProgress:
 
     @property
     def percent(self) -> int:
-        """Of the bytes; of the chunks where they have none, as those of an empty table."""
+        """Per cent of the bytes; of the chunks where they have no bytes, as those of an empty table."""
         if self.done >= self.chunks:
             return 100
         share = self.bytes_done / self.bytes if self.bytes else self.done / self.chunks
@@ -63,7 +63,7 @@ class CopyProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the speed so far; None where nothing is done yet."""
+        """The seconds still needed at the speed so far; None where nothing is copied yet."""
         if self.done >= self.chunks:
             return 0.0
         if not self.done or self.seconds <= 0:
@@ -171,7 +171,7 @@ class ProjectStatus:
         return ProjectStatus(self.project, self.folder, True, pid, host, since, since, trucks)
 
     def as_of(self, now: float) -> ProjectStatus:
-        """As it is `now`: what was written too long ago says nothing of how far the trucks are."""
+        """The status as of `now`: without lag where it was written too long ago."""
         if now - self.updated <= STALE_SECONDS or all(truck.phase is TruckPhase.STARTING for truck in self.trucks):
             return self
         trucks = (
@@ -210,9 +210,9 @@ def error_facts(error: str | None) -> dict[str, str]:
     """Code, reason and remedy of an error as a status holds it, for the `extra` of a log call."""
     if error is None:
         return {}
-    found = _ERROR.fullmatch(error)
-    assert found is not None, "it matches any text"
-    code, reason, remedy = found.groups("")
+    match = _ERROR.fullmatch(error)
+    assert match is not None, "it matches any text"
+    code, reason, remedy = match.groups("")
     return {"code": code, "reason": reason, "remedy": remedy}
 
 

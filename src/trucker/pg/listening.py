@@ -1,14 +1,14 @@
 """A PostgreSQL connection that notices when the server's answer will never come.
 
-TCP notices a peer that is gone, libpq's timeouts see to that. It does not notice a peer that is there and silent: a
-proxy or a load balancer that takes bytes and delivers none, a firewall that has forgotten the connection, a server
-whose answer was lost. And a client cannot tell by itself a lost answer from a statement that takes long.
+TCP detects a peer that is gone, with libpq's timeouts. It does not detect a peer that is reachable and silent: a proxy
+or a load balancer that accepts bytes and delivers none, a firewall that has dropped the connection's state, a server
+whose answer was lost. A client alone cannot distinguish a lost answer from a statement that takes long.
 
-So it asks. Once a statement has had no answer for `silence` seconds, a second connection to the same server looks
-what the first one's backend does. If that is at work, or waits for a lock, all is well. If it waits for the client,
-is idle or is gone, the answer will never come: the backend is ended, so that it holds no lock any longer, and
-`Silent` is raised. The same if the server does not answer the second connection either; the backend is then ended by
-the next connection that is made to that server from this process.
+So once a statement has had no answer for `silence` seconds, a second connection to the same server checks the first
+one's backend. If that is active, or waits for a lock, the wait continues. If it waits for the client, is idle or is
+gone, the answer will never come: the backend is terminated, so that it holds no locks, and `Silent` is raised. `Silent`
+is also raised if the server does not answer the second connection; the backend is then terminated by the next
+connection from this process to that server.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.waiting import Wait
 
-# By pid and start: the pid alone may soon be somebody else's.
-_ME: Final = """select pid, extract(epoch from backend_start)::text
+# By pid and start time: the system may give the pid to another process.
+_OWN_BACKEND: Final = """select pid, extract(epoch from backend_start)::text
     from pg_catalog.pg_stat_activity where pid = pg_catalog.pg_backend_pid()"""
-_LOOK: Final = """select state = 'active' and coalesce(wait_event, '') not in ('ClientRead', 'ClientWrite')
+_IS_BUSY: Final = """select state = 'active' and coalesce(wait_event, '') not in ('ClientRead', 'ClientWrite')
     from pg_catalog.pg_stat_activity where pid = {0} and extract(epoch from backend_start)::text = '{1}'"""
 _END: Final = """select pg_catalog.pg_terminate_backend(pid)
     from pg_catalog.pg_stat_activity where pid = {0} and extract(epoch from backend_start)::text = '{1}'"""
@@ -46,36 +46,36 @@ class Silent(psycopg.OperationalError):
 
 
 class Listening(psycopg.Connection[Any]):
-    """A connection whose every wait ends `silence` seconds after the server's last sign of life.
+    """A connection whose every wait ends `silence` seconds after the server's last answer, or sign of activity.
 
-    `pooled` says that a pooler is in between: it hands out process ids of its own.
+    `pooled`: a pooler is in between, which reports process ids of its own.
     """
 
     silence: float = 0.0
     pooled: bool = False
     backend: Backend = (0, "")
     _conninfo: Mapping[str, Any] = {}
-    _asks = True
+    _looks_at_backend = True
 
     @classmethod
     def open(cls, conninfo: Mapping[str, Any], silence: float, **arguments: Any) -> Self:
-        """Connect, in autocommit mode. `arguments` are psycopg's. psycopg's errors pass through."""
-        made = cls.connect(**conninfo, autocommit=True, **arguments)
-        made.silence = silence
-        made._conninfo = conninfo
-        made._asks = False
+        """Connect, in autocommit mode. `arguments` are psycopg's. psycopg's errors are not translated."""
+        connection = cls.connect(**conninfo, autocommit=True, **arguments)
+        connection.silence = silence
+        connection._conninfo = conninfo
+        connection._looks_at_backend = False
         try:
             # PostgreSQL 17 has one more timeout, whose name an older server would refuse at connecting.
-            lifted = "; set transaction_timeout = 0" if made.info.server_version >= 170000 else ""
-            pid, began = made._ask(f"{_ME}{lifted}") or (0, "")
-            made.backend = (int(pid), str(began))
-            made.pooled = pid != made.info.backend_pid
-            made._end_left_behind()
+            lifted = "; set transaction_timeout = 0" if connection.info.server_version >= 170000 else ""
+            pid, began = connection._ask(f"{_OWN_BACKEND}{lifted}") or (0, "")
+            connection.backend = (int(pid), str(began))
+            connection.pooled = pid != connection.info.backend_pid
+            connection._end_left_behind()
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        made._asks = True
-        return made
+        connection._looks_at_backend = True
+        return connection
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         return super().wait(self._listen(gen) if self.silence else gen, interval, timeout)
@@ -83,32 +83,32 @@ class Listening(psycopg.Connection[Any]):
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _listen(self, gen: PQGen[RV]) -> PQGen[RV]:
-        """The same waits; psycopg says `Ready.NONE` to each of them now and then when nothing happens."""
-        heard = time.monotonic()
+        """The same waits with a limit; psycopg sends `Ready.NONE` at each interval in which nothing happens."""
+        last_answer = time.monotonic()
         try:
-            wanted = next(gen)
+            condition = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield condition
                 if ready:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard >= self.silence:
-                    if not (self._asks and self._at_work(wanted)):
+                    last_answer = time.monotonic()
+                elif time.monotonic() - last_answer >= self.silence:
+                    if not (self._looks_at_backend and self._is_busy(condition)):
                         self.close()
                         raise Silent(f"no answer for {self.silence:g} s")
-                    heard = time.monotonic()
-                wanted = gen.send(ready)
-        except StopIteration as done:
-            value: RV = done.value
+                    last_answer = time.monotonic()
+                condition = gen.send(ready)
+        except StopIteration as end:
+            value: RV = end.value
             return value
 
-    def _at_work(self, wanted: Wait) -> bool:
-        """Whether the server says that our backend is busy with the statement; one that is not is ended.
+    def _is_busy(self, condition: Wait) -> bool:
+        """Whether our backend is busy with the statement; if it is not, it is terminated.
 
-        One that has just finished is not busy any more, and its answer is on the way.
+        A backend that has just finished is no longer busy, but its answer may arrive in a moment.
         """
         try:
-            with self._second() as other:
-                if other._ask(_LOOK.format(*self.backend)) == (True,) or self._stirs(wanted):
+            with self._second_connection() as other:
+                if other._ask(_IS_BUSY.format(*self.backend)) == (True,) or self._becomes_ready(condition):
                     return True
                 other._end(self.backend)
                 return False
@@ -117,22 +117,22 @@ class Listening(psycopg.Connection[Any]):
                 _left_behind.setdefault(self._server, set()).add(self.backend)
             return False
 
-    def _stirs(self, wanted: Wait) -> bool:
-        """Whether what is waited for happens after all, in a moment."""
+    def _becomes_ready(self, condition: Wait) -> bool:
+        """Whether the socket becomes ready within a short time."""
         poll = select.poll()
-        events = (select.POLLIN if wanted & Wait.R else 0) | (select.POLLOUT if wanted & Wait.W else 0)
+        events = (select.POLLIN if condition & Wait.R else 0) | (select.POLLOUT if condition & Wait.W else 0)
         poll.register(self.pgconn.socket, events)
         return bool(poll.poll(min(self.silence, GRACE_SECONDS) * 1000))
 
-    def _second(self) -> Listening:
-        """Another connection to this very server, in the shortest time there is."""
+    def _second_connection(self) -> Listening:
+        """Another connection to the same server, by its address, with a short timeout."""
         seconds = max(2, min(int(self._conninfo.get("connect_timeout") or 10), round(self.silence)))
-        wanted = {name: value for name, value in self._conninfo.items() if name != "replication"}
+        parameters = {name: value for name, value in self._conninfo.items() if name != "replication"}
         if self.info.hostaddr:
-            wanted["hostaddr"] = self.info.hostaddr
-        made = Listening.connect(**{**wanted, "connect_timeout": seconds}, autocommit=True)
-        made.silence, made._asks, made._conninfo = float(seconds), False, self._conninfo
-        return made
+            parameters["hostaddr"] = self.info.hostaddr
+        connection = Listening.connect(**{**parameters, "connect_timeout": seconds}, autocommit=True)
+        connection.silence, connection._looks_at_backend, connection._conninfo = float(seconds), False, self._conninfo
+        return connection
 
     @property
     def _server(self) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ class Listening(psycopg.Connection[Any]):
 
     def _end_left_behind(self) -> None:
         with _lock:
-            lost = _left_behind.pop(self._server, set())
-        for backend in lost:
+            backends = _left_behind.pop(self._server, set())
+        for backend in backends:
             self._end(backend)
 
     def _end(self, backend: Backend) -> None:

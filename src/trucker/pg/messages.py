@@ -101,11 +101,11 @@ class Messages:
 
     def places(self, kind: bytes) -> list[int]:
         """The numbers of the messages of a kind."""
-        found, at = [], self.kinds.find(kind)
+        numbers, at = [], self.kinds.find(kind)
         while at >= 0:
-            found.append(at)
+            numbers.append(at)
             at = self.kinds.find(kind, at + 1)
-        return found
+        return numbers
 
     def descriptions(self) -> list[int]:
         """The numbers of the Relation and Type messages."""
@@ -132,12 +132,12 @@ class Messages:
             return set()
         everywhere: npt.NDArray[np.uint32] = np.ndarray((self.size - 3,), "=u4", self.payload, strides=(1,))
         oids = everywhere[places]
-        # Rows of one relation come together; what is left is seldom more than a few.
+        # Consecutive rows are mostly of one relation: without repeats only a few oids are left to sort.
         first = np.concatenate([oids[:1], oids[1:][oids[1:] != oids[:-1]]])
         return {each.tobytes() for each in np.unique(first)}
 
     def finished(self) -> int:
-        """How many messages there are up to the last that ends a transaction, or is one of its own."""
+        """How many messages there are up to the last that ends a transaction, or is a non-transactional message."""
         last = self.kinds.rfind(COMMIT) + 1
         at = self.kinds.rfind(MESSAGE, last)
         while at >= 0:

@@ -1,7 +1,7 @@
 """Queries for the definitions of user-defined types, at the source and at a PostgreSQL destination.
 
-A type of the same name may be another type elsewhere. Text that an enum, a composite or a range type wrote is read by
-one of another shape without complaint in the worst case (fields in another order), so shapes are compared (I8).
+A type of the same name may be another type elsewhere. In the worst case a type of another shape (fields in another
+order) reads the text of an enum, a composite or a range type without error, so shapes are compared (I8).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# The first oid that is not PostgreSQL's own: below it, an oid means the same everywhere.
+# PostgreSQL's FirstNormalObjectId: below it, an oid means the same type in every database.
 FIRST_USER_OID: Final = 16_384
 
-# Types of extensions are as their extension makes them, and not described. No type can contain itself.
+# Types of extensions are not described: they are as their extension defines them. No type can contain itself.
 _QUERY: Final = """
     with recursive reach as (
         select w.oid as root, w.oid, 0 as depth from unnest({oids}::oid[]) as w(oid)
@@ -63,7 +63,8 @@ def definitions_query(oids: str) -> str:
 
 
 def same_shape(one: str, other: str) -> bool:
-    """Whether text of one type means the same to the other. A label that an enum lacks is noticed when it comes."""
+    """Whether text of one type means the same in the other. Labels of enums are not compared: a missing one is an error
+    when it is written."""
     return _shape(one) == _shape(other)
 
 

@@ -13,11 +13,11 @@ log = logging.getLogger("trucker.run")
 
 
 class Stopped(Exception):
-    """The project is to stop; what was being made has not been."""
+    """The project is to stop; the step in progress was not completed."""
 
 
 class Signals:
-    """SIGINT and SIGTERM set an event. While nothing has been created yet they also end what is under way."""
+    """SIGINT and SIGTERM set an event. While nothing has been created yet, they also interrupt the step in progress."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -25,7 +25,7 @@ class Signals:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """`Stopped` is raised in here as soon as a signal comes, whatever is being waited for."""
+        """Raises `Stopped` inside as soon as a signal arrives, whatever the code waits for."""
         self._at_once = True
         try:
             if self._stop.is_set():
@@ -44,14 +44,14 @@ class Signals:
 
 @contextmanager
 def stopping_on_signals(stop: threading.Event) -> Iterator[Signals]:
-    """Handle the signals inside; only the main thread can, in any other one the event alone stops it."""
+    """Handle the signals inside. Python allows that in the main thread only; in another one, only the event stops."""
     signals = Signals(stop)
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -185,8 +185,8 @@ class ChangedTablesSuite(TableSinkSuite):
         rows = {row["id"]: row for row in self.rows(items.table)}
         assert rows["2"] == item(2)
         if "column" in what:
-            lost = "note" if what.startswith("last") else "name"
-            assert rows["1"][lost] is None
+            emptied = "note" if what.startswith("last") else "name"
+            assert rows["1"][emptied] is None
         else:
             assert rows.keys() == {"2"}
         self.drop_table(items.table)
@@ -197,11 +197,11 @@ class ChangedTablesSuite(TableSinkSuite):
         sink = self.committer()
         sink.open()
         self.begin_copy(sink, [items])
-        done = self.copied([items])
-        receipt = self.write_part(Work(done, items, 0), [copied_rows_of(ITEMS, [item(1)])])
+        copied_batch = self.copied([items])
+        receipt = self.write_part(Work(copied_batch, items, 0), [copied_rows_of(ITEMS, [item(1)])])
         self.happen("made again", items)
         with pytest.raises(TruckFailed) as caught:
-            sink.commit(done, [receipt])
+            sink.commit(copied_batch, [receipt])
         assert isinstance(caught.value.reason, SinkUnavailable)
         self.copy(sink, {items: [[copied_rows_of(ITEMS, [item(1)])]]}, name="second")
         self.holds(items, item(1))
@@ -209,12 +209,12 @@ class ChangedTablesSuite(TableSinkSuite):
     # -- an older state ------------------------------------------------------------------------------------------
 
     def test_a_state_without_identities_is_taken_as_it_is_found(self) -> None:
-        items, lost = target_of(ITEMS), target_of(replace(ITEMS, table=TableId("public", "lost")), "lost")
+        items, dropped = target_of(ITEMS), target_of(replace(ITEMS, table=TableId("public", "lost")), "lost")
         sink = self.committer()
         sink.open()
-        self.copy(sink, {t: [[copied_rows_of(t.source, [item(1)])]] for t in (items, lost)})
+        self.copy(sink, {t: [[copied_rows_of(t.source, [item(1)])]] for t in (items, dropped)})
         sink.close()
-        self.drop_table(lost.table)
+        self.drop_table(dropped.table)
         self.forget_identities()
         sink = self.committer()
         assert [change.truck for change in sink.changed_tables()] == ["lost"]
@@ -223,7 +223,7 @@ class ChangedTablesSuite(TableSinkSuite):
         sink.prepare(items)
         self.change(sink, items, insert(item(2)))
         with pytest.raises(SinkError) as caught:
-            sink.prepare(lost)
+            sink.prepare(dropped)
         assert caught.value.code == CODE
         self.happen("made again", items)
         assert {change.truck for change in sink.changed_tables()} == {"lost", "main"}

@@ -176,12 +176,12 @@ class _Demo:
 
     def _compare(self, source: Server, warehouse: Server) -> bool:
         results: list[TableComparison] = []
-        with source.connect() as ours, warehouse.connect() as theirs:
-            in_duckdb = duckdb_sums(ours, self._duckdb, "public", TABLES)
+        with source.connect() as source_connection, warehouse.connect() as warehouse_connection:
+            in_duckdb = duckdb_sums(source_connection, self._duckdb, "public", TABLES)
             for table in TABLES:
-                names = columns(ours, "public", table)
-                expected = postgres_sum(ours, "public", table, names)
-                copied = postgres_sum(theirs, "public", table, names)
+                names = columns(source_connection, "public", table)
+                expected = postgres_sum(source_connection, "public", table, names)
+                copied = postgres_sum(warehouse_connection, "public", table, names)
                 results.append(TableComparison(table, expected, copied, in_duckdb[table]))
         equal = all(result.equal for result in results)
         self._view.verdict(results, equal=equal)
@@ -210,7 +210,7 @@ class View:
         self._live: Live | None = None
         self._began = time.monotonic()
         self._show_again = self._began
-        self._before: dict[str, tuple[float, int]] = {}
+        self._previous_rows: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
 
     def say(self, text: str) -> None:
@@ -248,15 +248,15 @@ class View:
 
     def _measure(self, status: ProjectStatus | None) -> None:
         if status is None:
-            self._before.clear()
+            self._previous_rows.clear()
             self._rates.clear()
             return
         for truck in status.trucks:
-            then, rows = self._before.get(truck.name, (status.updated, truck.rows))
-            if status.updated - then >= 1.0:
-                self._rates[truck.name] = (truck.rows - rows) / (status.updated - then)
-                self._before[truck.name] = (status.updated, truck.rows)
-            self._before.setdefault(truck.name, (status.updated, truck.rows))
+            updated_before, rows = self._previous_rows.get(truck.name, (status.updated, truck.rows))
+            if status.updated - updated_before >= 1.0:
+                self._rates[truck.name] = (truck.rows - rows) / (status.updated - updated_before)
+                self._previous_rows[truck.name] = (status.updated, truck.rows)
+            self._previous_rows.setdefault(truck.name, (status.updated, truck.rows))
 
     def _table(self, status: ProjectStatus | None, transactions: int) -> Table:
         title = f"{transactions} transactions in the shop"
@@ -294,11 +294,11 @@ def _interruptible() -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 

@@ -30,13 +30,13 @@ class Sum:
 
 def columns(connection: PgConnection, schema: str, table: str) -> list[str]:
     """The table's columns in their order; none where there is no such table."""
-    found = connection.execute(
+    names = connection.execute(
         "select attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n"
         " on n.oid = c.relnamespace where nspname = %s and relname = %s and attnum > 0 and not attisdropped"
         " order by attnum",
         [schema, table],
     )
-    return [name for (name,) in found]
+    return [name for (name,) in names]
 
 
 def postgres_sum(connection: PgConnection, schema: str, table: str, names: Sequence[str]) -> Sum | None:
@@ -63,7 +63,7 @@ def duckdb_sums(source: PgConnection, file: Path, schema: str, tables: Iterable[
     """The sums of tables in a DuckDB file, which no other process may hold open for writing."""
     import duckdb
 
-    found: dict[str, Sum | None] = {}
+    sums: dict[str, Sum | None] = {}
     with duckdb.connect(str(file), read_only=True) as store:
         for table in tables:
             names = columns(source, schema, table)
@@ -73,13 +73,13 @@ def duckdb_sums(source: PgConnection, file: Path, schema: str, tables: Iterable[
             except duckdb.CatalogException:
                 kinds = {}
             if not set(names) <= kinds.keys():
-                found[table] = None
+                sums[table] = None
                 continue
             texts = ", ".join(_duckdb_text(name, kinds[name]) for name in names)
             rows = store.execute(f"select {texts} from {place}")
             with source.transaction(force_rollback=True):
-                found[table] = sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
-    return found
+                sums[table] = sum_of_texts(source, schema, table, names, iter(rows.fetchone, None))
+    return sums
 
 
 def _duckdb_text(name: str, kind: str) -> str:
@@ -110,10 +110,10 @@ def sum_of_texts(
 
 def _sum(connection: PgConnection, table: sql.Composable, names: Sequence[str]) -> Sum:
     row = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
-    found = connection.execute(
+    result = connection.execute(
         sql.SQL(
             "select count(*), coalesce(sum(('x' || left(md5(row({})::text), 15))::bit(60)::bigint), 0) from {}"
         ).format(row, table)
     ).fetchone()
-    assert found is not None
-    return Sum(found[0], int(found[1]))
+    assert result is not None
+    return Sum(result[0], int(result[1]))

@@ -1,11 +1,11 @@
-"""A sink that fails as told, around any other.
+"""A sink that fails as scripted, around any other.
 
     sink = FaultySink(MemorySink("shop"))
     sink.script("publish", Pass(), unavailable(), Fail(SinkError("full"), after=True))
 
 The first call passes, the second fails before anything is written, the third takes effect and then fails, as when a
-connection is lost under COMMIT; every further one passes. Each method has a script of its own, worked off in
-order. Scripts live in one process: a pickled copy has what was left of them when it was made.
+connection is lost under COMMIT; every further one passes. Each method has a separate script, used up in order. Scripts
+live in one process: a pickled copy has what remained of them when it was pickled.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
         ...
     footprint.peaks       {"capture": 61_000_000, "driver": …, "jvm": …, "worker": …}
 
-The kernel notes the largest resident set a process ever had (`VmHWM`), so nothing is missed between two looks; it is
-looked at again and again only because a process that has ended takes its number along. Pages of files and libraries
-count.
+The kernel records the largest resident set a process ever had (`VmHWM`), so no peak between two readings is missed. It
+is read repeatedly because the number of a process that has ended is lost. Pages of files and libraries count.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from trucker.testing.process import process_tree
 
 LOOK_SECONDS: Final = 0.5
 
-# By a word of its command line, the first that fits.
+# By a word of the command line; the first match counts.
 _ROLES: Final = (
     ("jvm", "/java "),
     ("capture", "trucker.capture.process"),
@@ -39,7 +38,7 @@ class Footprint:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._done = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="footprint", daemon=True)
         self.peaks: dict[str, int] = {}
 
@@ -51,11 +50,11 @@ class Footprint:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
+        self._stopped.set()
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(LOOK_SECONDS):
+        while not self._stopped.wait(LOOK_SECONDS):
             self._look()
         self._look()
 

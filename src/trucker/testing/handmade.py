@@ -96,8 +96,8 @@ def changes_of(
 
 def output_rows_of(schema: TableSchema, rows: Sequence[tuple[int, TextRow, int]], *, lsn: Lsn = ANY_LSN) -> Changes:
     """Rows for output.sql, each with its operation and the number of its run: deletes have theirs in `new`, too."""
-    made = changes_of(schema, [Change(op, row) for op, row, _ in rows], lsn=lsn)
-    return replace(made, ordinal=np.array([run for _, _, run in rows], np.int64))
+    changes = changes_of(schema, [Change(op, row) for op, row, _ in rows], lsn=lsn)
+    return replace(changes, ordinal=np.array([run for _, _, run in rows], np.int64))
 
 
 def copied_rows_of(schema: TableSchema, rows: Sequence[TextRow], *, lsn: Lsn = ANY_LSN) -> CopiedRows:

@@ -61,12 +61,12 @@ class Account:
         resolved = path.resolve()
         return all(self._passes(folder.stat()) for folder in (resolved, *resolved.parents) if folder.is_dir())
 
-    def _passes(self, found: os.stat_result) -> bool:
-        if found.st_uid == self.uid:
-            return bool(found.st_mode & stat.S_IXUSR)
-        if found.st_gid == self.gid:
-            return bool(found.st_mode & stat.S_IXGRP)
-        return bool(found.st_mode & stat.S_IXOTH)
+    def _passes(self, status: os.stat_result) -> bool:
+        if status.st_uid == self.uid:
+            return bool(status.st_mode & stat.S_IXUSR)
+        if status.st_gid == self.gid:
+            return bool(status.st_mode & stat.S_IXGRP)
+        return bool(status.st_mode & stat.S_IXOTH)
 
 
 @cache
@@ -128,8 +128,8 @@ def _package_folder() -> Path:
 
 
 def _fingerprint(package: Path) -> str:
-    found = (package / _FOLDERS[max(VERSIONS)] / "bin" / "postgres").stat()
-    return f"{found.st_size:x}-{found.st_mtime_ns:x}"
+    status = (package / _FOLDERS[max(VERSIONS)] / "bin" / "postgres").stat()
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}"
 
 
 def _copy_installation(package: Path, target: Path) -> None:
@@ -181,9 +181,9 @@ def initialise(version: int, data: Path, password: str) -> None:
         "--set=scram_iterations=1",
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **account().popen)
+        initdb = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **account().popen)
     finally:
         secret.unlink()
-    if done.returncode:
+    if initdb.returncode:
         shutil.rmtree(data, ignore_errors=True)
-        raise TruckerError(f"initdb of the embedded PostgreSQL {version} failed: {done.stderr.strip()}")
+        raise TruckerError(f"initdb of the embedded PostgreSQL {version} failed: {initdb.stderr.strip()}")

@@ -154,7 +154,7 @@ class MemorySink(TransactionalSink[MemoryTables]):
         return self._store.identities.setdefault(self._project, {})
 
     def _refuse_changed(self, target: Target) -> Entry | None:
-        """Raise for a table that has been filled and is another one now; where it was filled."""
+        """Raise where a table that was filled has been dropped or replaced. Returns its entry, if it was filled."""
         entry = self._filled().get(target.truck_table)
         change = self._compare(target.truck_table, target.table, target) if entry and _judged(entry, target) else None
         if change is not None:
@@ -170,7 +170,7 @@ class MemorySink(TransactionalSink[MemoryTables]):
         }
 
     def _compare(self, truck_table: TruckTable, table: TableId, target: Target | None = None) -> TableChange | None:
-        held = self._store.tables.get(table)
+        stored = self._store.tables.get(table)
         sharing = [
             other for other, entry in self._filled().items() if (other[0], entry.target) == (truck_table[0], table)
         ]
@@ -178,27 +178,33 @@ class MemorySink(TransactionalSink[MemoryTables]):
             *truck_table,
             table,
             self._identities.get(truck_table),
-            held.identity if held else None,
+            stored.identity if stored else None,
             target.source.columns if target else None,
             shared=len(sharing) > 1,
         )
 
     def changed_tables(self) -> Sequence[TableChange]:
         with self._store.lock:
-            found = [
+            changes = [
                 self._compare(truck_table, entry.target)
                 for truck_table, entry in self._filled().items()
                 if entry.target
             ]
-        return [change for change in found if change is not None]
+        return [change for change in changes if change is not None]
 
     def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._store.lock:
             for truck_table, entry in self._filled().items():
                 if truck_table in truck_tables and entry.target is not None:
-                    held, known = self._store.tables.get(entry.target), self._identities.get(truck_table)
-                    columns = known.columns if known and known.columns else held.columns if held else ()
-                    self._identities[truck_table] = held.identity.only(columns) if held else TableIdentity("")
+                    stored, known_identity = self._store.tables.get(entry.target), self._identities.get(truck_table)
+                    columns = (
+                        known_identity.columns
+                        if known_identity and known_identity.columns
+                        else stored.columns
+                        if stored
+                        else ()
+                    )
+                    self._identities[truck_table] = stored.identity.only(columns) if stored else TableIdentity("")
 
 
 def _judged(entry: Entry, target: Target) -> bool:

@@ -63,14 +63,14 @@ class MemoryTable:
             if change.op == TRUNCATE:
                 self.rows.clear()
                 continue
-            before = self._remove(change.old or change.new) if change.op != INSERT else None
+            old_row = self._remove(change.old or change.new) if change.op != INSERT else None
             if change.op != DELETE:
-                self.rows.append(self._row(change, before))
+                self.rows.append(self._row(change, old_row))
 
     def apply_net(self, parts: Sequence[Sequence[Changes]], *, awaits_rows: bool = False) -> None:
         """A batch as sinks apply it: truncate once, then part by part and value by value the net changes.
 
-        What comes before the last truncate is void, in earlier parts too. See `Target.awaits_rows`.
+        Everything before the last truncate is ignored, in earlier parts too. See `Target.awaits_rows`.
         """
         values = [value for part in parts for value in part]
         truncated = [number for number, value in enumerate(values) if TRUNCATE in value.op]
@@ -87,17 +87,17 @@ class MemoryTable:
 
     def _apply_keyed(self, changes: Sequence[_Change], awaits_rows: bool) -> None:
         """Deletes, then key-moving updates as a set from the rows before, then the rest."""
-        before = {self._key(row): row for row in self.rows}
-        rows = dict(before)
+        original_rows = {self._key(row): row for row in self.rows}
+        rows = dict(original_rows)
         if awaits_rows:
-            changes = [c for c in changes if not c.unchanged or self._key(c.old or c.new) in before]
+            changes = [c for c in changes if not c.unchanged or self._key(c.old or c.new) in original_rows]
         for change in changes:
             if change.op == DELETE or self._moves(change):
                 rows.pop(self._key(change.old or change.new), None)
         for change in changes:
             if change.op != DELETE:
-                kept = before if self._moves(change) else rows
-                rows[self._key(change.new)] = self._row(change, kept.get(self._key(change.old or change.new)))
+                base = original_rows if self._moves(change) else rows
+                rows[self._key(change.new)] = self._row(change, base.get(self._key(change.old or change.new)))
         self.rows = list(rows.values())
 
     def _apply_bag(self, changes: Sequence[_Change]) -> None:
@@ -116,16 +116,16 @@ class MemoryTable:
         return change.new is not None and change.old is not None and self._key(change.old) != self._key(change.new)
 
     def _remove(self, row: Mapping[str, str | None] | None) -> StoredRow | None:
-        wanted = self._key(row)
+        key = self._key(row)
         for index, candidate in enumerate(self.rows):
-            if self._key(candidate) == wanted:
+            if self._key(candidate) == key:
                 return self.rows.pop(index)
         return None
 
-    def _row(self, change: _Change, before: Mapping[str, str | None] | None) -> StoredRow:
-        if change.unchanged and before is None:
+    def _row(self, change: _Change, old_row: Mapping[str, str | None] | None) -> StoredRow:
+        if change.unchanged and old_row is None:
             raise SinkError("a row with unchanged cells is not there")
-        row = dict(before or self.missing)
+        row = dict(old_row or self.missing)
         row.update({name: cell for name, cell in (change.new or {}).items() if name not in change.unchanged})
         return {name: row.get(name) for name in self.columns}
 

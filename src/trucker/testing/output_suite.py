@@ -233,18 +233,18 @@ class OutputSqlSuite(SinkMeans):
         sink = self.committer()
         sink.open()
         self.begin_copy(sink, [target])
-        done = self.copied([target])
+        copied_batch = self.copied([target])
         one, two = (output_rows_of(ORDERS, [(INSERT, row(n, n, note), 0)]) for n, note in ((1, "a"), (2, "b")))
         parts: list[list[Changes | CopiedRows]] = [
             [one, two],
             [],
             [copied_rows_of(ORDERS, [row(3, 3, "c"), row(4, 4, "d")])],
         ]
-        self.write(done, {target: parts})
-        receipts = self.write(done, {target: parts})
+        self.write(copied_batch, {target: parts})
+        receipts = self.write(copied_batch, {target: parts})
         assert self.totals() == [("0",), ("0",), ("0",)]
-        sink.commit(done, receipts[::-1])
-        sink.commit(done, receipts)
+        sink.commit(copied_batch, receipts[::-1])
+        sink.commit(copied_batch, receipts)
         assert self.totals() == [("1",), ("2",), ("3",)]
         assert self.history() == [
             ("a", "insert", "0"),
@@ -344,8 +344,8 @@ class OutputSqlSuite(SinkMeans):
         ]
         batch = self.batch([target])
         sink.commit(batch, [self.write_part(Work(batch, target, 0, room), [self.rows_for(schema, *rows)])])
-        found = self.query("select * from odd order by cast(c0 as integer)")
-        assert found == [("insert", str(n), *[value] * len(names)) for n, value in enumerate(ODD_VALUES)]
+        stored = self.query("select * from odd order by cast(c0 as integer)")
+        assert stored == [("insert", str(n), *[value] * len(names)) for n, value in enumerate(ODD_VALUES)]
         assert self.query("select count(*) from history") == [("0",)]
 
     def test_columns_are_typed(self) -> None:

@@ -31,9 +31,9 @@ class TruckerProcess:
             )
 
     def status(self) -> ProjectStatus | None:
-        """What this process, not an earlier one, says of itself."""
-        found = read_status(self._project / ".trucker" / "status.json")
-        return found if found is not None and found.pid == self.process.pid else None
+        """The status of this process; None where the file is of an earlier one."""
+        latest = read_status(self._project / ".trucker" / "status.json")
+        return latest if latest is not None and latest.pid == self.process.pid else None
 
     def check(self) -> None:
         """Raise if it has ended, or if a truck has failed."""
@@ -56,7 +56,7 @@ class TruckerProcess:
         )
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Ask it to finish; its exit code."""
+        """Stop it with SIGTERM. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
@@ -90,7 +90,7 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> int:
-    """SIGKILL to the process and all below it, as when the power goes; how many they were."""
+    """SIGKILL to the process and all below it, as in a power failure. Returns how many they were."""
     if process.poll() is not None:
         return 0
     tree = process_tree(process.pid)

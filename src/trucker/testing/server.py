@@ -128,7 +128,7 @@ class Server:
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
             _await_gone(children)
-            # Its pid may soon be somebody else's, and PostgreSQL would then refuse to start.
+            # Another process may get the pid, and PostgreSQL would then refuse to start.
             (self.data / "postmaster.pid").unlink(missing_ok=True)
         self.stop("immediate")
 
@@ -344,7 +344,7 @@ class Server:
 
 
 class _PortTakenError(TruckerError):
-    """Somebody was quicker to bind the port that was free a moment ago."""
+    """Another process has bound the port that was free a moment ago."""
 
 
 def _free_port() -> int:
@@ -360,12 +360,12 @@ def _last_lines(text: str, count: int = 3) -> str:
 
 def _children(parent: int) -> list[int]:
     """The server's own processes. Where there is no /proc they notice their postmaster's death by themselves."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         state = _state(entry)
         if state is not None and state[1] == parent:
-            found.append(int(entry.parent.name))
-    return found
+            pids.append(int(entry.parent.name))
+    return pids
 
 
 def _await_gone(pids: list[int], timeout: float = 10.0) -> None:

@@ -106,11 +106,11 @@ def _place_order(connection: psycopg.Connection[Any], dice: random.Random) -> No
     lines = [(f"Product {dice.randint(1, 200)}", dice.randint(1, 5), dice.randint(1, 99) + 0.99) for _ in range(3)]
     total = sum(quantity * price for _, quantity, price in lines)
     with connection.transaction():
-        found = connection.execute("select id from customers order by random() limit 1").fetchone()
-        if found is None:
+        customer = connection.execute("select id from customers order by random() limit 1").fetchone()
+        if customer is None:
             return
         row = connection.execute(
-            "insert into orders (customer_id, total) values (%s, %s) returning id", [found[0], total]
+            "insert into orders (customer_id, total) values (%s, %s) returning id", [customer[0], total]
         ).fetchone()
         assert row is not None
         connection.cursor().executemany(

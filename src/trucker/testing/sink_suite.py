@@ -154,8 +154,8 @@ class SinkMeans:
     def copy(self, sink: Committer, load: TargetLoad, *, at: Lsn = START, name: str = "first") -> None:
         """Snapshot the targets into their tables and let their trucks stream from `at`."""
         self.begin_copy(sink, tuple(load), at=at, name=name)
-        done = self.copied(tuple(load), at=at, name=name)
-        sink.commit(done, self.write(done, load))
+        copied_batch = self.copied(tuple(load), at=at, name=name)
+        sink.commit(copied_batch, self.write(copied_batch, load))
 
     def begin_copy(self, sink: Committer, targets: Sequence[Target], *, at: Lsn = START, name: str = "first") -> None:
         for target in targets:

@@ -31,7 +31,7 @@ from trucker.testing.process import kill_tree, process_tree
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.05
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# They coordinate, and a test has several of them on a small machine.
+# Master and workers only coordinate, and a test runs several of them on a small machine.
 _OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
@@ -85,7 +85,7 @@ class SparkCluster:
             for number in range(self._count):
                 self.start_worker(number)
             for number in range(self._count):
-                self._said(f"worker-{number}", r"Successfully registered with master")
+                self._await_log(f"worker-{number}", r"Successfully registered with master")
         except BaseException:
             self.destroy()
             raise
@@ -102,7 +102,7 @@ class SparkCluster:
     def start_master(self) -> None:
         """Start the master; `master` is its address then."""
         self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.master = self._said("master", r"Starting Spark master at (spark://\S+)")
+        self.master = self._await_log("master", r"Starting Spark master at (spark://\S+)")
 
     def start_worker(self, number: int) -> None:
         """Start a worker; `work_folder(number)` has what its executors leave."""
@@ -132,15 +132,15 @@ class SparkCluster:
 
     def executors(self) -> list[Executor]:
         """Every executor that runs now."""
-        found = []
+        running = []
         for number in range(self._count):
             worker = self._processes.get(f"worker-{number}")
             for process in process_tree(worker.pid) if worker is not None and worker.poll() is None else []:
                 line = _command(process)
                 if _EXECUTOR in line:
-                    told = dict(pairwise(line))
-                    found.append(Executor(process, told["--executor-id"], told["--app-id"], number))
-        return found
+                    options = dict(pairwise(line))
+                    running.append(Executor(process, options["--executor-id"], options["--app-id"], number))
+        return running
 
     def destroy(self) -> None:
         """End all of it at once."""
@@ -164,13 +164,13 @@ class SparkCluster:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
 
-    def _said(self, name: str, pattern: str) -> str:
-        """What the process says of itself, once it does: the pattern's group, or all of it."""
+    def _await_log(self, name: str, pattern: str) -> str:
+        """Wait for a line in the process's log: the pattern's group, or the whole match."""
         log, deadline = self.folder / f"{name}.log", time.monotonic() + _START_SECONDS
         while True:
             text = log.read_text(errors="replace")
-            if found := re.search(pattern, text):
-                return found[1] if found.groups() else found[0]
+            if match := re.search(pattern, text):
+                return match[1] if match.groups() else match[0]
             ended = self._processes[name].poll()
             if ended is not None or time.monotonic() > deadline:
                 last = " | ".join(text.strip().splitlines()[-3:])
@@ -179,14 +179,14 @@ class SparkCluster:
 
 
 def _plain_environment(java: Java, added: Mapping[str, str]) -> dict[str, str]:
-    """A worker's environment as on a machine of its own: nothing of this process's but where programs are."""
+    """A worker's environment as on another machine: of this process's variables only those that locate programs."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.submodule_search_locations
     home = Path(spec.submodule_search_locations[0])
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {
-        **kept,
+        **inherited,
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(home),
         "SPARK_SCALA_VERSION": scala_version(home),

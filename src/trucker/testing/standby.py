@@ -80,11 +80,11 @@ class Standby(Server):
             "--no-sync",
         ]
         environment = {name: value for name, value in self.primary.environment().items() if name != "PGDATABASE"}
-        done = subprocess.run(
+        backup = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd="/", check=False, **account().popen
         )
-        if done.returncode:
+        if backup.returncode:
             shutil.rmtree(data, ignore_errors=True)
-            raise TruckerError(f"pg_basebackup of the embedded PostgreSQL failed: {done.stderr.strip()}")
+            raise TruckerError(f"pg_basebackup of the embedded PostgreSQL failed: {backup.stderr.strip()}")
         if home != self.folder:
             self.data.symlink_to(data)

@@ -126,13 +126,13 @@ class TableSinkSuite(SinkSuite):
         sink = self.committer()
         sink.open()
         self.begin_copy(sink, [bag])
-        done = self.copied([bag])
+        copied_batch = self.copied([bag])
         values = [copied_rows_of(BAG, [{"a": "1", "b": "x"}])]
-        first, second = (self.write_part(Work(done, bag, 0), values) for _ in range(2))
+        first, second = (self.write_part(Work(copied_batch, bag, 0), values) for _ in range(2))
         assert first.rows == second.rows == 1
-        sink.commit(done, [second])
+        sink.commit(copied_batch, [second])
         self.holds(bag, {"a": "1", "b": "x"})
-        sink.commit(done, [second])
+        sink.commit(copied_batch, [second])
         self.holds(bag, {"a": "1", "b": "x"})
 
     @needs("keyless")
@@ -142,12 +142,12 @@ class TableSinkSuite(SinkSuite):
         sink = self.committer()
         sink.open()
         self.begin_copy(sink, [bag])
-        done = self.copied([bag])
+        copied_batch = self.copied([bag])
         values = [copied_rows_of(BAG, [{"a": "1", "b": "x"}])]
-        sink.commit(done, [self.write_part(Work(done, bag, 0), values)])
+        sink.commit(copied_batch, [self.write_part(Work(copied_batch, bag, 0), values)])
         with contextlib.suppress(SinkError):
-            self.write_part(Work(done, bag, 0), values)
-        sink.commit(done, [])
+            self.write_part(Work(copied_batch, bag, 0), values)
+        sink.commit(copied_batch, [])
         self.holds(bag, {"a": "1", "b": "x"})
 
     def test_half_a_copy_leaves_nothing_to_the_next(self) -> None:
@@ -198,14 +198,14 @@ class TableSinkSuite(SinkSuite):
                 items: [[copied_rows_of(ITEMS, [item(2), item(3, note="new")])], [copied_rows_of(ITEMS, [item(4)])]],
                 bag: [[copied_rows_of(BAG, before[1:])]],
             }
-            done = self.copied([items, bag], name=name)
-            receipts = self.write(done, load)
+            copied_batch = self.copied([items, bag], name=name)
+            receipts = self.write(copied_batch, load)
             self.holds(items, *rows)
             self.holds(bag, *before)
-        sink.commit(done, receipts)
+        sink.commit(copied_batch, receipts)
         self.holds(items, item(2), item(3, note="new"), item(4))
         self.holds(bag, *before[1:])
-        sink.commit(done, receipts)
+        sink.commit(copied_batch, receipts)
         self.holds(items, item(2), item(3, note="new"), item(4))
         self.copy(sink, {items: [], bag: []}, name="emptied")
         self.holds(items)
@@ -352,9 +352,9 @@ class TableSinkSuite(SinkSuite):
         items = target_of(ITEMS)
         sink = self.filled(items, item(1))
         batch = self.batch([items])
-        lost = self.write(batch, {items: [[self.values(ITEMS, update(item(9), unchanged=["note"]))]]})
+        receipts = self.write(batch, {items: [[self.values(ITEMS, update(item(9), unchanged=["note"]))]]})
         with pytest.raises(TruckFailed):
-            sink.commit(batch, lost)
+            sink.commit(batch, receipts)
         self.holds(items, item(1))
         assert self.committer().open()["main"].lsn == START
 
@@ -514,9 +514,9 @@ class TableSinkSuite(SinkSuite):
         bag = target_of(BAG)
         sink = self.filled(bag, {"a": "1", "b": ""})
         batch = self.batch([bag])
-        lost = self.write(batch, {bag: [[self.values(BAG, delete({"a": "1", "b": None}))]]})
+        receipts = self.write(batch, {bag: [[self.values(BAG, delete({"a": "1", "b": None}))]]})
         with pytest.raises(TruckFailed):
-            sink.commit(batch, lost)
+            sink.commit(batch, receipts)
         self.holds(bag, {"a": "1", "b": ""})
 
     # -- columns that come and go --------------------------------------------------------------------------------
@@ -791,10 +791,10 @@ class TableSinkSuite(SinkSuite):
             east: [[copied_rows_of(east.source, [item(2, "two")])]],
             west: [[copied_rows_of(west.source, [item(4)])]],
         }
-        done = self.copied([east, west], name="anew")
-        receipts = self.write(done, again)
+        copied_batch = self.copied([east, west], name="anew")
+        receipts = self.write(copied_batch, again)
         self.holds(east, item(1), item(2), item(3))
-        sink.commit(done, receipts)
+        sink.commit(copied_batch, receipts)
         self.holds(east, item(2, "two"), item(4))
 
     def test_what_is_left_of_a_new_copy_follows(self) -> None:
@@ -805,8 +805,8 @@ class TableSinkSuite(SinkSuite):
         self.copy(sink, {t: [[copied_rows_of(t.source, [item(n)])]] for n, t in enumerate((east, west))})
         sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
         self.begin_copy(sink, [east, west], name="anew")
-        done = self.copied([east], name="anew")
-        sink.commit(done, self.write(done, {east: [[copied_rows_of(east.source, [item(5)])]]}))
+        copied_batch = self.copied([east], name="anew")
+        sink.commit(copied_batch, self.write(copied_batch, {east: [[copied_rows_of(east.source, [item(5)])]]}))
         self.holds(east, item(5))
         self.begin_copy(sink, [west], name="late")
         late = self.copied([west], name="late")

@@ -84,13 +84,13 @@ class VersionedSink(MergeSink):
         described = folder / "table.json"
         columns = {column.name: column.missing_value for column in target.source.columns}
         if described.exists():
-            before: dict[str, Any] = json.loads(described.read_text())
-            if before["key"] != list(target.source.key):
+            stored: dict[str, Any] = json.loads(described.read_text())
+            if stored["key"] != list(target.source.key):
                 raise SinkError(f"table {target.table} has another key", remedy=f"remove {folder} and reset the truck")
             if target.strict:
-                refuse_columns(target, before["columns"], ())
-            old = dict(target.renames(before["columns"]))
-            columns = {old.get(name, name): value for name, value in before["columns"].items()} | columns
+                refuse_columns(target, stored["columns"], ())
+            old = dict(target.renames(stored["columns"]))
+            columns = {old.get(name, name): value for name, value in stored["columns"].items()} | columns
         folder.mkdir(parents=True, exist_ok=True)
         described.write_text(json.dumps({"key": target.source.key, "columns": columns}))
         return frozenset()
@@ -107,15 +107,15 @@ class VersionedSink(MergeSink):
         _insert(folder, sum(1 for _ in folder.glob("*.parquet")) + 1, rows)
 
     def replace(self, target: Target, rows: Iterator[pa.RecordBatch]) -> None:
-        """Made beside the table, which is exchanged when all rows are there."""
+        """Writes a new folder, which replaces the table's when it has all rows."""
         table = self._table(target.table)
-        beside = table.with_name(f"{table.name}.new")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        shutil.copy(table / "table.json", beside)
-        _insert(beside, 1, rows)
+        new_folder = table.with_name(f"{table.name}.new")
+        shutil.rmtree(new_folder, ignore_errors=True)
+        new_folder.mkdir()
+        shutil.copy(table / "table.json", new_folder)
+        _insert(new_folder, 1, rows)
         shutil.rmtree(table)
-        beside.rename(table)
+        new_folder.rename(table)
 
     def rows(self, table: TableId) -> list[dict[str, str | None]]:
         """The rows that count."""

@@ -115,7 +115,7 @@ def _peak(capture: CaptureSupervisor) -> int:
     return int(text.split("VmHWM:")[1].split()[0]) << 10
 
 
-def test_it_stops_when_told_with_what_has_come_durable(modern: Source) -> None:
+def test_a_stop_makes_received_changes_durable(modern: Source) -> None:
     with capturing(modern.spec) as capture:
         modern.database.execute("insert into t values (1)")
         lsn = modern.lsn()
@@ -245,7 +245,7 @@ def test_a_password_that_is_put_right_in_its_file_is_used_at_the_next_connect(mo
         wait_until(lambda: capture.state is CaptureState.CONNECTED)
 
 
-def test_a_slot_in_use_says_by_whom_and_waits(modern: Source, tmp_path: Path) -> None:
+def test_a_slot_in_use_is_waited_for_and_its_user_is_named(modern: Source, tmp_path: Path) -> None:
     create_log(tmp_path / "second", modern.spec.source, modern.start)
     other = replace(modern.spec, log=tmp_path / "second")
     with capturing(modern.spec) as first, capturing(other, connected=False) as second:

@@ -42,7 +42,9 @@ def test_a_statement_may_take_long(through: Callable[..., Listening]) -> None:
         assert not connection.pooled
 
 
-def test_waiting_for_somebody_else_is_no_silence(database: Database, through: Callable[..., Listening]) -> None:
+def test_waiting_for_a_lock_or_an_open_transaction_is_not_silence(
+    database: Database, through: Callable[..., Listening]
+) -> None:
     """A lock, and a slot in the making that waits for an open transaction."""
     slot = f"patient_{database.name}"
     database.execute("create table t (n int)")

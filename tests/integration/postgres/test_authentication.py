@@ -116,7 +116,7 @@ def test_settings_of_libpq_come_before_ours(database: Database) -> None:
         assert connection.info.get_parameters()["connect_timeout"] == "3"
 
 
-def test_a_host_that_is_nobodys(database: Database) -> None:
+def test_an_address_that_does_not_answer(database: Database) -> None:
     """An address in brackets, as messages show it; nothing of it is a secret."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

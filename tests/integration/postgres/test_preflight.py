@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_table_is_found(database: Database, case: str) -> N
     assert one(findings, "can be copied and streamed").subject == "source.public.fine"
 
 
-def test_a_role_with_nothing_learns_all_that_it_needs(any_database: Database) -> None:
+def test_a_role_without_privileges_gets_all_the_grants_to_run(any_database: Database) -> None:
     role = f"poor_{any_database.name}"
     any_database.execute(
         f"create role {role} login password 'poor'",

@@ -44,7 +44,7 @@ def test_a_permanent_slot_outlives_its_connection(any_database: Database) -> Non
         assert not drop_slot(connection, name)
 
 
-def test_a_temporary_slot_goes_with_its_connection_and_says_who_holds_it(any_database: Database) -> None:
+def test_a_temporary_slot_ends_with_its_connection_and_its_user_is_named(any_database: Database) -> None:
     name = slot_name(any_database)
     with any_database.connect() as connection:
         with create_slot(any_database.connection, name, temporary=True):
@@ -61,7 +61,7 @@ def test_a_temporary_slot_goes_with_its_connection_and_says_who_holds_it(any_dat
         wait_until(lambda: find_slot(connection, name) is None)
 
 
-def test_a_slot_that_waits_says_for_whom(
+def test_a_slot_that_waits_names_the_transaction(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("trucker.postgres.slot.PATIENCE", 0.05)
@@ -85,7 +85,7 @@ def test_a_slot_that_exists_is_not_made_again(database: Database) -> None:
     assert not caught.value.transient
 
 
-def test_a_role_without_replication_is_told_what_to_grant(database: Database) -> None:
+def test_a_role_without_replication_gets_the_statement_to_run(database: Database) -> None:
     database.execute("create role plain login password 'p4ss-w0rd'")
     try:
         with pytest.raises(SourceError, match="may not replicate") as caught:
@@ -117,7 +117,7 @@ def test_a_heartbeat_moves_the_log(any_database: Database) -> None:
         wait_until(lambda: current_lsn(connection) > before)
 
 
-def test_a_heartbeat_that_is_not_permitted_says_so(database: Database) -> None:
+def test_a_refused_heartbeat_is_reported(database: Database) -> None:
     function = "pg_logical_emit_message(boolean, text, text, boolean)"
     database.execute(f"revoke execute on function {function} from public", "create role mute")
     with database.connect() as connection:

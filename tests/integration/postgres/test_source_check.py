@@ -26,7 +26,7 @@ def truck(files: dict[str, str], **more: Any) -> TruckConfig:
     return TruckConfig.model_validate({**values, "name": "t", "folder": Path("trucks/t"), "files": read})
 
 
-def test_each_table_is_prepared_and_a_mistake_told_once(database: Database) -> None:
+def test_each_table_is_prepared_and_a_mistake_is_reported_once(database: Database) -> None:
     database.execute("create table a (id int primary key, name text)", "create table b (id int primary key, name text)")
     tables = [schema_of(database.connection, TableId("public", name)) for name in "ab"]
     (fine,) = check_input(database.connection, truck({"input.sql": "select * from {{ rows }}"}), tables)
@@ -38,7 +38,7 @@ def test_each_table_is_prepared_and_a_mistake_told_once(database: Database) -> N
     assert check_input(database.connection, truck({}), tables) == []
 
 
-def test_a_position_is_a_column_where_every_change_is_kept(database: Database) -> None:
+def test_positions_are_columns_where_every_change_is_kept(database: Database) -> None:
     database.execute("create table t (id int primary key)")
     tables = [schema_of(database.connection, TableId("public", "t"))]
     files = {"input.sql": "select id, xid, operation from {{ rows }}"}

@@ -188,7 +188,7 @@ def test_with_a_column_operation_a_run_is_one_statement(shop: Shop) -> None:
     assert found.run.tolist() == [0, 0, 0, 0, 1]
 
 
-def test_without_one_each_operation_runs_by_itself(shop: Shop) -> None:
+def test_without_one_each_operation_runs_separately(shop: Shop) -> None:
     """Deletes come first, then updates, then inserts; the rows keep the operation."""
     found = shop.run(
         "select coalesce(r.id, r.old__id) as id, count(*) over () as together from {{ rows }}", mixed(shop)
@@ -265,13 +265,13 @@ def test_a_statement_that_takes_too_long_is_ended(shop: Shop) -> None:
     assert (caught.value.code, caught.value.transient) == ("TRK272", False)
 
 
-def test_one_that_somebody_cancels_is_tried_again(shop: Shop) -> None:
+def test_a_cancelled_statement_is_a_transient_error(shop: Shop) -> None:
     text = "select r.id, pg_cancel_backend(pg_backend_pid()) as x, pg_sleep(60)::text as y from {{ rows }}"
     error = shop.failure(text, items(shop, 1))
     assert isinstance(error, SourceUnavailable)
 
 
-def test_slow_ones_are_told_without_data(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_statements_are_logged_without_their_data(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     query = prepared(shop.connection, "select r.id, c.name from {{ rows }}, customer c limit 3", shop.item)
     for threshold in (0, 3_600_000):
         slow = SlowQueries("shop", threshold)
@@ -317,7 +317,7 @@ def test_slow_ones_are_told_without_data(shop: Shop, caplog: pytest.LogCaptureFi
         ("select nosuch(r.id) as x from {{ rows }}", (1, 8), "function nosuch(integer) does not exist", ""),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_before_it_runs(
+def test_mistakes_are_reported_before_it_runs(
     shop: Shop, text: str, place: tuple[int, ...], words: str, remedy: str
 ) -> None:
     error = shop.mistake(text)
@@ -336,7 +336,7 @@ def test_mistakes_are_told_before_it_runs(
         ("(select c.id from customer c)", "cardinality violation"),
     ],
 )
-def test_what_fails_on_rows_is_told_without_their_data(shop: Shop, expression: str, words: str) -> None:
+def test_a_failure_on_rows_is_reported_without_their_data(shop: Shop, expression: str, words: str) -> None:
     """PostgreSQL's own words for some of these repeat the value (I10)."""
     rows = items(shop, 1)
     rows = Rows(rows.columns, rows.cells.set_column(3, "note", pa.array(["secret"])), rows.op, rows.run)
@@ -346,7 +346,7 @@ def test_what_fails_on_rows_is_told_without_their_data(shop: Shop, expression: s
     assert "secret" not in str(error)
 
 
-def test_a_right_that_is_missing_is_told_before_it_runs(shop: Shop) -> None:
+def test_a_missing_privilege_is_reported_before_it_runs(shop: Shop) -> None:
     shop.database.execute(
         "create role clerk_of_rows login password 'clerk'",
         "grant select on item to clerk_of_rows",

@@ -79,7 +79,7 @@ def _source(server: Server) -> Iterator[Source]:
          "{% endif %}", {"a", "old__a"}),
     ],
 )  # fmt: skip
-def test_what_a_query_looks_at(source: Source, text: str, used: set[str]) -> None:
+def test_the_columns_that_a_query_uses(source: Source, text: str, used: set[str]) -> None:
     query = source.prepare(text)
     assert query.used >= used
     assert query.used - {"operation"} == used - {"operation"}

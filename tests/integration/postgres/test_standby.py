@@ -91,7 +91,7 @@ def test_a_temporary_slot_goes_with_its_connection(pair: Pair) -> None:
     wait_until(lambda: pair.slots() == ([], []))
 
 
-def test_a_slot_waits_for_the_primarys_transactions_and_says_for_whom(
+def test_a_slot_waits_for_the_primarys_transactions_and_names_them(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("trucker.postgres.slot.PATIENCE", 0.05)
@@ -108,7 +108,7 @@ def test_a_slot_waits_for_the_primarys_transactions_and_says_for_whom(
     assert 'application "slow one"' in caplog.records[0].transactions[0]  # type: ignore[attr-defined]
 
 
-def test_a_role_that_may_not_ask_for_running_transactions_is_told_what_to_grant(
+def test_a_role_that_cannot_list_running_transactions_gets_the_grant_to_run(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.database.execute("create role plain login replication password 'p4ss-w0rd'")
@@ -259,7 +259,7 @@ def test_a_slot_whose_snapshot_is_not_vouched_for_is_made_again_and_dropped_at_l
     assert pair.slots() == ([], [])
 
 
-def test_a_slot_lost_to_recovery_says_so(own_pair: Pair) -> None:
+def test_a_slot_lost_to_recovery_is_reported(own_pair: Pair) -> None:
     own_pair.database.execute("create publication p for all tables")
     create_slot(own_pair.connection, own_pair.slot).close()
     own_pair.database.execute("create table gone (id int)", "drop table gone", "vacuum full pg_class")

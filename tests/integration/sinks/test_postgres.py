@@ -135,7 +135,7 @@ class TestPostgresSink(ChangedTablesSuite):
         self.holds(items, *changed, item(1005))
         assert sorted(str(row["b"]) for row in self.rows(bag.table)) == ["0", "1", "2", "3", "4", "5", "x"]
 
-    def test_staged_text_that_is_gone(self) -> None:
+    def test_staged_text_that_is_missing(self) -> None:
         """It is told as something that passes, and nothing is written (I8)."""
         items = target_of(ITEMS)
         sink = self.filled(items)

@@ -274,7 +274,7 @@ def test_a_repeated_large_part_leaves_nothing_behind(place: PostgresDestination)
     assert len(place.rows(ITEMS.table)) == 8_000
 
 
-def test_many_updates_of_rows_some_of_which_are_gone(place: PostgresDestination) -> None:
+def test_many_updates_of_rows_some_of_which_are_missing(place: PostgresDestination) -> None:
     """Whole rows are written whether they are there or not; someone else's delete is made good."""
     items = target_of(ITEMS)
     sink = place.filled(items, *(item(n) for n in range(2_000)))
@@ -366,7 +366,7 @@ def drop(place: PostgresDestination, connection: PostgresConnection) -> None:
     place.database.execute(f"drop owned by {connection.user} cascade", f"drop role {connection.user}")
 
 
-def test_a_role_without_rights_is_told_the_grant(place: PostgresDestination) -> None:
+def test_a_role_without_privileges_gets_the_grant_to_run(place: PostgresDestination) -> None:
     connection = role(place, "clerk")
     sink = PostgresSink(connection, Workspace("suite", Path("unused")))
     try:

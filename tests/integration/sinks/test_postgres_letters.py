@@ -84,9 +84,7 @@ SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.d
 
 @settings(max_examples=6, deadline=None, suppress_health_check=SLOW)
 @given(batches=BATCHES)
-def test_what_is_refused_is_set_aside_and_nothing_else(
-    strict: StrictPostgres, batches: list[list[list[Action]]]
-) -> None:
+def test_only_refused_rows_are_set_aside(strict: StrictPostgres, batches: list[list[list[Action]]]) -> None:
     """The destination is the source less the letters, at every batch; mended and redriven, it is the source."""
     run_model(strict, batches)
 

@@ -149,7 +149,7 @@ def test_a_statement_that_takes_too_long_stops_its_truck(own: Place) -> None:
     sink.close()
 
 
-def test_slow_statements_are_told_without_data(own: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_statements_are_logged_without_data(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     target = replace(output_target(SUMS), slow_ms=0)
     sink = own.made(target)
     own.send(sink, target, (INSERT, row(1, 12345), 0), (INSERT, row(2, 12345), 0))
@@ -229,7 +229,7 @@ def test_a_constraint_is_named_and_no_value(own: Place) -> None:
     assert not isinstance(caught.value.reason, DataError)
 
 
-def test_what_a_trigger_says_is_not_shown(own: Place) -> None:
+def test_the_message_of_a_trigger_is_not_shown(own: Place) -> None:
     target = output_target("insert into totals select r.id, r.qty from {{ rows }}")
     sink = own.made(target)
     own.execute(

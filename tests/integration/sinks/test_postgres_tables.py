@@ -105,7 +105,7 @@ def test_types_that_do_not_fit_are_all_listed(place: PostgresDestination) -> Non
     assert "note" not in refused.value.message
 
 
-def test_wider_types_and_columns_of_ones_own_are_taken(place: PostgresDestination) -> None:
+def test_wider_types_and_additional_columns_are_accepted(place: PostgresDestination) -> None:
     place.database.execute(
         "create table items (id bigint primary key, name varchar, qty numeric, note text,"
         " seen timestamptz not null default now(), own int not null)"

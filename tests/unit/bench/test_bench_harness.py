@@ -68,13 +68,13 @@ def test_a_target_of_a_ratio(
 def test_a_target_of_a_value(bench: dict[str, Any]) -> None:
     figure = bench["figure"].Figure("latency", "p50", "ms", bench["figure"].at_most(80), trucker=[70, 90, 75])
     assert figure.verdict == "pass"
-    assert figure.told_target == "≤ 80.0 ms"
+    assert figure.target_text == "≤ 80.0 ms"
     figure.trucker += [100, 100]
     assert figure.verdict == "FAIL"
     assert bench["figure"].Figure("latency", "p50", "ms", trucker=[1.0]).verdict == "–"
 
 
-def test_cpu_is_told_per_million_rows_and_the_largest_first(bench: dict[str, Any]) -> None:
+def test_cpu_is_shown_per_million_rows_largest_first(bench: dict[str, Any]) -> None:
     figure = rate(bench, [1.0], [1.0])
     figure.rows = 500_000
     figure.trucker_cpu += [{"jvm": 1.0, "workers": 2.0}, {"workers": 4.0}, {"jvm": 2.0, "workers": 3.0}]

@@ -25,7 +25,7 @@ class Capture:
         self.start = time.time()
 
     def tell(self, **event: Any) -> None:
-        self.supervisor._take(event, SimpleNamespace())  # type: ignore[arg-type]
+        self.supervisor._handle(event, SimpleNamespace())  # type: ignore[arg-type]
 
     def progress(self, heard: float, settled: float | None) -> None:
         self.tell(event="progress", heard=self.start + heard, settled=None if settled is None else self.start + settled)

@@ -97,7 +97,7 @@ def test_a_run_inside_a_transaction_counts_on() -> None:
     assert found.open == Open(100, 5, 41, 7)
 
 
-def test_a_message_of_its_own_is_a_transaction() -> None:
+def test_a_non_transactional_message_counts_as_a_transaction() -> None:
     run = Messages.of([message(60), message(70)])
     found = summarise(run, None, 50, 0)
     assert (found.first, found.last, found.end, found.open) == (60, 70, 50, None)

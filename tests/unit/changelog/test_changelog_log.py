@@ -250,7 +250,7 @@ def test_a_reference_outlives_the_renaming_of_its_segment(folder: Path) -> None:
             reader.close()
 
 
-def test_two_changes_of_the_folder_within_one_tick_are_told_apart(folder: Path) -> None:
+def test_two_changes_of_the_folder_within_one_tick_are_both_noticed(folder: Path) -> None:
     """The folder has the same time before and after segments are deleted, as it may where both take a moment."""
     with LogWriter(folder, SOURCE, segment_bytes=1) as writer:
         write(writer, [2000, 3000, 4000])

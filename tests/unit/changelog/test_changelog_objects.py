@@ -266,7 +266,7 @@ def _not_asked(*_: Any) -> Any:
     raise AssertionError("the storage is asked")
 
 
-def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectLocation) -> None:
+def test_idle_progress_is_published_at_once_and_stored_at_intervals(place: ObjectLocation) -> None:
     with opened(place) as writer:
         write(writer, 2000)
         writer.see(Lsn(2500))
@@ -286,7 +286,7 @@ def test_idle_progress_is_told_at_once_and_stored_when_it_matters(place: ObjectL
 
 
 @pytest.mark.usefixtures("young_clock")
-def test_objects_are_as_few_as_put_every_says(place: ObjectLocation) -> None:
+def test_put_every_limits_the_number_of_objects(place: ObjectLocation) -> None:
     """Also on a machine that has just booted: the first object is stored at once, the second one an hour later."""
     with opened(place, put_every=3600) as writer:
         for lsn in range(2000, 3000, 10):

@@ -107,7 +107,7 @@ def test_errors_and_exit_codes(
     assert out == ""
 
 
-def test_several_errors_are_all_told(project: FakeProject, capsys: Captured) -> None:
+def test_several_errors_are_all_printed(project: FakeProject, capsys: Captured) -> None:
     project.error = ConfigErrors([ConfigError("one", remedy="first"), ConfigError("two", code="TRK104")])
     assert main(["check"]) == 2
     assert capsys.readouterr().err == "error: [TRK100] one\nnext: first\nerror: [TRK104] two\n"

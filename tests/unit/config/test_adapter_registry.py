@@ -148,7 +148,7 @@ def test_the_schema_of_trucker_yml_has_it(install: Install) -> None:
     assert {"name", "adapter", "path", "path_path", "token", "token_path"} <= set(keys)
 
 
-def test_what_it_does_not_offer_is_refused(install: Install, tmp_path: Path) -> None:
+def test_an_ability_that_an_adapter_lacks_is_refused(install: Install, tmp_path: Path) -> None:
     code = SHELF.replace(', lookup="shelf_sink:Gone"', "")
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter=code)
     lookups = "on_error: dead_letter\nlookups:\n  any: {connection: there, table: t, cache: 1m}\n"
@@ -220,7 +220,7 @@ def test_two_packages_with_one_name_are_named(install: Install, tmp_path: Path, 
     assert error.remedy != "keep one of them: pip uninstall trucker"
 
 
-def test_without_metadata_of_trucker_it_says_so() -> None:
+def test_missing_metadata_of_trucker_is_reported() -> None:
     with pytest.raises(ConfigError, match="trucker's own adapters are not listed") as caught:
         _ = Registry([])["postgres"]
     assert "pip install" in caught.value.remedy
@@ -259,7 +259,7 @@ def test_truckers_own_adapters_import_no_driver() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_every_class_of_truckers_own_adapters_is_there() -> None:
+def test_every_class_of_truckers_adapters_exists() -> None:
     for adapter in installed().built_in():
         assert adapter.types is not None
         assert adapter.sink_component.load().name == adapter.name

@@ -478,7 +478,7 @@ def test_sql_files_are_templates_that_can_be_read(mistakes: Mistakes, name: str)
     assert remedy == 'did you mean "rows"?'
 
 
-def test_everything_is_told_at_once_in_order(write: Write) -> None:
+def test_all_mistakes_are_reported_together_in_order(write: Write) -> None:
     folder = write(
         "connections:\n  - {name: main, port: x, hots: y}\n  - {name: duck, adapter: duckdb}\nbatsh: 1\n",
         "input: {connection: nix}\noutput: {connection: duck}\n",

@@ -168,7 +168,7 @@ def test_a_key_comes_from_a_file_and_is_never_shown(load: Load) -> None:
         ("  mask: 1", "4:3", '"rules" must be a list', "correct rules"),
     ],
 )
-def test_mistakes_are_told_with_their_place(
+def test_mistakes_are_reported_with_their_place(
     mistakes: Mistakes, text: str, place: str, message: str, remedy: str
 ) -> None:
     (error,) = mistakes(PROJECT, TRUCK + text + "\n")

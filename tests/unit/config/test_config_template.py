@@ -127,7 +127,7 @@ def test_the_remedy_names_the_variable(read: Read) -> None:
     assert caught.value.remedy == 'set NOT_THERE, or give a default: env("NOT_THERE", "…")'
 
 
-def test_a_template_in_a_comment_runs_and_says_so(read: Read) -> None:
+def test_a_template_in_a_comment_runs_and_the_error_mentions_it(read: Read) -> None:
     with pytest.raises(ConfigError) as caught:
         read('a: 1\n  # b: {{ env("NOT_THERE") }}\n')
     assert caught.value.place == Place("f.yml", 2, 16)

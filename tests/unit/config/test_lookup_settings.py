@@ -50,7 +50,7 @@ def test_by_keys_and_kept(tmp_path: Path) -> None:
         ("    {connection: source, cache: 1m}", "TRK106", "5:5", '"table" is missing'),
     ],
 )
-def test_what_is_wrong_says_where(tmp_path: Path, lookup: str, code: str, place: str, said: str) -> None:
+def test_mistakes_are_reported_with_their_line(tmp_path: Path, lookup: str, code: str, place: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _load(tmp_path, lookup + "\n")
     assert (caught.value.code, said in caught.value.message) == (code, True)

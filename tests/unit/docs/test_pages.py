@@ -51,7 +51,7 @@ def test_every_page_of_docs_is_listed() -> None:
     assert missing == []
 
 
-def test_every_proof_that_a_page_names_is_there() -> None:
+def test_every_test_that_a_page_names_exists() -> None:
     """A promise names the test that proves it: `tests/…/test_x.py::test_y`."""
     for page in pages():
         for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):

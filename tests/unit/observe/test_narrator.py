@@ -55,7 +55,7 @@ def test_trucks_that_wait_for_the_same_reason_are_one_line(told: Told) -> None:
     ]
 
 
-def test_copies_are_told_every_ten_seconds(told: Told) -> None:
+def test_copies_are_logged_every_ten_seconds(told: Told) -> None:
     copying = truck(phase=TruckPhase.COPYING, copying=(CopyProgress("public.t", 1, 2, 500, 50, 100, 2.0),))
     assert [message for message, _ in told.at(0, copying)] == ["truck is copying"]
     assert told.at(5, copying) == []

@@ -70,7 +70,7 @@ def test_a_pooler_is_an_error_that_does_not_pass() -> None:
     assert "10.0.0.1" not in error.message
 
 
-def test_a_server_that_wants_tls_is_told_from_one_that_wants_somebody_else() -> None:
+def test_a_server_that_requires_tls_and_one_that_refuses_the_user_are_different_errors() -> None:
     """Both say "no encryption"; only who has not tried TLS may be let in with it."""
     words = 'FATAL:  no pg_hba.conf entry for host "10.0.0.9", user "app", database "orders", no encryption'
     plain = CONFIG.model_copy(update={"ssl": Ssl(mode="disable")})

@@ -64,7 +64,7 @@ def test_names_are_quoted_for_the_command() -> None:
     )
 
 
-def test_heartbeats_are_told_from_other_messages() -> None:
+def test_heartbeats_are_distinguished_from_other_messages() -> None:
     assert heartbeat_content(message(5, HEARTBEAT, b"12.5")) == b"12.5"
     assert heartbeat_content(message(5, HEARTBEAT, b"12.5", transactional=True)) is None
     assert heartbeat_content(message(5, HEARTBEAT + "x", b"12.5")) is None

@@ -30,7 +30,7 @@ def test_after_success_it_begins_anew() -> None:
     assert _waits(backoff, 1)[0] <= 1.2
 
 
-def test_it_ends_at_once_when_told_to_stop() -> None:
+def test_it_ends_immediately_when_it_is_stopped() -> None:
     stop = threading.Event()
     stop.set()
     Backoff(3600.0).wait(stop)

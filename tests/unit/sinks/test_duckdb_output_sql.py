@@ -113,7 +113,7 @@ def test_a_statement_that_takes_too_long_stops_its_truck(own: Place) -> None:
     sink.close()
 
 
-def test_slow_statements_are_told_without_data(own: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_statements_are_logged_without_data(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     target = replace(output_target(SUMS), slow_ms=0)
     sink = own.made(target)
     own.send(sink, target, (INSERT, row(1, 12345), 0), (INSERT, row(2, 12345), 0))

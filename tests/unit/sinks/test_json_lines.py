@@ -196,7 +196,7 @@ def test_what_is_no_number_becomes_null_by_policy() -> None:
     assert _with_policy(Unfit.NULL) == {"id": 1, "f": None, "n": 1.1, "j": {"a": 1}, "b": True}
 
 
-def test_what_is_no_number_stops_the_truck_by_policy() -> None:
+def test_nan_and_infinity_stop_the_truck_by_policy() -> None:
     """The column and the kind of value are told, and what to do; the truck stops, nothing is dropped (I8, I10)."""
     with pytest.raises(SinkError, match=r"TRK459.*'f' of table public.t has NaN or infinity"):
         _with_policy(Unfit.ERROR)

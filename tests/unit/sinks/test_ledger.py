@@ -44,7 +44,7 @@ def test_the_first_copy_is_of_a_table_that_is_not_ours() -> None:
     assert not plan.apply
 
 
-def test_a_second_attempt_empties_what_the_first_left() -> None:
+def test_a_second_attempt_may_delete_the_rows_of_the_first() -> None:
     plan = stored(begun("a")).plan(begun("b"))
     assert [copy.ours for copy in plan.copies] == [True]
 

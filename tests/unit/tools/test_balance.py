@@ -67,7 +67,7 @@ def test_the_folders_of_runs_that_have_ended_are_removed(monkeypatch: pytest.Mon
     assert [folder.name for folder in tmp_path.iterdir()] == [f"{memory_folder.PREFIX}{os.getpid()}"]
 
 
-def test_a_deadline_is_longer_where_more_wants_to_run_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_is_longer_on_an_overloaded_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for load, longer in ((0.0, 1.0), (1.9, 1.0), (8.0, 4.0)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 99.0, 99.0))

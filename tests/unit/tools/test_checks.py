@@ -232,7 +232,7 @@ def test_a_name_of_one_module_passes_wherever_it_is_used(package: Path) -> None:
     assert names.main(package) == 0
 
 
-def test_an_exception_that_is_not_needed_any_more_is_told(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_that_is_no_longer_needed_is_reported(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(package, "one.py", "class Chunk:\n    pass\n")
     names = tool("check_names")
     names.ALLOWED = {"Chunk": "both are chunks"}

@@ -65,7 +65,7 @@ def test_it_is_unpacked_and_runs_with_its_libraries(
     ],
     ids=["no apt", "no package", "does not run"],
 )
-def test_where_it_cannot_be_had_it_says_why_and_how_and_ends_well(
+def test_where_it_is_unavailable_the_reason_and_a_remedy_are_printed(
     tool: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

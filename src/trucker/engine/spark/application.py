@@ -1,4 +1,4 @@
-"""What the engine needs of Spark: a context to run jobs in. A session is for Spark SQL alone.
+"""What the engine needs of Spark: a context to run jobs in. A session is needed for Spark SQL only.
 
 A session costs the JVM more than a second of CPU at the start: all settings of Spark SQL, its catalogue, its functions.
 A project that has no SQL for Spark does without.
@@ -34,7 +34,7 @@ class ContextAlone:
 
 
 def session_of(spark: Spark) -> SparkSession:
-    """The application's session; made where it had none."""
+    """The application's session; created where it has none."""
     from pyspark.sql import SparkSession
 
     return spark if isinstance(spark, SparkSession) else SparkSession(spark.sparkContext)

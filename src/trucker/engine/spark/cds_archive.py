@@ -1,7 +1,7 @@
 """Creates the class-data archive that shortens JVM starts: `python -m trucker.engine.spark.cds_archive`.
 
-Any run that ends well leaves an archive; this is for those who cannot wait for one: tests, the demo, an image being
-built. It does what a run does to Spark, on nothing: jobs of Python tasks, Spark SQL, the end.
+Any run that ends without error leaves an archive; this is for tests, the demo and images, which need one before the
+first run. It uses Spark as a run does, without data: jobs of Python tasks, Spark SQL, a regular end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXIT_SECONDS = 180.0
 
 
 def warm_up() -> bool:
-    """Make the archive where it is missing; whether there is one now."""
+    """Create the archive where it is missing. Returns whether there is one now."""
     cache = cache_folder()
     java = find_java(cache)
     if not archive_missing(java, cache):

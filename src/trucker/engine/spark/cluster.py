@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import failpoint, private
 from trucker.config.registry import installed
-from trucker.engine.spark.executor_entry import DIFFERENT, MISSING, Runtime, made, probe
+from trucker.engine.spark.executor_entry import DIFFERENT, MISSING, Runtime, probe, runtime_here
 from trucker.engine.spark.interpreter import WORKERS
 from trucker.engine.spark.java import cache_folder
 from trucker.engine.spark.package_zip import shipped
@@ -39,7 +39,7 @@ ARRIVAL_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.1
 _LISTS: Final = ("spark.archives", "spark.files", "spark.jars", "spark.submit.pyFiles")
 
-# An executor's JVM hands tasks to Python: no collector with threads of its own.
+# An executor's JVM only passes tasks to Python: a garbage collector with threads would cost more than it gains.
 _EXECUTOR_JVM: Final = ("-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 _LOGGING: Final = """\
@@ -60,8 +60,8 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def settings(state: Path, cache: Path, asked: Mapping[str, str], shared: Sequence[Path]) -> dict[str, str]:
-    """What a session on a cluster is started with; `asked` is the user's, which wins. Lists have both.
+def settings(state: Path, cache: Path, user_settings: Mapping[str, str], shared: Sequence[Path]) -> dict[str, str]:
+    """The settings of a session on a cluster; `user_settings` take precedence. Lists are concatenated.
 
     `shared` are folders that executors must see.
     """
@@ -72,30 +72,30 @@ def settings(state: Path, cache: Path, asked: Mapping[str, str], shared: Sequenc
         private.write_text(mark, "")
     return {
         MARKS: os.pathsep.join(map(str, marks)),
-        **_executor_environment(package, asked),
-        **{name: _absolute(asked[name]) for name in _LISTS if name in asked},
-        "spark.files": ",".join(filter(None, [_absolute(asked.get("spark.files", "")), package.as_uri()])),
-        "spark.executor.extraJavaOptions": " ".join([*_EXECUTOR_JVM, *_logging(state), *_asked_jvm(asked)]),
+        **_executor_environment(package, user_settings),
+        **{name: _absolute(user_settings[name]) for name in _LISTS if name in user_settings},
+        "spark.files": ",".join(filter(None, [_absolute(user_settings.get("spark.files", "")), package.as_uri()])),
+        "spark.executor.extraJavaOptions": " ".join([*_EXECUTOR_JVM, *_logging(state), *_user_jvm(user_settings)]),
     }
 
 
-def _executor_environment(package: Path, asked: Mapping[str, str]) -> dict[str, str]:
+def _executor_environment(package: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
     prefix = "spark.executorEnv."
-    own = dict(WORKERS)
+    variables = dict(WORKERS)
     if armed := os.environ.get(failpoint.VARIABLE):
-        own[failpoint.VARIABLE] = armed
-    paths = [package.name, asked.get(f"{prefix}PYTHONPATH", "")]
-    found = {f"{prefix}{name}": asked.get(f"{prefix}{name}", value) for name, value in own.items()}
-    return {**found, f"{prefix}PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        variables[failpoint.VARIABLE] = armed
+    paths = [package.name, user_settings.get(f"{prefix}PYTHONPATH", "")]
+    environment = {f"{prefix}{name}": user_settings.get(f"{prefix}{name}", value) for name, value in variables.items()}
+    return {**environment, f"{prefix}PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def _asked_jvm(asked: Mapping[str, str]) -> list[str]:
-    options = asked.get("spark.executor.extraJavaOptions", "")
+def _user_jvm(user_settings: Mapping[str, str]) -> list[str]:
+    options = user_settings.get("spark.executor.extraJavaOptions", "")
     return [options] if options else []
 
 
 def _logging(state: Path) -> list[str]:
-    """Spark's executors log what rows they fail on, unless configured otherwise."""
+    """Spark's default logging on executors shows the rows that a task fails on (I10): configure it as the driver's."""
     driver = Path(__file__).with_name("log4j2.properties").read_text(encoding="utf-8")
     layout = [line.replace("appender.file.", "appender.console.") for line in driver.splitlines() if ".layout." in line]
     file = state / "executor.log4j2.properties"
@@ -104,19 +104,19 @@ def _logging(state: Path) -> list[str]:
 
 
 def _absolute(paths: str) -> str:
-    """A list of files, those that are named from here named from the root: the driver's JVM may run elsewhere."""
-    found = []
+    """A list of files with absolute paths: the driver's JVM may run in another working folder."""
+    files = []
     for entry in filter(None, map(str.strip, paths.split(","))):
         name, sign, alias = entry.partition("#")
-        found.append(entry if "://" in name or name.startswith("file:") else f"{Path(name).absolute()}{sign}{alias}")
-    return ",".join(found)
+        files.append(entry if "://" in name or name.startswith("file:") else f"{Path(name).absolute()}{sign}{alias}")
+    return ",".join(files)
 
 
 # -- executors that do not fit -------------------------------------------------------------------------------------
 
 
 def expected(spark: Spark) -> Runtime | None:
-    """What executors are held against; None where they are the driver itself."""
+    """The runtime that executors must have; None where tasks run in the driver's JVM."""
     return _expected(spark.sparkContext)
 
 
@@ -126,29 +126,29 @@ def _expected(context: SparkContext) -> Runtime | None:
         return None
     marks = context.getConf().get(MARKS) or ""
     paths = map(Path, filter(None, marks.split(os.pathsep)))
-    return made(*paths, adapters=installed().foreign_modules())
+    return runtime_here(*paths, adapters=installed().foreign_modules())
 
 
 def misfit(error: Exception) -> TruckerError | None:
-    """Why an executor cannot do the driver's work, if that is what a job failed for. Spark has it as text only."""
+    """The error of an executor that does not match the driver, if that failed a job. Spark passes it as text only."""
     cause = getattr(error, "java_exception", None)
     try:
         text = str(cause.getMessage() if cause is not None else error)
-    except Exception:  # the JVM that could tell may be gone
+    except Exception:  # the JVM may have ended
         return None
-    if found := re.search(r"\[(TRK51[456])\] (.+)\n +next: (.+)", text):
-        return EngineError(found[2], remedy=found[3], code=found[1])
+    if match := re.search(r"\[(TRK51[456])\] (.+)\n +next: (.+)", text):
+        return EngineError(match[2], remedy=match[3], code=match[1])
     return _other_python(text)
 
 
 def _other_python(text: str) -> TruckerError | None:
     remedy = "install the same Python there, or ship an environment (docs/howto/spark_cluster.md)"
-    if found := re.search(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", text):
-        return EngineError(f"an executor has another Python: {found[1][:200]}", remedy=remedy, code=DIFFERENT)
-    if found := re.search(r'Cannot run program "([^"]+)"', text):
-        return EngineError(f"a worker has no Python {found[1]}", remedy=_PYTHON.format(remedy), code=MISSING)
-    if found := re.search(r"(?:ModuleNotFoundError|No module named)[^\n]{0,200}", text):
-        return EngineError(f"an executor's Python: {found[0]}", remedy=remedy, code=MISSING)
+    if match := re.search(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", text):
+        return EngineError(f"an executor has another Python: {match[1][:200]}", remedy=remedy, code=DIFFERENT)
+    if match := re.search(r'Cannot run program "([^"]+)"', text):
+        return EngineError(f"a worker has no Python {match[1]}", remedy=_PYTHON.format(remedy), code=MISSING)
+    if match := re.search(r"(?:ModuleNotFoundError|No module named)[^\n]{0,200}", text):
+        return EngineError(f"an executor's Python: {match[0]}", remedy=remedy, code=MISSING)
     return None
 
 
@@ -156,7 +156,7 @@ _PYTHON: Final = "{}; spark.pyspark.python sets its path"
 
 
 def check_executors(spark: Spark, *, arrival: float = ARRIVAL_SECONDS) -> None:
-    """Wait for the first executors, and see whether they can do the driver's work."""
+    """Wait for the first executors, and check that they match the driver."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -190,7 +190,7 @@ def await_executor(spark: Spark, seconds: float) -> None:
 
 
 def ship(spark: Spark) -> None:
-    """Have the executors of somebody's own session run this trucker, where they are not the driver itself."""
+    """Send this trucker to the executors of a session that the caller created."""
     if not is_local(spark.sparkContext.master) and spark.sparkContext.getConf().get(MARKS) is None:
         spark.sparkContext.addPyFile(str(shipped(cache_folder())))
 
@@ -200,24 +200,24 @@ def ship(spark: Spark) -> None:
 
 def count_executors(spark: Spark) -> int:
     """How many there are now."""
-    # The driver counts as one of those who hold blocks.
+    # `getExecutorMemoryStatus` counts the driver's block manager, too.
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def cores(spark: Spark) -> int:
     """How many tasks run at once, with the executors there are now."""
     context = spark.sparkContext
-    return _own_cores(context) if is_local(context.master) else max(1, int(context.defaultParallelism))
+    return _local_cores(context) if is_local(context.master) else max(1, int(context.defaultParallelism))
 
 
 @lru_cache(maxsize=1)
-def _own_cores(context: SparkContext) -> int:
-    """The driver's own do not change, and to ask its JVM takes time that a small batch would wait."""
+def _local_cores(context: SparkContext) -> int:
+    """Cached: the number of local cores does not change, and a call to the JVM would delay a small batch."""
     return max(1, int(context.defaultParallelism))
 
 
 def check_context(spark: Spark) -> None:
-    """Raise when the cluster has let go of the application: nothing can be done in it any more."""
+    """Raise when the cluster has ended the application: no job can run in it any more."""
     if spark.sparkContext._jsc.sc().isStopped():
         raise EngineError(
             f"{spark.sparkContext.master} has ended the application, as it does when executors fail repeatedly",
@@ -227,22 +227,22 @@ def check_context(spark: Spark) -> None:
 
 
 def let_go(spark: Spark) -> None:
-    """Give up what is under way where no executor is left to do it: somebody waits for it to end."""
+    """Cancel all jobs where no executor is left to run them: the caller waits for their end."""
     if not is_local(spark.sparkContext.master) and not count_executors(spark):
         spark.sparkContext.cancelAllJobs()
 
 
 class Executors:
-    """Tells in the log when executors come and go, and is the `trouble` when none is left. Call `look` now and then."""
+    """Logs changes in the number of executors; `trouble` is set when none is left. Call `look` at intervals."""
 
     def __init__(self, spark: Spark) -> None:
         self._spark = spark
         self._local = is_local(spark.sparkContext.master)
-        self._known: int | None = None
+        self._count: int | None = None
 
     @property
     def trouble(self) -> str | None:
-        if self._local or self._known != 0:
+        if self._local or self._count != 0:
             return None
         return str(
             EngineError(
@@ -257,8 +257,8 @@ class Executors:
             return
         check_context(self._spark)
         now = count_executors(self._spark)
-        if now != self._known:
-            tell = log.warning if not now or now < (self._known or 0) else log.info
-            before = {} if self._known is None else {"before": self._known}
-            tell("number of executors changed", extra={"executors": now, **before})
-            self._known = now
+        if now != self._count:
+            tell = log.warning if not now or now < (self._count or 0) else log.info
+            previous = {} if self._count is None else {"before": self._count}
+            tell("number of executors changed", extra={"executors": now, **previous})
+            self._count = now

@@ -1,8 +1,8 @@
 """The entry point of a task on an executor: checks first that driver and executor run the same versions.
 
-What the driver pickles an executor must understand. So a task brings along what the driver is made of, and an executor
-that is made of something else says so, with what to do about it. Imports nothing but the standard library: what is
-missing on a worker is missed here, by name.
+An executor must be able to unpickle what the driver pickles. So a task carries the driver's versions, and an executor
+with other ones raises an error with a remedy. Imports only the standard library: a package that a worker lacks is
+reported here, by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIFFERENT: Final = "TRK514"
 MISSING: Final = "TRK515"
 NOT_SHARED: Final = "TRK516"
 
-# What travels is pickled, or Arrow's: modules, and how many numbers of their versions have to be the same.
+# Packages whose objects are pickled or sent as Arrow, and how many numbers of their versions have to be the same.
 _ALIKE: Final = {"pyspark": 2, "pyarrow": 1, "numpy": 1, "pydantic": 1}
 _NEEDED: Final = ("pyarrow", "numpy", "pydantic", "psycopg", "jinja2", "yaml")
 
@@ -40,15 +40,15 @@ class Value(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes that travel with the function, as a broadcast's `value` travels beside it."""
+    """Bytes that are pickled with the function, with the interface of a broadcast variable."""
 
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a driver is made of. `marks` are files that it has put into folders that executors must see, too; `adapters`
-    are the modules of those adapters that it uses and that are not trucker's own."""
+    """A driver's versions. `marks` are files that it has written to folders that executors must see, too; `adapters`
+    are the modules of the adapters in use that other packages provide."""
 
     python: str
     trucker: str
@@ -57,18 +57,18 @@ class Runtime:
     adapters: tuple[str, ...] = ()
 
 
-def made(*marks: Path, adapters: Sequence[str] = ()) -> Runtime:
-    """What this process is made of."""
+def runtime_here(*marks: Path, adapters: Sequence[str] = ()) -> Runtime:
+    """The versions of this process."""
     modules = {name: version(name) for name in _ALIKE}
-    return Runtime(platform.python_version(), _own_digest(), modules, tuple(map(str, marks)), tuple(adapters))
+    return Runtime(platform.python_version(), _digest_here(), modules, tuple(map(str, marks)), tuple(adapters))
 
 
 def run_task(
     driver: Runtime | None, held: Value, secrets: Sequence[str], _: int, sealed: Iterator[bytes]
 ) -> Iterator[Any]:
-    """A Spark partition's worth of parts (`parts.run_parts`), once this executor has been found to fit.
+    """Run the parts of a Spark partition (`parts.run_parts`), after a check that this executor matches the driver.
 
-    `driver` is None where the executor is the driver itself.
+    `driver` is None where the task runs in the driver's JVM.
     """
     check_here(driver)
     from trucker.engine.spark.parts import run_parts
@@ -85,7 +85,7 @@ def post_task(
     part: int,
     sealed: Iterator[bytes],
 ) -> Iterator[Any]:
-    """As `run_task`, and what came of the partition's one part is posted (`outcome_stream`) instead of given."""
+    """As `run_task`, but the outcome of the partition's one part is posted (`outcome_stream`) instead of returned."""
     for outcome in run_task(driver, held, secrets, part, sealed):
         board.add([(job, part, outcome)])
     return iter(())
@@ -108,31 +108,31 @@ def report_task(
 
 
 class Posts:
-    """How posts add up: a task has a list of them, the driver a board that takes them."""
+    """How Spark accumulates posts: in a list in a task, on a `Board` in the driver."""
 
     def zero(self, _: object) -> list[Any]:
         return []
 
-    def addInPlace(self, there: Any, more: Sequence[Any]) -> Any:  # noqa: N802 - Spark's name
-        there.extend(more)
-        return there
+    def addInPlace(self, posts: Any, more: Sequence[Any]) -> Any:  # noqa: N802 - Spark's name
+        posts.extend(more)
+        return posts
 
 
 def probe(driver: Runtime | None, _: Iterator[int]) -> Iterator[int]:
-    """A task that does nothing but look."""
+    """A task that only checks its executor."""
     check_here(driver)
     return iter(())
 
 
 def check_here(driver: Runtime | None) -> None:
-    """Raise unless this process can do the driver's work. What it found right it does not look at again."""
-    if driver is not None and driver not in _right:
+    """Raise unless this process matches the driver. Checked once per driver and process."""
+    if driver is not None and driver not in _checked:
         _check_modules(driver)
         _check_marks(driver)
-        _right.append(driver)
+        _checked.append(driver)
 
 
-_right: Final[list[Runtime]] = []
+_checked: Final[list[Runtime]] = []
 
 
 def _check_modules(driver: Runtime) -> None:
@@ -150,7 +150,7 @@ def _check_modules(driver: Runtime) -> None:
             ) from error
     for name, numbers in _ALIKE.items():
         _same(name, driver.modules[name], _version(name), numbers, where)
-    if _own_digest() != driver.trucker:
+    if _digest_here() != driver.trucker:
         raise EngineError(
             f"an executor, {where}, runs another trucker ({trucker.__version__}, {Path(trucker.__file__).parent}) than"
             " the driver",
@@ -159,12 +159,12 @@ def _check_modules(driver: Runtime) -> None:
         )
 
 
-def _same(what: str, drivers: str, own: str, numbers: int, where: str) -> None:
-    if drivers.split(".")[:numbers] != own.split(".")[:numbers]:
-        wanted = ".".join(drivers.split(".")[:numbers])
+def _same(what: str, driver_version: str, executor_version: str, numbers: int, where: str) -> None:
+    if driver_version.split(".")[:numbers] != executor_version.split(".")[:numbers]:
+        required = ".".join(driver_version.split(".")[:numbers])
         raise EngineError(
-            f"an executor, {where}, has {what} {own}; the driver has {drivers}",
-            remedy=f"install {what} {wanted} on both, or ship an environment (docs/howto/spark_cluster.md)",
+            f"an executor, {where}, has {what} {executor_version}; the driver has {driver_version}",
+            remedy=f"install {what} {required} on both, or ship an environment (docs/howto/spark_cluster.md)",
             code=DIFFERENT,
         )
 
@@ -188,8 +188,8 @@ def _check_marks(driver: Runtime) -> None:
 
 
 @cache
-def _own_digest() -> str:
-    """The digest of the trucker that this process runs: told by the name of a zip that it came in, else made here."""
+def _digest_here() -> str:
+    """The digest of the trucker that this process runs: from the name of its zip, else computed."""
     package = Path(trucker.__file__).parent
     if package.is_dir():
         return digest_of(package)
@@ -199,8 +199,8 @@ def _own_digest() -> str:
 
 @cache
 def digest_of(package: Path) -> str:
-    """What tells one trucker from another: its sources."""
-    found = sha256()
+    """A digest of the sources, which differs between any two versions of trucker."""
+    digest = sha256()
     for file in sorted(package.rglob("*.py")):
-        found.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    return found.hexdigest()[:16]
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,9 +1,9 @@
 """Chooses the Python interpreter of tasks, for the driver's machine and for executors.
 
-Spark has one name of a program for both: what plans a query in the driver's JVM, and what works on executors. On a
-cluster they need not be the same program: executors may have one at another path, or one that was sent along and lies
-in the folder that they run in. So the name is one that is looked for, on the path or in the folder of the process
-that starts it, and in the driver's JVM it is this Python that is found.
+Spark has one setting for both: the Python that plans a query in the driver's JVM, and the Python of executors. On a
+cluster these need not be the same: executors may have Python at another path, or in an archive that is unpacked in
+their working folder. So the setting is a name that each process looks up, on its path or in its working folder, and the
+driver's JVM finds a link to this Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
 
 WORKERS: Final[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
-"""Python workers work on one core each, and are forked: no pool of threads, few heaps."""
+"""A Python worker uses one core and is forked: no thread pool, and few malloc arenas."""
 
 _IMPORT_PATH: Final = "PYTHONPATH"
 _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -37,12 +37,12 @@ def python_environment(python: str) -> dict[str, str]:
     source = str(Path(trucker.__file__).parents[1])
     paths = [source] if source not in site.getsitepackages() else []
     paths += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    found = {
+    environment = {
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **{name: os.environ.get(name, value) for name, value in WORKERS.items()},
     }
-    return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)} if paths else environment
 
 
 def share_import_path(spark: Spark) -> None:
@@ -66,14 +66,14 @@ def _program_path() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Seats:
-    """What has each side find its own Python: the environment of the driver's JVM, and Spark's settings."""
+    """The environment of the driver's JVM and the settings of Spark by which each side finds its own Python."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def away(python: str, folder: Path, settings: Mapping[str, str]) -> Seats:
-    """For executors that run `python`; below `folder` is what stands in for it here."""
+    """For executors that run `python`; its substitute for the driver's JVM is written below `folder`."""
     if python == sys.executable:
         return Seats()
     path = Path(python)
@@ -81,11 +81,14 @@ def away(python: str, folder: Path, settings: Mapping[str, str]) -> Seats:
         _stand_in(folder / path)
         return Seats({"TRUCKER_JVM_FOLDER": str(folder)})
     _stand_in(folder / path.name)
-    here = {"PYSPARK_PYTHON": path.name, "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", _USUAL_PATH)])}
+    driver_environment = {
+        "PYSPARK_PYTHON": path.name,
+        "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", _USUAL_PATH)]),
+    }
     if "/" not in python:
-        return Seats(here)
-    there = os.pathsep.join([str(path.parent), settings.get(_EXECUTOR_PATH, _USUAL_PATH)])
-    return Seats(here, {_EXECUTOR_PATH: there})
+        return Seats(driver_environment)
+    executor_path = os.pathsep.join([str(path.parent), settings.get(_EXECUTOR_PATH, _USUAL_PATH)])
+    return Seats(driver_environment, {_EXECUTOR_PATH: executor_path})
 
 
 def _stand_in(program: Path) -> None:

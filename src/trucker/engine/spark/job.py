@@ -28,7 +28,7 @@ ResultT = TypeVar("ResultT")
 ReportT = TypeVar("ReportT")
 
 Reporting = tuple[Callable[[ResultT], ReportT], Callable[[ReportT], None]]
-"""What a task reports of a result, and who gets it in the driver."""
+"""A function of a task that makes a report of a result, and one of the driver that gets it."""
 
 
 def run_job(
@@ -41,11 +41,11 @@ def run_job(
 ) -> list[ResultT]:
     """Run `function` over every part, a task each, and collect the results in the parts' order.
 
-    What `function` holds travels to each executor once; a part should hold what is its own. By the name of its `group`
-    the job can be cancelled; with `reporting` each task reports when it ends.
+    `function` is sent to each executor once, so a part should hold only its own data. The job can be cancelled by the
+    name of its `group`; with `reporting` each task reports when it ends.
 
     Raises JobFailed when Spark gives up on a task, whose process has died more often than Spark tries again, and
-    EngineError for an executor that cannot do the work because it is made of something else than the driver.
+    EngineError for an executor whose versions do not match the driver's.
     """
     if group:
         spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
@@ -69,15 +69,15 @@ def _run(
     try:
         (what, *sealed), secrets = seal([function, *parts])
         tasks = spark.sparkContext.parallelize(sealed, len(parts))
-        with _held(spark, what) as held:
+        with _shared_bytes(spark, what) as shared:
             results: list[ResultT] = tasks.mapPartitionsWithIndex(
-                partial(task, expected(spark), held, secrets)
+                partial(task, expected(spark), shared, secrets)
             ).collect()
         return results
-    except (PythonException, Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies under it
+    except (PythonException, Py4JError, OSError, EOFError) as error:  # the last two when the JVM dies meanwhile
         if (unfit := misfit(error)) is not None:
             raise unfit from error
-        if isinstance(error, PythonException):  # of a task's own: a bug
+        if isinstance(error, PythonException):  # raised by the function: a bug
             raise
         raise JobFailed(
             f"a Spark job of {len(parts)} tasks failed: {_first_line(error)}",
@@ -86,7 +86,7 @@ def _run(
 
 
 def start_job(spark: Spark, function: Callable[[PartT], ResultT], parts: Sequence[PartT]) -> OutcomeStream[ResultT]:
-    """As `run_job`, and does not wait: the results arrive as their tasks are done."""
+    """As `run_job`, without waiting: the results arrive as their tasks end."""
     board = board_of(spark.sparkContext)
     job, arriving = board.open(len(parts))
 
@@ -99,8 +99,8 @@ def start_job(spark: Spark, function: Callable[[PartT], ResultT], parts: Sequenc
             arriving.end(error)
         except BaseException as error:
             log.exception("job failed unexpectedly", extra={"tasks": len(parts)})
-            said = f"a Spark job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
-            arriving.end(EngineError(said, remedy="read the log", code="TRK599"))
+            message = f"a Spark job of {len(parts)} tasks failed unexpectedly: {type(error).__name__}"
+            arriving.end(EngineError(message, remedy="read the log", code="TRK599"))
         finally:
             board.close(job)
 
@@ -109,24 +109,24 @@ def start_job(spark: Spark, function: Callable[[PartT], ResultT], parts: Sequenc
 
 
 @contextmanager
-def _held(spark: Spark, what: bytes) -> Iterator[Any]:
-    """Something whose `value` is `what` in every task. Spark writes a large function into a file, as it does the parts:
-    the secrets, which travel with it, must not be in there.
+def _shared_bytes(spark: Spark, what: bytes) -> Iterator[Any]:
+    """An object whose `value` is `what` in every task: a broadcast variable where it is large. Spark writes a large
+    function to a file, and the function holds the secrets, which must not be on disk (I10): so it has to stay small.
     """
     if len(what) <= LARGE_BYTES:
         yield Held(what)
         return
-    sent = spark.sparkContext.broadcast(what)
+    variable = spark.sparkContext.broadcast(what)
     try:
-        yield sent
+        yield variable
     finally:
-        sent.destroy()
+        variable.destroy()
 
 
 def _first_line(error: Exception) -> str:
     text = str(error)
     cause = getattr(error, "java_exception", None)
     if cause is not None:
-        with suppress(Exception):  # the JVM that could tell may be gone
+        with suppress(Exception):  # the JVM may have ended
             text = str(cause.getMessage())
     return text.splitlines()[0][:300] if text else type(error).__name__

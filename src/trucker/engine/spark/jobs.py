@@ -1,4 +1,4 @@
-"""Where the parts of batches and copies are worked off."""
+"""Runs the parts of batches and copies, on Spark or, for tests, in this process."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Jobs(Protocol):
         """The results, in the order of the parts; see `run_job`."""
 
     def start(self, function: Callable[[PartT], ResultT], parts: Sequence[PartT]) -> OutcomeStream[ResultT]:
-        """As `run`, and does not wait: the results arrive as their tasks are done."""
+        """As `run`, without waiting: the results arrive as their tasks end."""
 
     def cancel(self, group: str) -> None:
-        """Give up the jobs of a group."""
+        """Cancel the jobs of a group."""
 
     def let_go(self) -> None:
-        """Give up what is under way where nothing is left to do it."""
+        """Cancel all jobs where no executor is left to run them."""
 
     def bring_up_workers(self) -> threading.Event:
-        """Have the processes started that run tasks; set when they are there, or cannot be."""
+        """Start the processes that run tasks; the event is set when they run, or could not be started."""
 
 
 class SparkJobs:

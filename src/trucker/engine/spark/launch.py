@@ -1,16 +1,17 @@
-"""Starts the driver's JVM directly, without Spark's own scripts, which take longer.
+"""Starts the driver's JVM directly, without Spark's scripts, which take longer.
 
-pyspark starts `$SPARK_HOME/bin/spark-submit`. Ours is a folder in the cache that links to pyspark's own files, but
+pyspark starts `$SPARK_HOME/bin/spark-submit`. Trucker's SPARK_HOME is a folder in the cache with links to pyspark's
+files, but
 
-- its `bin/spark-submit` starts the driver at once with the arguments trucker has written down, where Spark's
-  starts a JVM just to find them out;
+- its `bin/spark-submit` starts the driver with arguments from a file, where Spark's script starts another JVM that
+  computes them;
 - its `python/lib` is empty, so that Python workers import the pyspark that is installed, which is compiled,
   and not `pyspark.zip`, which is not and costs each of them most of a second.
 
 **The class-data archive.** Most of a JVM's start is loading some ten thousand classes. An archive of them, made when a
 JVM ends, halves the start of the next. It belongs to one runtime and one set of jars, so both are in its name. A start
-that finds none records: the archive gets its name only when the JVM has ended well, so a name means a whole file.
-A JVM that cannot use an archive after all goes on without it.
+without an archive records one, which gets its name only when the JVM has ended without error, so that a file with the
+name is complete. A JVM that cannot use an archive continues without it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _ARCHIVES_KEPT = 3
 _STALE_SECONDS = 3600.0
 
-# JVM and workers write to a file: what they say is not for the terminal. `exec` where nothing is left to do afterwards.
+# JVM and workers write to a file, not to the terminal. `exec` where the script has nothing to do afterwards.
 _SUBMIT = f"""\
 #!/bin/sh
 # Written by trucker: starts the driver without a JVM to find out how.
@@ -61,7 +62,7 @@ exit "$code"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The environment a driver is started with, and the file that takes what its JVM prints."""
+    """The environment of the driver, and the file for the output of its JVM."""
 
     environment: Mapping[str, str]
     output: Path
@@ -83,10 +84,10 @@ def prepare_launch(
     memory: str,
     record: bool = True,
 ) -> Launch:
-    """Write down how to start the driver. `settings` are the user's of Spark; those that concern the JVM are heeded.
+    """Write the arguments of the driver's JVM. `settings` are the user's for Spark, of which some concern the JVM.
 
-    `options` are trucker's own for the JVM, `memory` its heap where the settings name none. Where there is no archive
-    yet, this run makes one if it may `record`.
+    `options` are trucker's JVM options, `memory` the heap's size where the settings have none. Where there is no
+    archive yet, this run creates one if `record` is set.
     """
     overlay = spark_home(cache, java)
     jars = sorted((overlay / "jars").glob("*.jar"))
@@ -127,7 +128,7 @@ def archive_missing(java: Java, cache: Path) -> bool:
 
 
 def spark_home(cache: Path, java: Java) -> Path:
-    """Our SPARK_HOME over the pyspark that is installed; made where it is missing."""
+    """Trucker's SPARK_HOME for the installed pyspark; created where it is missing."""
     package = _pyspark()
     name = _digest([str(_FORMAT), _SUBMIT, str(package), version("pyspark"), str(java.major)])
     overlay = cache / "spark" / name
@@ -155,7 +156,7 @@ def _pyspark() -> Path:
 
 
 def _module_options(package: Path, java: Java) -> list[str]:
-    """The JVM options this version of Spark starts its driver with, as its own launcher tells them.
+    """The JVM options of this version of Spark, from its launcher.
 
     Without `--add-modules`: it names a module for linear algebra, which not every runtime has.
     """
@@ -165,7 +166,7 @@ def _module_options(package: Path, java: Java) -> list[str]:
         "SPARK_SCALA_VERSION": scala_version(package),
     }
     try:
-        done = subprocess.run(
+        launcher = subprocess.run(
             [java.binary, "-Xmx128m", "-cp", f"{package}/jars/*", "org.apache.spark.launcher.Main", _MAIN, "x"],
             env={**environment, "PATH": os.environ.get("PATH", "")},
             capture_output=True,
@@ -173,7 +174,7 @@ def _module_options(package: Path, java: Java) -> list[str]:
             check=True,
             timeout=60,
         )
-        command = [part.strip("\n") for part in done.stdout.split("\0")]
+        command = [part.strip("\n") for part in launcher.stdout.split("\0")]
         arguments = command[command.index("-cp") + 2 : command.index(_MAIN)]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise EngineError(
@@ -185,13 +186,13 @@ def _module_options(package: Path, java: Java) -> list[str]:
 
 
 def scala_version(home: Path) -> str:
-    """The Scala version that Spark's scripts would have found out for its launcher."""
+    """The Scala version, which Spark's scripts pass to its launcher."""
     core = next((home / "jars").glob("spark-core_*.jar"))
     return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
 def _extra_classpath(settings: Mapping[str, str]) -> list[str]:
-    """What the user puts before Spark's jars. A JVM with folders there cannot use an archive."""
+    """The user's entries before Spark's jars. A JVM with folders in its class path cannot use an archive."""
     named = [os.environ.get(name, "") for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
     added = [*settings.get("spark.driver.extraClassPath", "").split(os.pathsep), *named]
     return [entry for entry in added if entry]
@@ -204,21 +205,21 @@ def _archive(java: Java, cache: Path, jars: Iterable[Path]) -> Path | None:
         return None
     library = java.runtime / "lib" / "server" / "libjvm.so"
     files = [library, *jars] if library.exists() else list(jars)
-    stamps = [f"{file}:{found.st_size}:{found.st_mtime_ns}" for file in files for found in [file.stat()]]
+    stamps = [f"{file}:{status.st_size}:{status.st_mtime_ns}" for file in files for status in [file.stat()]]
     folder = cache / "archive"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{_digest([str(_FORMAT), java.version, str(java.runtime), *stamps])}.{suffix}"
 
 
 def _use_or_record(archive: Path | None, *, record: bool) -> tuple[Path | None, Path | None]:
-    """The archive to use or to make, and in the latter case the name it has until it is whole."""
+    """The archive to use or to create, and in the latter case its name until it is complete."""
     if archive is None or archive.exists():
         return archive, None
     return (archive, archive.with_name(f"{archive.name}.{secrets.token_hex(4)}.tmp")) if record else (None, None)
 
 
 def _archive_options(archive: Path | None, recording: Path | None) -> list[str]:
-    """Options that use the archive, or record it; in either case one that does not fit stops nothing."""
+    """Options that use the archive, or record it; the JVM ignores an archive that does not match."""
     if archive is None:
         return []
     if archive.suffix == ".aot":
@@ -232,21 +233,21 @@ def _archive_options(archive: Path | None, recording: Path | None) -> list[str]:
 
 
 def _tidy(archive: Path) -> None:
-    """Note that the archive is in use; drop what killed recordings left and the archives used longest ago."""
+    """Mark the archive as used; delete leftovers of killed recordings and the archives used longest ago."""
     if archive.exists():
         os.utime(archive)
     now = time.time()
-    kept: list[tuple[float, Path]] = []
+    archives: list[tuple[float, Path]] = []
     for path in archive.parent.iterdir():
         try:
             touched = path.stat().st_mtime
             if path.suffix in (".aot", ".jsa"):
-                kept.append((touched, path))
+                archives.append((touched, path))
             elif now - touched > _STALE_SECONDS:
                 path.unlink()
         except FileNotFoundError:
             continue
-    for _, path in sorted(kept, reverse=True)[_ARCHIVES_KEPT:]:
+    for _, path in sorted(archives, reverse=True)[_ARCHIVES_KEPT:]:
         path.unlink(missing_ok=True)
 
 
@@ -261,7 +262,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 def _rename_or_drop(partial: Path, target: Path) -> None:
-    """Give a finished folder its name; one that somebody else finished first is as good."""
+    """Give a complete folder its name; if another process did so first, use that one."""
     try:
         partial.rename(target)
     except OSError:

@@ -1,7 +1,7 @@
-"""The results of a job while it runs, so that the first parts are applied while the last are still being made.
+"""The results of a job while it runs, so that the first parts are applied before the last are computed.
 
-Tasks post their outcomes with an accumulator: Spark hands a task's posts to the driver when the task has succeeded,
-and once for each partition, whatever was tried twice. There is one accumulator for all jobs; a post says whose it is.
+Tasks post their outcomes with an accumulator: Spark passes a task's posts to the driver when the task has succeeded,
+once for each partition even if a task is repeated. One accumulator serves all jobs; a post has its job's number.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ ResultT = TypeVar("ResultT")
 
 
 class OutcomeStream(Generic[ResultT]):
-    """The outcomes of so many parts, on their way. May be waited for by several threads."""
+    """The outcomes of `parts` parts as they arrive. Several threads may wait for them."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
-        self._found: dict[int, ResultT] = {}
+        self._outcomes: dict[int, ResultT] = {}
         self._over: BaseException | None = None
         self._news = threading.Condition()
 
     @classmethod
     def done(cls, outcomes: Sequence[ResultT]) -> OutcomeStream[ResultT]:
-        """All of them are there."""
-        found = cls(len(outcomes))
-        found._found = dict(enumerate(outcomes))
-        return found
+        """A stream whose outcomes have all arrived."""
+        stream = cls(len(outcomes))
+        stream._outcomes = dict(enumerate(outcomes))
+        return stream
 
     @property
     def is_done(self) -> bool:
-        """Whether all are there."""
+        """Whether all outcomes have arrived."""
         with self._news:
-            return len(self._found) == self._parts
+            return len(self._outcomes) == self._parts
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more outcomes will arrive."""
         with self._news:
-            return len(self._found) == self._parts or self._over is not None
+            return len(self._outcomes) == self._parts or self._over is not None
 
     def complete(self) -> bool:
-        """Wait until nothing more will come; whether all did."""
+        """Wait until no more outcomes will arrive. Returns whether all have."""
         with self._news:
-            self._news.wait_for(lambda: len(self._found) == self._parts or self._over is not None)
-            return len(self._found) == self._parts
+            self._news.wait_for(lambda: len(self._outcomes) == self._parts or self._over is not None)
+            return len(self._outcomes) == self._parts
 
     def put(self, part: int, outcome: ResultT) -> None:
         with self._news:
-            self._found.setdefault(part, outcome)
+            self._outcomes.setdefault(part, outcome)
             self._news.notify_all()
 
     def end(self, reason: BaseException) -> None:
-        """No more will come: a wait for a part that is missing raises the reason."""
+        """No more outcomes will arrive: a wait for a missing part raises the reason."""
         with self._news:
             self._over = reason
             self._news.notify_all()
 
     def __iter__(self) -> Iterator[ResultT]:
-        """In the parts' order, each as soon as it is there."""
+        """The outcomes in the parts' order, each as soon as it arrives."""
         for part in range(self._parts):
             yield self._of(part)
 
     def _of(self, part: int) -> ResultT:
         with self._news:
-            self._news.wait_for(lambda: part in self._found or self._over is not None)
-            if part not in self._found:
+            self._news.wait_for(lambda: part in self._outcomes or self._over is not None)
+            if part not in self._outcomes:
                 assert self._over is not None
                 raise self._over
-            return self._found[part]
+            return self._outcomes[part]
 
     def wait(self, timeout: float) -> bool:
-        """Whether all are there within so many seconds."""
+        """Wait for at most `timeout` seconds. Returns whether all outcomes have arrived."""
         with self._news:
-            return self._news.wait_for(lambda: len(self._found) == self._parts, timeout)
+            return self._news.wait_for(lambda: len(self._outcomes) == self._parts, timeout)
 
 
 class ReportListener:
@@ -121,8 +121,8 @@ class Board:
         del self._waiting[job]
 
     def extend(self, posts: Sequence[tuple[int, int, Any]]) -> None:
-        """Job, part and post, as `executor_entry.post_task` and `report_task` have them. One of a job that is over is
-        ignored."""
+        """Deliver posts of `executor_entry.post_task` and `report_task`: job, part and post. A post of a job that has
+        ended is ignored."""
         for job, part, outcome in posts:
             arriving = self._waiting.get(job)
             if arriving is not None:

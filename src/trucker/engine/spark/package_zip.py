@@ -1,8 +1,8 @@
 """Packs trucker into a zip that Spark sends to executors, so that they run the driver's version.
 
-A zip of the package, compiled, kept in the cache folder under a name that says what is in it. A worker's Python needs
-trucker's dependencies and not trucker; one that it has installed is not used. A module that was compiled for another
-Python is read from its source, which is in there too.
+A zip of the package, compiled, in the cache folder under a name with its digest. A worker's Python needs trucker's
+dependencies but not trucker; an installed trucker is not used. The zip has the sources, too, for a worker whose Python
+cannot read the compiled modules.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _compiled(source: bytes, name: str) -> bytes:
 
 
 def _tidy(folder: Path) -> None:
-    """Drop those made longest ago; a driver that runs has given its own to Spark already."""
-    found = sorted(folder.glob("trucker-*.zip*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[_KEPT:]:
+    """Delete the oldest; a running driver has already passed its own to Spark."""
+    zips = sorted(folder.glob("trucker-*.zip*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in zips[_KEPT:]:
         path.unlink(missing_ok=True)

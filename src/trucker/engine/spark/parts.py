@@ -1,4 +1,4 @@
-"""What a task does with a Spark partition: the function of its job, once for each part."""
+"""Runs the function of a job on each part of a Spark partition."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trucker.engine.spark.secret_pickle import unseal
 
 
 def run_parts(what: bytes, secrets: Sequence[str], sealed: Iterator[bytes]) -> Iterator[Any]:
-    """A Spark partition's worth of parts, one after the other; `what` is to be done with each."""
+    """Run the sealed function `what` on each part of a Spark partition, one after the other."""
     function = unseal(what, secrets)
     for part in sealed:
         yield function(unseal(part, secrets))
 
 
 def do_nothing(_: object) -> None:
-    """The work of a job that is only to have its workers there."""
+    """The function of a job that only starts its workers."""

@@ -1,7 +1,7 @@
-"""Pickles what travels through Spark without the secrets in it, which travel separately (I10).
+"""Pickles what is sent through Spark without its secrets, which are sent separately (I10).
 
-Spark writes what a job works on into a file on its way to the JVM, and a function that is large, too. A small function
-travels in memory. So secrets are taken out of everything and go with a function that is small.
+Spark writes the data of a job to a file on its way to the JVM, and a large function, too; a small function is sent in
+memory. So secrets are taken out of everything and sent with a small function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def seal(things: Sequence[Any]) -> tuple[list[bytes], tuple[str, ...]]:
 
 
 def unseal(sealed: bytes, secrets: Sequence[str]) -> Any:
-    """The thing as it was."""
+    """The original object, with its secrets."""
     _opening.secrets = secrets
     try:
         return pickle.loads(sealed)

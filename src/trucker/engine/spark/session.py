@@ -1,6 +1,6 @@
 """Creates the Spark session, tuned for small and quick jobs.
 
-What is set here was measured (`bench/README.md`); the user's own settings win over all of it.
+The settings here were measured (`bench/README.md`); the user's settings take precedence.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ SparkT = TypeVar("SparkT", bound=Spark)
 # The most the driver's heap may take. It holds plans and receipts, never rows, and stays far below.
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
+# Of the 108 bytes of a Unix socket's path, the rest is for Spark's file names.
 _SOCKET_PATH_ROOM = 60
 
 _JVM = (
@@ -56,12 +57,12 @@ _SETTINGS: Mapping[str, str] = {
     # 40 ms less per hop between JVM and Python than loopback TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Hadoop has a umask of its own.
+    # Hadoop's files do not follow the process's umask.
     "spark.hadoop.fs.permissions.umask-mode": f"{private.UMASK:03o}",
     # Workers are forked with trucker imported.
     "spark.python.daemon.module": "trucker.engine.spark.worker_daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The other way needs pandas, and says so at every function where there is none.
+    # With Arrow, Python functions need pandas, and warn about it at each function where it is missing.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ui.retainedExecutions": "20",
@@ -81,7 +82,7 @@ _LOOPBACK_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-# As Spark itself tells what its pages must not show. Such settings are on no command line either.
+# Spark's own pattern for settings that its pages hide. Such settings are not on the command line either.
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
@@ -109,11 +110,11 @@ def start_context(
 ) -> Spark:
     """Start Spark's driver and connect to `master`. One per process; its log and scratch files are below `state`.
 
-    `settings` are Spark's own names and win over trucker's. Call it only while the project's lock is held: what
-    an earlier run left in the scratch folder is deleted.
-    `record=False` is for one that does not do what a run does: it leaves no class-data archive for others.
-    On a cluster it waits for the first executors, and raises when they cannot do the driver's work, or do not see the
-    folders that are to be `shared`: `state`, unless something else is said.
+    `settings` have Spark's names and take precedence over trucker's. Call it only while the project's lock is held: the
+    files of an earlier run in the scratch folder are deleted.
+    `record=False` is for applications that do less than a run: they leave no class-data archive.
+    On a cluster it waits for the first executors, and raises when they do not match the driver, or do not see the
+    folders that have to be `shared`, by default `state`.
     """
     return _start(_context, app_name, master, settings, state, shared, record=record)
 
@@ -128,7 +129,7 @@ def _start(
     *,
     record: bool,
 ) -> SparkT:
-    asked = dict(settings or {})
+    user_settings = dict(settings or {})
     try:
         scratch = _scratch(state)
     except OSError as error:
@@ -139,35 +140,37 @@ def _start(
         ) from error
     local = cluster.is_local(master)
     here = master.startswith("local")
-    launch = _launch(state, scratch, asked, here=here, record=record and local)
-    python = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    launch = _launch(state, scratch, user_settings, here=here, record=record and local)
+    python = user_settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environment = {**launch.environment, **python_environment(python), **(_LOOPBACK if here else {})}
     defaults = _defaults(app_name, state, here=here)
     if not local:
-        asked |= cluster.settings(state.resolve(), cache_folder(), asked, [state] if shared is None else shared)
-        seats = away(python, state.resolve() / "spark" / "driver", asked)
+        user_settings |= cluster.settings(
+            state.resolve(), cache_folder(), user_settings, [state] if shared is None else shared
+        )
+        seats = away(python, state.resolve() / "spark" / "driver", user_settings)
         environment |= seats.environment
-        asked |= seats.settings
+        user_settings |= seats.settings
     if master.startswith("local-cluster"):
-        environment["SPARK_HOME"] = str(_own_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
+        environment["SPARK_HOME"] = str(_project_home(Path(environment["SPARK_HOME"]), state.resolve() / "spark"))
     with _environment(environment):
-        spark = _connect(connect, _retrying(master), {**defaults, **asked}, launch)
+        spark = _connect(connect, _retrying(master), {**defaults, **user_settings}, launch)
     if not local:
         _check_executors(spark)
     return spark
 
 
 def _skip_lookup(spark: SparkSession) -> None:
-    """Tell Spark that no module of this Python brings a data source by its name: trucker registers its own.
+    """Make Spark skip its search for Python modules with data sources: trucker registers its own.
 
-    Spark would start two processes to find that out, which stay: half a second of the start, and 70 MiB.
+    The search starts two processes, which keep running: half a second of the start, and 70 MiB.
     """
     jvm: Any = spark.sparkContext._jvm
     try:
         manager = getattr(getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$"), "MODULE$")
         nothing = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
         getattr(manager, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(nothing))
-    except Exception as error:  # no part of Spark's interface: another version looks, as this one would
+    except Exception as error:  # not a public interface of Spark: where it is missing, Spark searches
         log.debug("the lookup of data sources is not skipped", extra={"reason": type(error).__name__})
 
 
@@ -181,9 +184,9 @@ def _check_executors(spark: Spark) -> None:
 
 
 def stop_session(spark: Spark, *, wait: float | None = None) -> None:
-    """Stop Spark and let its JVM end; with `wait`, give it so many seconds to be gone, archive written.
+    """Stop Spark and its JVM; with `wait`, allow it so many seconds to end and to write its archive.
 
-    The process can start no other session that differs in what concerns the JVM, unless it has waited.
+    Without `wait` the JVM stays with this process: a later session gets it with its present options.
     """
     from pyspark import SparkContext
 
@@ -223,14 +226,14 @@ def _connect(
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
 
-    shown = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
+    visible = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
     try:
-        # The JVM's command line, which other users can see, has these settings; the rest is set when it runs.
-        told = SparkConf(loadDefaults=False).setMaster(master).setAll(shown)
-        SparkContext._ensure_initialized(conf=told)
+        # Other users can see the JVM's command line, so secret settings are set only after the start.
+        command_line = SparkConf(loadDefaults=False).setMaster(master).setAll(visible)
+        SparkContext._ensure_initialized(conf=command_line)
         spark = connect(SparkConf().setMaster(master).setAll(list(settings.items())))
         if launch.recording:
-            session_of(spark)  # other projects, which have SQL for Spark, will use the same archive
+            session_of(spark)  # so that the archive has the classes of Spark SQL, for projects that use it
         return spark
     except PySparkException as error:
         raise EngineError(
@@ -273,14 +276,15 @@ def _retrying(master: str) -> str:
     """`local[*]` as `local[*,4]`: Spark's plain local mode never tries a task again."""
     if master == "local":
         return f"local[1,{TASK_TRIES}]"
-    found = re.fullmatch(r"local\[(\*|\d+)\]", master)
-    return f"local[{found[1]},{TASK_TRIES}]" if found else master
+    match = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{match[1]},{TASK_TRIES}]" if match else master
 
 
 def _scratch(state: Path) -> Path:
-    """An empty folder for Spark's temporary files, below `state` where that can be; a killed run's are gone.
+    """An empty folder for Spark's temporary files, below `state` if its path is short enough. Deletes those of a killed
+    run.
 
-    Unix sockets live in it, and their paths are limited to about a hundred bytes.
+    It holds Unix sockets, whose paths are limited to about a hundred bytes.
     """
     private.make_folder(state)
     folder = state.resolve() / "spark" / "tmp"
@@ -298,8 +302,8 @@ def _short_temporary() -> Path:
     return Path(min((path for path in usual if os.access(path, os.W_OK)), key=len, default=usual[0]))
 
 
-def _own_home(overlay: Path, folder: Path) -> Path:
-    """The same SPARK_HOME at a place of the project's own: `local-cluster` has its executors' files below it."""
+def _project_home(overlay: Path, folder: Path) -> Path:
+    """The same SPARK_HOME in the project's folder: `local-cluster` writes its executors' files below it."""
     home = folder / "home"
     shutil.rmtree(home, ignore_errors=True)
     private.make_folder(home)
@@ -310,13 +314,13 @@ def _own_home(overlay: Path, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """pyspark takes what it starts the driver with from the environment; leave it as it was."""
-    before = {name: os.environ.get(name) for name in added}
+    """Set environment variables, by which pyspark starts the driver, and restore them afterwards."""
+    previous = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -324,13 +328,13 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _complaint(output: Path) -> str:
-    """What the JVM said last before it ended; of a stack trace, its first line."""
+    """The last lines that the JVM printed before it ended, without stack traces."""
     try:
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
-    return " | ".join(line.removeprefix('Exception in thread "main" ') for line in said[-3:])[:400]
+    printed = [line.strip() for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
+    return " | ".join(line.removeprefix('Exception in thread "main" ') for line in printed[-3:])[:400]
 
 
 def _cause(error: Exception) -> str:

@@ -1,8 +1,7 @@
 """A Spark session that is being started in the background.
 
-The JVM takes seconds to start, in which a run has enough else to do: load its own modules, look at both sides, find the
-slot. It is begun before all of that, and given up when what is found there is a reason not to run. Imports little, so
-that it can be begun at once.
+The JVM takes seconds to start. Meanwhile a run loads modules and checks source and destinations. So the start comes
+first, and is given up when a check fails. Imports little, so that the start is not delayed.
 """
 
 from __future__ import annotations
@@ -57,49 +56,49 @@ def adopt(spark: Spark, config: ProjectConfig) -> None:
 
 
 def _shared(config: ProjectConfig) -> list[Path]:
-    """The folders that executors read and write: of the log, of rows for Spark SQL, of what is staged in files."""
+    """The folders that executors read and write: the change log, rows for Spark SQL, and staged files."""
     used = {truck.output.connection for truck in config.trucks}
     through_files = any(adapter_of(each).uses_folder for each in config.connections if each.name in used)
     location = config.log.location
-    found = [location] if isinstance(location, Path) else []
+    folders = [location] if isinstance(location, Path) else []
     if location is not None and not through_files and not has_spark_sql(config.trucks):
-        return found
-    return [config.state_folder, *found]
+        return folders
+    return [config.state_folder, *folders]
 
 
 def session_there() -> bool:
-    """Whether this process has a session already: Spark gives that one, and it is not ours to give up."""
+    """Whether this process has a session already: Spark would return that one, which must not be stopped here."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 class SessionFuture:
-    """The session that a thread starts. Whoever takes it stops it; otherwise `give_up` must be called."""
+    """The session that a thread starts. After `result` the caller stops it; otherwise `give_up` must be called."""
 
     def __init__(self, config: ProjectConfig) -> None:
         self._config = config
         self._future: Future[Spark] = Future()
-        self._taken = False
+        self._handed_over = False
         # A daemon: a process that ends does not wait for it, and the JVM ends with the process.
         self._thread = threading.Thread(target=self._start, name="spark", daemon=True)
         self._thread.start()
 
     def result(self) -> Spark:
-        """The session, once it is there; raises what kept it from starting."""
-        self._taken = True
+        """Wait for the session; raises the error of its start."""
+        self._handed_over = True
         return self._future.result()
 
     def give_up(self) -> None:
-        """End what has been started, unless somebody took it. The process can start another session afterwards."""
-        if self._taken:
+        """End the start or the session, unless `result` was called. The process can then start another session."""
+        if self._handed_over:
             return
-        self._taken = True
+        self._handed_over = True
         with _py4j_silent():
             while self._thread.is_alive():
                 self._kill()
                 self._thread.join(_LOOK_SECONDS)
             if self._future.exception() is None:
-                with suppress(Exception):  # its JVM may have been killed just when it was there
+                with suppress(Exception):  # the JVM may have been killed just after the start
                     stop_session(self._future.result(), wait=0.0)
             _forget_gateway()
 
@@ -110,14 +109,14 @@ class SessionFuture:
             self._future.set_exception(error)
 
     def _kill(self) -> None:
-        """Kill what the thread has started, with all that this has started: the JVM, which a shell may have begun that
-        names the archive afterwards, or a program that looks for one."""
+        """Kill the child processes of the thread, and theirs: the JVM, the shell that records an archive, or a search
+        for Java."""
         _kill_children(Path(f"/proc/self/task/{self._thread.native_id}/children"))
 
 
 def _kill_children(listing: Path) -> None:
-    """Kill the processes that the file lists, and theirs. Each is stopped before its own are looked for, or it could
-    start another one meanwhile, which would be left behind."""
+    """Kill the processes that the file lists, and their children. Each is stopped before its children are listed, so
+    that it cannot start another one meanwhile."""
     with suppress(OSError):
         for pid in map(int, listing.read_text().split()):
             with suppress(ProcessLookupError):
@@ -139,7 +138,7 @@ def _py4j_silent() -> Iterator[None]:
 
 
 def _forget_gateway() -> None:
-    """pyspark would use the way to the JVM that is gone."""
+    """Remove pyspark's gateway to the JVM that has ended: it would use it for the next session."""
     from pyspark import SparkContext
 
     SparkContext._gateway = SparkContext._jvm = None

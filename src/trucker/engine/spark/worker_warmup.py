@@ -21,11 +21,11 @@ _lock = threading.Lock()
 
 
 def bring_up_workers(spark: Spark) -> threading.Event:
-    """Have Spark start its workers, unless it has been told to; set when they are there, or cannot be."""
+    """Make Spark start its workers, once per context; the event is set when they run, or could not be started."""
     with _lock:
-        known = _up.get(spark.sparkContext)
-        if known is not None:
-            return known
+        running = _up.get(spark.sparkContext)
+        if running is not None:
+            return running
         up = _up[spark.sparkContext] = threading.Event()
 
     def touch() -> None:

@@ -1,4 +1,4 @@
-"""How a batch is cut into parts for tasks, and how much the receipt of a part may carry."""
+"""Cuts a batch into parts for tasks, and limits the size of the receipts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trucker.engine.task.payload import CopyPart, CopyShare, StreamPart
 from trucker.sinks.batch import CARRIED
 
 LEAST_PART: Final = 4 << 20
-"""Changes of fewer bytes are not worth a task of their own."""
+"""Fewer bytes of changes are not worth a separate task."""
 
 
 RECEIPTS: Final = 32 << 20
@@ -20,15 +20,15 @@ RECEIPTS: Final = 32 << 20
 
 
 FOLDS: Final = 0.5
-"""Where more of a part's changes are left than this share, it is not worth while to look for more that fold."""
+"""Parts are joined only where folding leaves at most this share of their changes."""
 
 
 PIECES: Final = 8
-"""The most pieces that one task works off: a large transaction is for several tasks however much it folds."""
+"""The most pieces of one task: a large transaction is spread over several tasks, however much it folds."""
 
 
 CHUNK_WEIGHT: Final = 128 << 10
-"""As many bytes could be copied in the time that a chunk takes beside its bytes."""
+"""The fixed cost of a chunk, as the number of bytes that could be copied in its time."""
 
 
 def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> list[StreamPart]:
@@ -39,19 +39,19 @@ def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> 
     """
     total = sum(block.bytes for block in blocks)
     share = total / max(1, -(-total // part_bytes), min(cores, total // LEAST_PART))
-    cuts, done = [0], 0
+    cuts, size = [0], 0
     for position, block in enumerate(blocks):
-        if done and done + block.bytes / 2 > share:
+        if size and size + block.bytes / 2 > share:
             cuts.append(position)
-            done = 0
-        done += block.bytes
+            size = 0
+        size += block.bytes
     bounds = pairwise([*cuts, len(blocks)])
     return [StreamPart(index, (blocks[first:last],)) for index, (first, last) in enumerate(bounds)]
 
 
 def joined(parts: Sequence[StreamPart], left: float) -> list[StreamPart]:
-    """Fewer parts, of more pieces, where of the changes of a part only the share `left` is left when they are folded:
-    changes of the same keys then meet in one part more often, and the destination gets fewer rows.
+    """Fewer parts, of more pieces, where folding leaves only the share `left` of a part's changes: changes of the same
+    keys are then more often in one part, and the destination gets fewer rows.
 
     Memory stays that of a piece and little more (`fold_accumulator`).
     """
@@ -59,19 +59,18 @@ def joined(parts: Sequence[StreamPart], left: float) -> list[StreamPart]:
         return list(parts)
     tasks = max(1, ceil(len(parts) * left), ceil(len(parts) / PIECES))
     groups = [parts[len(parts) * task // tasks : len(parts) * (task + 1) // tasks] for task in range(tasks)]
-    return [StreamPart(own[0].index, tuple(piece for part in own for piece in part.pieces)) for own in groups]
+    return [StreamPart(group[0].index, tuple(piece for part in group for piece in part.pieces)) for group in groups]
 
 
 def copy_shares(parts: Sequence[CopyPart], tasks: int) -> list[CopyShare]:
-    """Consecutive chunks for so many tasks at the most, alike in what they cost: their bytes, and something for each
-    chunk whatever its size."""
+    """Consecutive chunks for at most `tasks` tasks of about equal cost: their bytes, and a fixed cost per chunk."""
     weights = [part.chunk.bytes + CHUNK_WEIGHT for part in parts]
-    whole, done = sum(weights), 0
-    found: dict[int, list[CopyPart]] = {}
+    whole, assigned = sum(weights), 0
+    shares: dict[int, list[CopyPart]] = {}
     for part, weight in zip(parts, weights, strict=True):
-        found.setdefault((2 * done + weight) * tasks // (2 * whole), []).append(part)
-        done += weight
-    return [tuple(own) for own in found.values()]
+        shares.setdefault((2 * assigned + weight) * tasks // (2 * whole), []).append(part)
+        assigned += weight
+    return [tuple(share) for share in shares.values()]
 
 
 def room(parts: int, targets: int) -> int:

@@ -1,4 +1,4 @@
-"""What travels between the driver and the tasks of a batch: their work and its outcome. All of it pickles."""
+"""What driver and tasks of a batch exchange: their work and its outcome. All of it is pickled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trucker.table import TableId
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """What all parts of a batch of streamed changes share; it travels once, however many they are.
+    """What all parts of a batch of streamed changes share; sent once, not with each part.
 
     `room` is how many bytes the receipt of one part for one target may carry. `source` is where SQL of trucks reads,
     `folder` where rows wait for Spark.
@@ -108,9 +108,9 @@ class WaitingRows:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task hands back: receipts by destination, what is left for Spark SQL, what failed, what was slow.
+    """The result of a task: receipts by destination, rows that wait for Spark SQL, failures, slow statements.
 
-    `read` and `left` are the changes of which only the net counts, and how many that was. `copied` are a copy's chunks,
+    `read` counts the changes that were folded, `left` the rows of their net change. `copied` are the chunks of a copy,
     `truncated` the tables with a truncate among the changes.
     """
 
@@ -125,12 +125,12 @@ class Outcome:
 
 
 def collect(outcomes: Iterable[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:
-    """All receipts by destination, and why trucks have failed: a permanent reason says more than a passing one."""
+    """All receipts by destination, and the error of each truck that failed: a permanent one rather than a transient."""
     receipts: dict[str, list[Receipt]] = defaultdict(list)
     failures: dict[str, TruckerError] = {}
     for outcome in outcomes:
-        for destination, kept in outcome.receipts.items():
-            receipts[destination] += kept
+        for destination, part_receipts in outcome.receipts.items():
+            receipts[destination] += part_receipts
         for failure in outcome.failures:
             if failure.truck not in failures or failures[failure.truck].transient:
                 failures[failure.truck] = failure.error

@@ -1,4 +1,4 @@
-"""Slow statements of tasks: noted where they run, logged by the driver, which has the log that people read."""
+"""Slow statements of tasks: collected where they run, and logged by the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import wraps
 from typing import ParamSpec
 
 from trucker.engine.task.payload import Outcome
-from trucker.slow_sql import kept
+from trucker.slow_sql import collected
 
 P = ParamSpec("P")
 
@@ -18,7 +18,7 @@ def noting_slow(task: Callable[P, Outcome]) -> Callable[P, Outcome]:
 
     @wraps(task)
     def run(*args: P.args, **kwargs: P.kwargs) -> Outcome:
-        with kept() as slow:
+        with collected() as slow:
             outcome = task(*args, **kwargs)
         return replace(outcome, slow=tuple(slow)) if slow else outcome
 

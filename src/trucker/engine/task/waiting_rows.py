@@ -1,4 +1,4 @@
-"""Rows that a task has left for Spark SQL: put through it by the driver when the tasks are done, and staged."""
+"""Rows of tasks that wait for Spark SQL: the driver runs it when the tasks have ended, and stages the results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger("trucker.recipe")
 
 
 def finish(recipes: Recipes, outcomes: list[Outcome], batch: StreamBatch | CopyBatch) -> list[Outcome]:
-    """The outcomes, with what waited for Spark SQL done, several parts at once."""
+    """Run Spark SQL for the waiting rows, several parts at once. Returns the outcomes with those of the results."""
     failed = {failure.truck for outcome in outcomes for failure in outcome.failures}
     waiting = [each for outcome in outcomes for each in outcome.waiting]
     if not waiting:
         return outcomes
     with ThreadPoolExecutor(recipes.parts_at_once, "spark sql") as pool:
-        going = (each for each in waiting if each.assignment.target.truck not in failed)
-        done = list(pool.map(partial(_finished, recipes, batch), going))
+        runnable = (each for each in waiting if each.assignment.target.truck not in failed)
+        finished = list(pool.map(partial(_finished, recipes, batch), runnable))
     for each in waiting:
         each.rows.discard()
-    return [*outcomes, *done]
+    return [*outcomes, *finished]
 
 
 def _finished(recipes: Recipes, batch: StreamBatch | CopyBatch, waiting: WaitingRows) -> Outcome:
@@ -38,9 +38,9 @@ def _finished(recipes: Recipes, batch: StreamBatch | CopyBatch, waiting: Waiting
         receipt = recipes.stage(recipe.spark, waiting.rows, work, batch.sinks[destination])
     except TruckerError as error:
         return Outcome(failures=[Failure(target.truck, error, target.source.table)])
-    except Exception as error:  # a bug stops the truck it hits, not every other one with it (I8)
+    except Exception as error:  # a bug stops only the truck that it concerns (I8)
         log.exception("Spark SQL failed unexpectedly", extra={"truck": target.truck, "table": str(target.source.table)})
-        said = f"Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
-        reason = EngineError(said, remedy="read the log", code="TRK599")
+        message = f"Spark SQL of truck {target.truck} failed unexpectedly: {type(error).__name__}"
+        reason = EngineError(message, remedy="read the log", code="TRK599")
         return Outcome(failures=[Failure(target.truck, reason, target.source.table)])
     return Outcome({destination: [receipt]} if receipt else {})

@@ -16,9 +16,9 @@ from trucker.table import TableSchema
 class Assignment:
     """One target's share of a batch: its changes whose commit is not below `after`.
 
-    `renames` has the names to read a shape's columns by, where the target's are not the stream's. `own` are the shapes
-    as the stream tells them, and what to make of each, where every change is to stay in its own; otherwise all are
-    brought into the target's. With a `recipe` the target's rows are made by it.
+    `renames` has the names by which to read a shape's columns where the target's are not the stream's. `own` are the
+    shapes of the stream, and how to read each, where every change keeps its own shape; otherwise all changes get the
+    target's. With a `recipe`, it makes the target's rows.
     """
 
     destination: str

@@ -33,22 +33,22 @@ def given_changes(path: Path, tables: Mapping[TableId, TableSchema]) -> dict[Tab
     A line is `{"operation": "insert", "table": "orders", "schema": "public", "new": {…}, "old": {…}}`; values are
     PostgreSQL's text, or JSON's numbers and booleans. Raises a ConfigError with the line that cannot be read.
     """
-    found: dict[TableId, list[Changes]] = {}
+    changes: dict[TableId, list[Changes]] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            said = json.loads(line, parse_int=str, parse_float=str)
-            table = TableId(str(said.get("schema", "public")), str(said["table"]))
-            code = _CODES[said["operation"]]
+            raw = json.loads(line, parse_int=str, parse_float=str)
+            table = TableId(str(raw.get("schema", "public")), str(raw["table"]))
+            code = _CODES[raw["operation"]]
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise _unreadable(
                 path, number, f"{error} is missing" if isinstance(error, KeyError) else "the line is not JSON"
             ) from None
         if table not in tables:
             raise _unreadable(path, number, f"the truck does not read {table}")
-        found.setdefault(table, []).append(_change(tables[table], code, said, number))
-    return found
+        changes.setdefault(table, []).append(_change(tables[table], code, raw, number))
+    return changes
 
 
 def _text(path: Path) -> str:
@@ -75,9 +75,9 @@ def _unreadable(path: Path, line: int, why: str) -> ConfigError:
     )
 
 
-def _change(schema: TableSchema, code: int, said: Mapping[str, Any], number: int) -> Changes:
-    new, old = said.get("new") or {}, said.get("old") or {}
-    unsent = frozenset(said.get("unchanged", ()))
+def _change(schema: TableSchema, code: int, raw: Mapping[str, Any], number: int) -> Changes:
+    new, old = raw.get("new") or {}, raw.get("old") or {}
+    unsent = frozenset(raw.get("unchanged", ()))
     kind = NO_OLD if not old else OLD_FULL if set(old) > set(schema.key) else OLD_KEY
     return Changes(
         schema,

@@ -18,7 +18,7 @@ RowIndices = npt.NDArray[np.int64]
 
 
 class Fold(StrEnum):
-    """What a truck wants."""
+    """Which changes of a key are combined into one: those of a part, of a transaction, or none."""
 
     NET = "net"
     TRANSACTION = "transaction"
@@ -26,7 +26,7 @@ class Fold(StrEnum):
 
 
 def fold(changes: Sequence[Changes], how: Fold) -> list[Changes]:
-    """The changes of one table, in order, as the truck wants them; at most one value, but for a change of shape."""
+    """The folded changes of one table, in order; at most one value, except where the shape changes."""
     if not changes:
         return []
     if how is Fold.NONE:
@@ -39,6 +39,7 @@ def fold(changes: Sequence[Changes], how: Fold) -> list[Changes]:
 
 
 def _mark(schema: TableSchema) -> str:
+    """The name of the added column: longer than any other, so that no column has it."""
     return max(schema.names, key=len) + "~"
 
 
@@ -74,28 +75,28 @@ def has_truncate(changes: Sequence[Changes]) -> bool:
 
 
 def filled(changes: Changes) -> Changes:
-    """Cells that were not sent, taken from the row as it was where that came whole (I7)."""
+    """Changes whose cells that were not sent are taken from the old row, where that was sent whole (I7)."""
     if not changes.unchanged:
         return changes
     full = changes.old_kind == OLD_FULL
     new = changes.new
     unchanged = {}
     for name, mask in changes.unchanged.items():
-        known = mask & full
-        if known.any():
+        sent_old = mask & full
+        if sent_old.any():
             place = changes.schema.names.index(name)
-            cells = pc.if_else(pa.array(known), changes.old.column(name), new.column(name))
+            cells = pc.if_else(pa.array(sent_old), changes.old.column(name), new.column(name))
             new = new.set_column(place, name, cells)
         if (mask & ~full).any():
             unchanged[name] = mask & ~full
     return replace(changes, new=new, unchanged=unchanged)
 
 
-def taken_apart(changes: Changes) -> Changes:
-    """Updates of the key as a delete of the old one and an insert of the new one.
+def split_moves(changes: Changes) -> Changes:
+    """Each update of a key as a delete of the old key and an insert of the new one.
 
-    Only what was kept together for cells that were not sent comes like this out of folding. Once these are known, it
-    is to be folded again: a key may be left by one row and taken by another.
+    Folding leaves such updates only where cells were not sent. After those cells are read, the result has to be folded
+    again: one row may have left a key that another row took.
     """
     moves: RowIndices = np.flatnonzero((changes.op == UPDATE) & (changes.old_kind == OLD_KEY))
     if not len(moves):

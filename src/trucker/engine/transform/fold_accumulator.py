@@ -1,8 +1,8 @@
 """Accumulates the net change of one table over the pieces of a part.
 
-Pieces are read one after the other, so that no more than one is in memory. What is left of a piece when its changes
-are folded waits for the next one and is folded with that, as long as it is small: changes of few keys, however many,
-become one row for each key of the part. What is not small is written before the next piece is read.
+Pieces are read one after the other, so that no more than one is in memory. The net change of a piece is kept and folded
+with that of the next one as long as it is small: changes of few keys, however many, become one row for each key of the
+part. A net change that is not small is written before the next piece is read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import compact, has_moves
 
 SMALL: Final = 2
-"""What is left of a piece is small if it is at most one in so many of the piece's changes."""
+"""A net change is small if it has at most one row for so many of the piece's changes."""
 
 
 class FoldAccumulator:
-    """For those who read a table alike. `read` and `left` count the changes taken and the rows given."""
+    """For assignments that read a table alike. `read` counts the changes added, `left` the rows of their net change."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self.assignments = assignments
@@ -29,7 +29,7 @@ class FoldAccumulator:
         self._small = True
 
     def add(self, number: int, changes: Sequence[Changes]) -> None:
-        """What happened in piece `number`, which comes after all that was added before."""
+        """Add the changes of piece `number`, which follows those added before."""
         count = sum(map(len, changes))
         if not count:
             return
@@ -40,11 +40,11 @@ class FoldAccumulator:
 
     @property
     def due(self) -> bool:
-        """Whether it is to be taken before more is added."""
+        """Whether `take` must be called before the next `add`."""
         return not self._small
 
     def take(self) -> tuple[int, list[Changes]]:
-        """The number of the first piece that is in it, and what is left of it and the others; begin anew."""
+        """The number of the first piece, and the net change of all pieces; the accumulator is empty afterwards."""
         self.left += self._rows
         changes, self._changes, self._small = self._changes, [], True
         return self._number, changes

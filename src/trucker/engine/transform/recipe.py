@@ -18,9 +18,9 @@ from trucker.slow_sql import SlowQueries
 class Recipe:
     """How a table's changes become the rows of a target, for a truck that does more than replicate.
 
-    `reads` is the table as it is read. Where there is SQL, `relation` has the columns of the rows that the first of it
-    gets; with `past` deletes do not go through it. `by_transaction` ends runs with each transaction. `every` says that
-    the destination keeps every change.
+    `reads` is the table as it is read. With SQL, `relation` has the columns of the rows that the first file gets;
+    `past`: deletes bypass the SQL. `by_transaction` ends runs with each transaction. `every`: the destination keeps
+    every change.
     """
 
     reads: TableSchema
@@ -37,10 +37,10 @@ class Recipe:
     slow: SlowQueries | None = None
 
     def ruled(self, changes: Changes) -> Changes:
-        """The changes as the rules leave them."""
+        """The changes after the rules."""
         return self.rules.apply(changes) if self.rules else changes
 
     def ask(self, session: SourceConnection, rows: Rows) -> Rows:
-        """What input.sql gives for the rows."""
+        """The result of input.sql for the rows."""
         assert self.query is not None
         return run_query(session, self.query, rows, rows_max=self.rows_max, slow=self.slow)

@@ -1,8 +1,7 @@
 """Compiles recipes: what a truck's rules and SQL files do with a table of a given shape.
 
-Compiled in the driver, anew for every shape of a table; what is wrong with a file is found here, before a row is read.
-Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination looks at output.sql itself
-(`Sink.prepare`).
+Compiled in the driver, once for every shape of a table; a mistake in a file is an error here, before a row is read.
+Nothing is run: the source's SQL is prepared, Spark's analyzed. The destination prepares output.sql (`Sink.prepare`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from trucker.engine.spark.cluster import cores
 from trucker.engine.transform.fold import Fold
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.rules import compile_rules
-from trucker.engine.transform.sql_rows import given_columns, relation_of
+from trucker.engine.transform.sql_rows import relation_of, written_columns
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
 from trucker.postgres.connect import connect
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
     from trucker.rows import Rows
 
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 4, 32
-"""So many parts go through Spark SQL at once: with one for each core, within these."""
+"""Parts that run through Spark SQL at once: one for each core, within these limits."""
 
 Policies = tuple[tuple[str, Unfit], ...]
-"""What becomes of values that do not fit, by column."""
+"""The policy for values that do not fit, by column."""
 
 _OPERATION: Final = re.compile(r"\boperation\b", re.IGNORECASE)
 
@@ -56,22 +55,22 @@ class Recipes:
     """The recipes of one source's trucks. Used by every thread that plans a batch."""
 
     def __init__(
-        self, reads: PostgresConnection, kept: Mapping[str, bool], slow_ms: int, folder: Path | None = None
+        self, reads: PostgresConnection, keeps_changes: Mapping[str, bool], slow_ms: int, folder: Path | None = None
     ) -> None:
-        """`kept` says of each destination whether it keeps every change; in `folder` rows wait for Spark. Until Spark
-        has been started its files are not looked at, and what would come of them is not known. Statements that take
-        `slow_ms` are logged, for trucks that do not say otherwise."""
+        """`keeps_changes`: for each destination, whether it keeps every change. `folder` holds rows that wait for
+        Spark. Until Spark is started, its files are ignored, and recipes have no columns of their results. Statements
+        that take `slow_ms` are logged, except where a truck has another setting."""
         self._reads = reads
         self._slow_ms = slow_ms
-        self._kept = kept
+        self._keeps_changes = keeps_changes
         self.folder = folder
         self._session: Spark | None = None
         self._spark: dict[str, SparkTruck] | None = None
-        self._made: dict[tuple[str, TableId], tuple[Target, tuple[Target, Recipe]]] = {}
+        self._compiled: dict[tuple[str, TableId], tuple[Target, tuple[Target, Recipe]]] = {}
         self._lock = threading.Lock()
 
     def start(self, spark: Spark, config: ProjectConfig) -> None:
-        """Spark is there: have it ready for every truck that has files for it."""
+        """Spark has started: prepare it for every truck that has files for it."""
         trucks = [truck for truck in config.trucks if any(truck.file(name) for name in ON_SPARK)]
         if self._spark is not None or not trucks:
             return
@@ -86,45 +85,48 @@ class Recipes:
         self._spark = {truck.name: SparkTruck(session, truck, config.connections, self.folder) for truck in trucks}
 
     def close(self) -> None:
-        """Give back what trucks hold for Spark SQL."""
+        """Close the connections of lookups."""
         for truck in (self._spark or {}).values():
             truck.close()
 
     def give(self, truck: str, plan: SparkPlan, rows: SpooledRows) -> list[Rows]:
-        """What the truck's files for Spark give for the rows, to look at."""
+        """The result of the truck's Spark files for the rows, to show it."""
         assert self._spark is not None
         return self._spark[truck].give(plan, rows)
 
     def stage(self, plan: SparkPlan, rows: SpooledRows, work: Work, spec: SinkSpec) -> Receipt | None:
-        """Put the rows through the files for Spark of the work's truck, and stage what these give, if anything."""
+        """Run the Spark files of the work's truck on the rows, and stage the result, if it has rows."""
         assert self._spark is not None
         return self._spark[work.target.truck].run(plan, rows, work, spec)
 
     @property
     def parts_at_once(self) -> int:
-        """How many parts are best put through Spark SQL at once."""
+        """How many parts should run through Spark SQL at once."""
         assert self._session is not None
         return min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, cores(self._session)))
 
     def of(self, truck: Truck, plain: Target) -> tuple[Target, Recipe] | None:
-        """The target as its rows will be and the recipe; None where the truck replicates the table as it is.
+        """The target with the columns of its rows, and the recipe; None where the truck replicates the table as it is.
 
-        `plain` is the target it would have without rules and SQL. Raises what is wrong, with file and line.
+        `plain` is the target without rules and SQL. Raises `ConfigError` with file and line.
         """
         if truck.config is None:
             return None
-        found = (truck.name, plain.source.table)
+        key = (truck.name, plain.source.table)
+        # Held while it compiles: several threads plan batches, and each shape is to be compiled once.
         with self._lock:
-            known = self._made.get(found)
-            if known is None or known[0] != plain:
-                own = truck.config.slow_query_threshold_ms
-                slow = SlowQueries(truck.name, self._slow_ms if own is None else own)
-                made = _Compiler(truck, truck.config, self._reads, self._kept[truck.destination], self._spark)
-                target, recipe = made.compile(plain)
+            cached = self._compiled.get(key)
+            if cached is None or cached[0] != plain:
+                truck_ms = truck.config.slow_query_threshold_ms
+                slow = SlowQueries(truck.name, self._slow_ms if truck_ms is None else truck_ms)
+                compiler = _Compiler(
+                    truck, truck.config, self._reads, self._keeps_changes[truck.destination], self._spark
+                )
+                target, recipe = compiler.compile(plain)
                 recipe = replace(recipe, slow=slow)
                 target = replace(target, slow_ms=slow.threshold_ms) if target.statement else target
-                known = self._made[found] = (plain, (target, recipe))
-            return known[1]
+                cached = self._compiled[key] = (plain, (target, recipe))
+            return cached[1]
 
 
 class _Compiler:
@@ -133,10 +135,16 @@ class _Compiler:
         truck: Truck,
         config: TruckConfig,
         reads: PostgresConnection,
-        kept: bool,
+        keeps_changes: bool,
         spark: Mapping[str, SparkTruck] | None,
     ) -> None:
-        self._truck, self._config, self._reads, self._kept, self._spark = truck, config, reads, kept, spark
+        self._truck, self._config, self._reads, self._keeps_changes, self._spark = (
+            truck,
+            config,
+            reads,
+            keeps_changes,
+            spark,
+        )
 
     def compile(self, plain: Target) -> tuple[Target, Recipe]:
         config, schema = self._config, plain.source
@@ -150,14 +158,14 @@ class _Compiler:
             self._check_shared()
         rules = compile_rules(config.rules, schema) if config.rules else None
         shape = rules.schema if rules else schema
-        fold = Fold.NONE if self._kept and not config.files else _fold(config)
-        recipe = Recipe(schema, fold, rules, every=self._kept, ignores_truncate=config.on_truncate == "ignore")
+        fold = Fold.NONE if self._keeps_changes and not config.files else _fold(config)
+        recipe = Recipe(schema, fold, rules, every=self._keeps_changes, ignores_truncate=config.on_truncate == "ignore")
         unfit = self._truck.tables[schema.table].unfit
         target = replace(plain, source=shape, shared=self._truck.shares, unfit=_fitting(unfit, shape.columns))
         if rules:
             target = replace(target, dropped=tuple(rules.called(name) for name in plain.dropped))
         if not config.files:
-            self._check_kept()
+            self._check_history()
             return target, recipe
         positions = config.compact == "none"
         relation = relation_of(shape, positions=positions)
@@ -170,19 +178,20 @@ class _Compiler:
             relation=relation,
             query=query,
             spark=plan,
-            past=self._silent and bool(shape.key) and config.compact == "net",
+            past=self._ignores_deletes and bool(shape.key) and config.compact == "net",
             by_transaction=config.batch == "transaction",
             rows_max=config.rows_max,
         )
         return self._written(replace(target, unfit=_fitting(unfit, columns)), columns, shape), recipe
 
     def _check_shared(self) -> None:
-        """Rows that change from one table to another within a batch: their deletes must come before their inserts."""
+        """Refuse several tables for one output where a row that moves from one table to another within a batch could
+        be inserted before it is deleted."""
         config = self._config
         on_spark = any(config.file(name) for name in ON_SPARK) and not config.file(OUTPUT)
         if self._truck.dead_letters is not None:
             why = "with on_error: dead_letter a refused row of one table may belong to another"
-        elif on_spark and not self._silent:
+        elif on_spark and not self._ignores_deletes:
             why = "its Spark SQL returns rows to delete, which may belong to another table"
         else:
             return
@@ -193,8 +202,8 @@ class _Compiler:
         )
 
     @property
-    def _silent(self) -> bool:
-        """Whether no file speaks of deletes."""
+    def _ignores_deletes(self) -> bool:
+        """Whether no file mentions deletes: then they bypass SQL, by the input's key."""
         files = self._config.files
         if self._config.file(OUTPUT) or self._config.file(BY_OPERATION["delete"]):
             return False
@@ -216,12 +225,12 @@ class _Compiler:
         statement = self._config.file(OUTPUT)
         if statement is not None:
             return replace(target, source=TableSchema(shape.table, tuple(columns)), statement=statement)
-        self._check_kept()
-        given = given_columns(columns, old=False)
-        return replace(self._with_key(replace(target, source=TableSchema(shape.table, given)), shape), strict=True)
+        self._check_history()
+        written = written_columns(columns, old=False)
+        return replace(self._with_key(replace(target, source=TableSchema(shape.table, written)), shape), strict=True)
 
-    def _check_kept(self) -> None:
-        if self._config.compact == "none" and not self._kept:
+    def _check_history(self) -> None:
+        if self._config.compact == "none" and not self._keeps_changes:
             raise ConfigError(
                 f"truck {self._truck.name} keeps every change (compact: none), but has no output.sql to write them",
                 remedy="write output.sql, for example insert into history (…) select … from {{ rows }}",
@@ -229,10 +238,10 @@ class _Compiler:
             )
 
     def _with_key(self, target: Target, shape: TableSchema) -> Target:
-        """The target with its key: what the truck says, else the input's."""
+        """The target with its key: output.key, else the input's."""
         key, names = self._config.output.key or shape.key, target.source.names
         missing = [name for name in key if name not in names]
-        if (not key and not self._kept) or missing:
+        if (not key and not self._keeps_changes) or missing:
             raise ConfigError(
                 f"truck {self._truck.name}: "
                 + (
@@ -244,7 +253,9 @@ class _Compiler:
                 f"return them; it returns {', '.join(names)}",
                 code="TRK137",
             )
-        if self._silent and (frozenset(key) != frozenset(shape.key) or (self._config.compact == "none" and key)):
+        if self._ignores_deletes and (
+            frozenset(key) != frozenset(shape.key) or (self._config.compact == "none" and key)
+        ):
             raise ConfigError(
                 f"truck {self._truck.name}: rows are identified by {', '.join(key)} at the destination and by "
                 f"{', '.join(shape.key) or 'nothing'} in {shape.table}, and no SQL file maps deletes to the "

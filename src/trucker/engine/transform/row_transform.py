@@ -1,7 +1,7 @@
 """Transforms a truck's changes before a sink gets them: folding, rules, and the source's SQL.
 
-Called by the tasks of `stream_task`; imports no pyspark. What may fail: the source, SQL, a rule; the caller turns that
-into the truck's failure. All of it may be repeated: nothing is written anywhere.
+Called by the tasks of `stream_task`; imports no pyspark. The source, SQL and rules may raise; the caller makes that the
+truck's failure. All of it may be called again: nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
 from trucker.engine.transform.assignment import Assignment
-from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.source_pool import source_session
 from trucker.engine.transform.sql_rows import (
@@ -58,9 +58,9 @@ class ReadSnapshot(Protocol):
 
 @dataclass(slots=True)
 class TransformedRows:
-    """What a recipe has made of a table's changes in a part: `changes` for the sink, `rows` for Spark SQL.
+    """A table's changes in a part after the recipe: `changes` for the sink, `rows` for Spark SQL.
 
-    `queried` is what input.sql gave, for those who look at it.
+    `queried` is the result of input.sql, for `trucker try`.
     """
 
     assignment: Assignment
@@ -81,25 +81,25 @@ def make(
     *,
     whole: bool = False,
 ) -> list[TransformedRows]:
-    """The rows of one truck's tables in a part; `part` keeps their places apart from other parts'. `whole` says that
-    the destination cannot keep cells that were not sent."""
-    made = [TransformedRows(assignment) for assignment, _ in shares]
-    reader = _SourceReader(source, [changes.xid for _, own in shares for changes in own])
-    left = [_prepared(each, changes, reader, whole) for each, (_, changes) in zip(made, shares, strict=True)]
-    going = [(each, changes) for each, changes in zip(made, left, strict=True) if changes is not None]
-    if not going:
-        return made
-    recipe = recipe_of(going[0][0].assignment)
-    runs = number_runs([changes for _, changes in going], recipe.fold, by_transaction=recipe.by_transaction)
-    for (each, changes), run in zip(going, runs, strict=True):
+    """The rows of one truck's tables in a part; `part` makes their ordinals differ from other parts'. `whole`: the
+    destination needs every cell, also those that were not sent."""
+    transformed = [TransformedRows(assignment) for assignment, _ in shares]
+    reader = _SourceReader(source, [changes.xid for _, parts in shares for changes in parts])
+    prepared = [_prepared(each, changes, reader, whole) for each, (_, changes) in zip(transformed, shares, strict=True)]
+    pending = [(each, changes) for each, changes in zip(transformed, prepared, strict=True) if changes is not None]
+    if not pending:
+        return transformed
+    recipe = recipe_of(pending[0][0].assignment)
+    runs = number_runs([changes for _, changes in pending], recipe.fold, by_transaction=recipe.by_transaction)
+    for (each, changes), run in zip(pending, runs, strict=True):
         _queried(each, changes, run, reader, part)
-    return made
+    return transformed
 
 
 def whole_rows(changes: Sequence[Changes], source: PostgresConnection | None) -> list[Changes]:
-    """Net changes with every cell, for a destination that cannot keep those that were not sent (I7).
+    """Net changes with every cell, for a destination that cannot leave a cell unchanged (I7).
 
-    What is read is the value of now: a later one has its change on the way.
+    The source is read as of now. Where a value is newer than the batch, its change follows in a later batch.
     """
     reader = _SourceReader(source, [each.xid for each in changes if each.unchanged])
     return [whole for each in changes for whole in _whole(each, reader)]
@@ -110,11 +110,14 @@ def _whole(changes: Changes, reader: _SourceReader) -> list[Changes]:
     if not rows.unchanged:
         return [rows]
     with reader.session() as session:
-        return fold([reselect(session, taken_apart(rows))], Fold.NET)
+        return fold([reselect(session, split_moves(rows))], Fold.NET)
 
 
 class _SourceReader:
-    """Reads at the source for a part: at or after all of its transactions."""
+    """Reads at the source for a part, in a snapshot that sees all of its transactions.
+
+    The stream may deliver a commit before other sessions see it, so the first session waits for the transactions.
+    """
 
     def __init__(self, source: PostgresConnection | None, xids: Sequence[npt.NDArray[np.uint32]]) -> None:
         self._source = source
@@ -130,9 +133,11 @@ class _SourceReader:
             yield session
 
 
-def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _SourceReader, whole: bool) -> Changes | None:
-    """What goes through SQL, ready for it; what goes past it is done with."""
-    assignment, recipe = made.assignment, recipe_of(made.assignment)
+def _prepared(
+    transformed: TransformedRows, changes: Sequence[Changes], reader: _SourceReader, whole: bool
+) -> Changes | None:
+    """The changes for SQL; None where there are none. Changes that bypass SQL are added to `transformed`."""
+    assignment, recipe = transformed.assignment, recipe_of(transformed.assignment)
     target = assignment.target
     if (target.statement or target.shared) and has_truncate(changes):
         if not recipe.ignores_truncate:
@@ -140,103 +145,106 @@ def _prepared(made: TransformedRows, changes: Sequence[Changes], reader: _Source
         changes = without_truncates(changes)
     net = [each for each in fold(changes, recipe.fold) if len(each)]
     if not recipe.relation:
-        if whole:  # before rules, whose names the source does not know
+        if whole:  # before the rules: the source does not have their column names
             net = [rows for each in net for rows in _whole(each, reader)]
-        made.changes = _ruled(recipe, net)
+        transformed.changes = _ruled(recipe, net)
         return None
     if not net:
         return None
     rows = filled(Changes.concat([each.reshaped(net[-1].schema) for each in net]))
-    rows = _without_truncate(made, rows)
+    rows = _without_truncate(transformed, rows)
     if rows.unchanged:
-        rows = _known(rows, recipe, reader)
+        rows = _reselected(rows, recipe, reader)
     ruled = _ruled(recipe, [rows])
     if not ruled:
         return None
-    rows = _without_deletes(made, Changes.concat(ruled)) if recipe.past else Changes.concat(ruled)
+    rows = _without_deletes(transformed, Changes.concat(ruled)) if recipe.past else Changes.concat(ruled)
     return rows if len(rows) else None
 
 
 def _ruled(recipe: Recipe, changes: Sequence[Changes]) -> list[Changes]:
-    """As the rules leave them; folded again where rows of different keys may have come out with one."""
-    left = [ruled for each in changes if len(ruled := recipe.ruled(each))]
+    """The changes after the rules; folded again where rules may have given rows of different keys the same key."""
+    remaining = [ruled for each in changes if len(ruled := recipe.ruled(each))]
     merged = recipe.rules is not None and recipe.rules.merges_keys
-    return fold(left, recipe.fold) if merged and recipe.fold is not Fold.NONE else left
+    return fold(remaining, recipe.fold) if merged and recipe.fold is not Fold.NONE else remaining
 
 
-def _known(rows: Changes, recipe: Recipe, reader: _SourceReader) -> Changes:
-    """Values that were not sent, read again: SQL never sees NULL for one (I7). Before rules, whose names the source
-    does not know."""
+def _reselected(rows: Changes, recipe: Recipe, reader: _SourceReader) -> Changes:
+    """The rows with the values that were not sent, read at the source: SQL never gets NULL for one (I7). Runs before
+    the rules: the source does not have their column names."""
     used = recipe.query.used if recipe.query else None
     only = recipe.rules.needs if recipe.rules else used
-    apart = rows if recipe.fold is Fold.NONE else taken_apart(rows)
+    apart = rows if recipe.fold is Fold.NONE else split_moves(rows)
     with reader.session() as session:
-        known = reselect(session, apart, only=only)
+        reselected = reselect(session, apart, only=only)
     if apart is rows:
-        return known
-    folded = fold([known], recipe.fold)
-    return Changes.concat(folded) if folded else known.take(np.zeros(len(known), np.bool_))
+        return reselected
+    folded = fold([reselected], recipe.fold)
+    return Changes.concat(folded) if folded else reselected.take(np.zeros(len(reselected), np.bool_))
 
 
-def _without_truncate(made: TransformedRows, rows: Changes) -> Changes:
-    """A truncate goes straight to the destination's table."""
-    schema = made.assignment.target.source
+def _without_truncate(transformed: TransformedRows, rows: Changes) -> Changes:
+    """The rows without truncates, which bypass SQL."""
+    schema = transformed.assignment.target.source
     truncates = rows.op == TRUNCATE
     if not truncates.any():
         return rows
     first = rows.take(truncates)
     empty = null_rows(schema, len(first))
-    made.changes.append(replace(first, schema=schema, new=empty, old=empty, unchanged={}))
+    transformed.changes.append(replace(first, schema=schema, new=empty, old=empty, unchanged={}))
     return rows.take(~truncates)
 
 
-def _without_deletes(made: TransformedRows, rows: Changes) -> Changes:
-    """Deletes for which there is no SQL go straight to the destination, before all other rows: none of those is
-    older."""
-    schema = made.assignment.target.source
+def _without_deletes(transformed: TransformedRows, rows: Changes) -> Changes:
+    """The rows without deletes, which bypass SQL, and without the rows that these delete: then every remaining row is
+    newer, and the deletes can be applied first."""
+    schema = transformed.assignment.target.source
     deletes = rows.op == DELETE
     if not deletes.any():
         return rows
-    made.changes.append(last_by_key(only_deletes(rows.take(deletes), schema.key, schema)))
+    transformed.changes.append(last_by_key(only_deletes(rows.take(deletes), schema.key, schema)))
     return rows.take(~(deletes | before_deletes(rows)))
 
 
-def _queried(made: TransformedRows, changes: Changes, run: Runs, reader: _SourceReader, part: int) -> None:
-    recipe = recipe_of(made.assignment)
+def _queried(transformed: TransformedRows, changes: Changes, run: Runs, reader: _SourceReader, part: int) -> None:
+    recipe = recipe_of(transformed.assignment)
     order = np.argsort(run, kind="stable")
     rows = rows_of(changes.take(order), recipe.relation, run[order])
     if recipe.query is not None:
         with reader.session() as session:
-            rows = made.queried = _enriched(session, recipe, rows)
+            rows = transformed.queried = _enriched(session, recipe, rows)
     if recipe.spark is not None:
-        made.rows = rows
+        transformed.rows = rows
     elif len(rows):
         lsn = Lsn(int(changes.commit_lsn.max()))
-        made.changes.append(written(rows, made.assignment.target, lsn, part << 32, every=recipe.every))
+        transformed.changes.append(written(rows, transformed.assignment.target, lsn, part << 32, every=recipe.every))
 
 
 def written(rows: Rows, target: Target, lsn: Lsn, first: int, *, every: bool, copied: bool = False) -> Changes:
-    """The rows that a truck's SQL gives as the target's sink takes them; `every` one where it keeps changes. Of rows
-    that are `copied` those to delete are nothing: they have never been there."""
+    """The rows that a truck's SQL returns, as changes for the target's sink: one for each key, or `every` row where the
+    destination keeps changes. Deletes among `copied` rows are dropped: the destination never had these rows."""
     if target.statement:
         return statement_changes(rows, target.source)
-    if copied and (gone := rows.op == DELETE).any():
-        rows = rows.take(~gone)
+    if copied and (deletes := rows.op == DELETE).any():
+        rows = rows.take(~deletes)
     changes = keyed_changes(rows, target.source, lsn, first)
     return changes if every else last_by_key(changes)
 
 
 def _enriched(session: PgConnection, recipe: Recipe, rows: Rows) -> Rows:
-    """What the query gives for the rows, run by run; in one go where the result tells which row it belongs to."""
+    """The result of the query for the rows, run by run; for all runs at once where the result has the position of its
+    row, so that its run is known."""
     query = recipe.query
     assert query is not None
-    known, given = (frozenset(column.name for column in columns) for columns in (rows.columns, query.columns))
-    if len(np.unique(rows.run)) > 1 and known.issuperset(PLACE) and given.issuperset(PLACE):
-        found = recipe.ask(session, replace(rows, run=np.zeros(len(rows), np.int64)))
-        places = pc.index_in(_places(found), _places(rows))
+    row_names, result_names = (
+        frozenset(column.name for column in columns) for columns in (rows.columns, query.columns)
+    )
+    if len(np.unique(rows.run)) > 1 and row_names.issuperset(PLACE) and result_names.issuperset(PLACE):
+        result = recipe.ask(session, replace(rows, run=np.zeros(len(rows), np.int64)))
+        places = pc.index_in(_places(result), _places(rows))
         if not places.null_count:
             order = np.argsort(places.to_numpy(), kind="stable")
-            return replace(found.take(order), run=rows.run[places.to_numpy()[order]])
+            return replace(result.take(order), run=rows.run[places.to_numpy()[order]])
     return recipe.ask(session, rows)
 
 
@@ -264,19 +272,19 @@ def _truncated(target: Target) -> SinkError:
 def make_copy(
     batch: ReadSnapshot, chunk: SnapshotChunk, assignment: Assignment, pieces: Iterator[CopiedRows]
 ) -> Iterator[TransformedRows]:
-    """As `make`, for a chunk of a snapshot: in pieces, each a run of its own."""
+    """As `make`, for a chunk of a snapshot: in pieces, each a separate run."""
     recipe = recipe_of(assignment)
     if recipe.query is None:
         for number, piece in enumerate(pieces):
-            yield _made_copy(assignment, piece, number, None, batch.lsn)
+            yield _transformed_piece(assignment, piece, number, None, batch.lsn)
         return
     with closing(connect(batch.connection, application="trucker input", own_sql=True)) as session:
         enter_snapshot(session, batch.snapshot)
         if recipe.rules is not None:
             for number, piece in enumerate(pieces):
-                yield _made_copy(assignment, piece, number, session, batch.lsn)
+                yield _transformed_piece(assignment, piece, number, session, batch.lsn)
             return
-        given = query_chunk(
+        results = query_chunk(
             session,
             recipe.query,
             chunk,
@@ -284,31 +292,31 @@ def make_copy(
             lsn=batch.lsn,
             slow=recipe.slow,
         )
-        for number, rows in enumerate(given):
-            made = TransformedRows(assignment)
-            _finish(made, _numbered(rows, number), batch.lsn, number)
-            yield made
+        for number, rows in enumerate(results):
+            transformed = TransformedRows(assignment)
+            _finish(transformed, _numbered(rows, number), batch.lsn, number)
+            yield transformed
 
 
-def _made_copy(
+def _transformed_piece(
     assignment: Assignment, piece: CopiedRows, number: int, session: PgConnection | None, lsn: Lsn
 ) -> TransformedRows:
-    recipe, made = recipe_of(assignment), TransformedRows(assignment)
+    recipe, transformed = recipe_of(assignment), TransformedRows(assignment)
     changes = recipe.ruled(piece.to_changes().reshaped(recipe.reads))
     if not recipe.relation:
-        made.changes = [changes] if len(changes) else []
-        return made
+        transformed.changes = [changes] if len(changes) else []
+        return transformed
     rows = rows_of(changes, recipe.relation, np.full(len(changes), number, np.int64))
     if recipe.query is not None and session is not None and len(rows):
         rows = recipe.ask(session, rows)
-    _finish(made, rows, lsn, number)
-    return made
+    _finish(transformed, rows, lsn, number)
+    return transformed
 
 
-def _finish(made: TransformedRows, rows: Rows, lsn: Lsn, number: int) -> None:
-    if recipe_of(made.assignment).spark is not None:
-        made.rows = rows
+def _finish(transformed: TransformedRows, rows: Rows, lsn: Lsn, number: int) -> None:
+    if recipe_of(transformed.assignment).spark is not None:
+        transformed.rows = rows
     elif len(rows):
-        every = recipe_of(made.assignment).every
-        changes = written(rows, made.assignment.target, lsn or ZERO, number << 32, every=every, copied=True)
-        made.changes += [changes] if len(changes) else []
+        every = recipe_of(transformed.assignment).every
+        changes = written(rows, transformed.assignment.target, lsn or ZERO, number << 32, every=every, copied=True)
+        transformed.changes += [changes] if len(changes) else []

@@ -14,11 +14,14 @@ _sessions: dict[str, tuple[PostgresConnection, Listening]] = {}
 
 @contextmanager
 def source_session(config: PostgresConnection) -> Iterator[Listening]:
-    """This process's session there. After any failure the next one is another."""
-    known = _sessions.pop(config.name, None)
-    session = known[1] if known and known[0] == config and not known[1].closed else None
-    if known and session is None:
-        _close(known[1])
+    """This process's session at a source; after a failure it is closed, and the next call connects again.
+
+    The session is taken out of the pool while it is used: a second thread opens another one.
+    """
+    cached = _sessions.pop(config.name, None)
+    session = cached[1] if cached and cached[0] == config and not cached[1].closed else None
+    if cached and session is None:
+        _close(cached[1])
     if session is None:
         session = connect(config, application="trucker input", own_sql=True)
     try:

@@ -15,17 +15,17 @@ from trucker.table import TableId
 
 
 def check_sql(source: ResolvedSource, sinks: Mapping[str, Sink], recipes: Recipes, *, spark: bool) -> Iterator[Finding]:
-    """What is wrong with each truck's rules and SQL, or that all is well. Without `spark` its files are left out, and
-    what is written after them."""
+    """Findings about each truck's rules and SQL; one that is OK where there are no mistakes. Without `spark`, trucks
+    with Spark files are left out."""
     for truck in source.trucks:
         if truck.config is None or not truck.config.does_more:
             continue
         on_spark = any(truck.config.file(name) for name in ON_SPARK)
         if on_spark and not spark:
             continue
-        found = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
+        findings = [finding for table in truck.tables for finding in _check_table(source, truck, table, sinks, recipes)]
         # One mistake is reported once, however many tables it concerns.
-        wrong = {finding.message: finding for finding in found}
+        wrong = {finding.message: finding for finding in findings}
         names = ", ".join(file.name for file in truck.config.files) or "rules"
         verb = "is" if len(truck.config.files) == 1 else "are"
         yield from wrong.values() or [Finding(Level.OK, f"truck {truck.name}", f"{names} {verb} valid")]
@@ -37,14 +37,14 @@ def _check_table(
     plain = truck.tables[table].target(truck.name, source.tables[table].schema)
 
     def look() -> None:
-        made = recipes.of(truck, plain)
-        if made is not None and made[0].statement is not None:
-            sinks[truck.destination].prepare(made[0])
+        compiled = recipes.of(truck, plain)
+        if compiled is not None and compiled[0].statement is not None:
+            sinks[truck.destination].prepare(compiled[0])
 
-    return _found(f"truck {truck.name}", look)
+    return _findings_of(f"truck {truck.name}", look)
 
 
-def _found(subject: str, look: Callable[[], None]) -> list[Finding]:
+def _findings_of(subject: str, look: Callable[[], None]) -> list[Finding]:
     try:
         look()
     except TruckerError as error:

@@ -42,9 +42,9 @@ def rows_of(changes: Changes, columns: tuple[Column, ...], run: npt.NDArray[np.i
     for name in changes.schema.names:
         old = changes.old.column(name)
         if name in changes.schema.key:
-            # The key of an update that brings no old row is the one it has.
-            known = (changes.op == UPDATE) & (changes.old_kind == NO_OLD)
-            old = pc.if_else(pa.array(known), changes.new.column(name), old) if known.any() else old
+            # PostgreSQL sends no old key with an update that does not change it.
+            same_key = (changes.op == UPDATE) & (changes.old_kind == NO_OLD)
+            old = pc.if_else(pa.array(same_key), changes.new.column(name), old) if same_key.any() else old
         cells.append(old)
     if len(columns) > len(cells):
         cells += _position(changes)
@@ -53,23 +53,23 @@ def rows_of(changes: Changes, columns: tuple[Column, ...], run: npt.NDArray[np.i
 
 
 def _position(changes: Changes) -> list[pa.Array]:
-    """Where each change stands. Rows of a snapshot are of no transaction: they have its LSN alone."""
+    """The position columns of each change. Rows of a snapshot belong to no transaction: they have only its LSN."""
     lsn = changes.commit_lsn
     texts = pa.array([f"{value >> 32:X}/{value & 0xFFFFFFFF:X}" for value in np.unique(lsn).tolist()], pa.string())
     places = np.unique(lsn, return_inverse=True)[1]
     when = pc.strftime(pa.array(changes.commit_time, pa.timestamp("us", "UTC")), "%Y-%m-%d %H:%M:%S+00")
-    for trailing, kept in ((r"\.0+\+00$", "+00"), (r"(\.\d*[1-9])0+\+00$", r"\1+00")):
-        when = pc.replace_substring_regex(when, trailing, kept)
-    known = pa.array(changes.xid != 0)
+    for trailing, replacement in ((r"\.0+\+00$", "+00"), (r"(\.\d*[1-9])0+\+00$", r"\1+00")):
+        when = pc.replace_substring_regex(when, trailing, replacement)
+    in_transaction = pa.array(changes.xid != 0)
     return [
         texts.take(pa.array(places)),
-        pc.if_else(known, when, None),
-        pc.if_else(known, pc.cast(pa.array(changes.xid), pa.string()), None),
+        pc.if_else(in_transaction, when, None),
+        pc.if_else(in_transaction, pc.cast(pa.array(changes.xid), pa.string()), None),
         pc.cast(pa.array(changes.ordinal), pa.string()),
     ]
 
 
-def given_columns(columns: Sequence[Column], *, old: bool) -> tuple[Column, ...]:
+def written_columns(columns: Sequence[Column], *, old: bool) -> tuple[Column, ...]:
     """The columns of a result that are written; old values are only for SQL."""
     return tuple(column for column in columns if old or not column.name.startswith(OLD))
 
@@ -94,26 +94,26 @@ def statement_changes(rows: Rows, schema: TableSchema) -> Changes:
 def keyed_changes(rows: Rows, schema: TableSchema, lsn: Lsn, first: int) -> Changes:
     """Rows to be written by name and key: deletes by their key, the others whole.
 
-    `lsn` and the ordinals from `first` on are where they count as standing.
+    Their positions are `lsn` and the ordinals from `first` on.
     """
     count = len(rows)
     names = list(schema.names)
-    gone = rows.op == DELETE
+    deletes = rows.op == DELETE
     new = rows.cells.select(names)
     old = null_rows(schema, count)
-    if gone.any():
-        keys = {name: _key_cells(rows, name, gone, schema) for name in schema.key}
+    if deletes.any():
+        keys = {name: _key_cells(rows, name, deletes, schema) for name in schema.key}
         old = pa.RecordBatch.from_arrays(
             [keys[name] if name in keys else old.column(name) for name in names], names=names
         )
-        mask = pa.array(gone)
+        mask = pa.array(deletes)
         new = pa.RecordBatch.from_arrays([pc.if_else(mask, None, cells) for cells in new.columns], names=names)
     return Changes(
         schema,
         rows.op,
         new,
         old,
-        np.where(gone, OLD_KEY, NO_OLD).astype(np.uint8),
+        np.where(deletes, OLD_KEY, NO_OLD).astype(np.uint8),
         {},
         np.full(count, lsn, np.uint64),
         np.zeros(count, np.int64),
@@ -122,32 +122,32 @@ def keyed_changes(rows: Rows, schema: TableSchema, lsn: Lsn, first: int) -> Chan
     )
 
 
-def _key_cells(rows: Rows, name: str, gone: npt.NDArray[np.bool_], schema: TableSchema) -> pa.Array:
-    """A key column's cells in deletes: what the SQL gives, else the old value it gives beside it."""
+def _key_cells(rows: Rows, name: str, deletes: npt.NDArray[np.bool_], schema: TableSchema) -> pa.Array:
+    """A key column's cells in deletes: those of the result, else of its column with the old value."""
     cells = rows.cells.column(name)
     if OLD + name in rows.names:
         cells = pc.coalesce(cells, rows.cells.column(OLD + name))
-    if pc.any(pc.and_(pa.array(gone), pc.is_null(cells))).as_py():
+    if pc.any(pc.and_(pa.array(deletes), pc.is_null(cells))).as_py():
         raise SinkError(
             f"the truck's SQL returns a row of {schema.table} to delete without its key: {name} is NULL",
             remedy=f"a delete has only old values: write coalesce(r.{name}, r.{OLD}{name}) as {name}",
             code="TRK533",
         )
-    return pc.if_else(pa.array(gone), cells, None)
+    return pc.if_else(pa.array(deletes), cells, None)
 
 
 def key_numbers(changes: Changes) -> npt.NDArray[np.int64]:
-    """A number for each row, the same for rows of one key: the one that it has, or of a delete had."""
-    gone = pa.array(changes.op == DELETE)
+    """A number for each row, the same for rows of one key: the new key, of a delete the old one."""
+    deletes = pa.array(changes.op == DELETE)
     key = changes.schema.key
-    cells = [pc.if_else(gone, changes.old.column(name), changes.new.column(name)) for name in key]
+    cells = [pc.if_else(deletes, changes.old.column(name), changes.new.column(name)) for name in key]
     return dense_codes(cells, [changes.schema.column(name) for name in key])[0]
 
 
 def last_by_key(changes: Changes) -> Changes:
-    """One row for each key, as a destination that holds tables takes them: of several the last one counts.
+    """One row for each key, the last one, as sinks for tables require.
 
-    SQL may give a key more than once, for rows of several transactions or where it makes one key of many.
+    SQL may return a key more than once: for rows of several transactions, or where it maps several keys to one.
     """
     if not changes.schema.key or len(changes) < 2:
         return changes
@@ -156,12 +156,12 @@ def last_by_key(changes: Changes) -> Changes:
 
 
 def before_deletes(changes: Changes) -> Mask:
-    """Which rows a later transaction of these deletes; in one transaction a key is there once."""
-    numbers, gone = key_numbers(changes), changes.op == DELETE
+    """Which rows are deleted by a later transaction among these changes; within one, folding leaves a key once."""
+    numbers, deletes = key_numbers(changes), changes.op == DELETE
     last = np.zeros(int(numbers.max(initial=-1)) + 1, np.uint64)
-    np.maximum.at(last, numbers[gone], changes.commit_lsn[gone])
-    found: Mask = ~gone & (changes.commit_lsn < last[numbers])
-    return found
+    np.maximum.at(last, numbers[deletes], changes.commit_lsn[deletes])
+    deleted_later: Mask = ~deletes & (changes.commit_lsn < last[numbers])
+    return deleted_later
 
 
 def only_deletes(changes: Changes, names: Sequence[str], schema: TableSchema) -> Changes:

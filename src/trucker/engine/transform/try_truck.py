@@ -1,7 +1,7 @@
-"""Tries a truck: takes recent or given changes through each step and shows the results. Nothing is written.
+"""Tries a truck: runs recent or given changes through each step and shows the results. Nothing is written.
 
-The steps are those of a run (`row_transform`), one after the other in this process. What SQL reads it reads for real.
-output.sql is prepared at the destination and shown with the rows it would get.
+The steps are those of a run (`row_transform`), in this process. SQL reads from the real source and lookups. output.sql
+is prepared at the destination and shown with the rows it would get.
 """
 
 from __future__ import annotations
@@ -60,31 +60,33 @@ def recent(log: LogLocation, tables: Mapping[TableId, TableSchema], most: int) -
     """The last changes of these tables in the change log: whole transactions, at least `most` changes if there are."""
     reader = LogReader(log)
     keys = {table: schema.key for table, schema in tables.items()}
-    found: dict[TableId, list[Changes]] = {}
+    changes_by_table: dict[TableId, list[Changes]] = {}
     count = 0
     for ref in reversed(reader.blocks(reader.oldest(), reader.durable().commit_lsn)):
         for changes in reversed(list(decode(reader.read(ref), keys))):
             schema = tables[changes.schema.table]
-            found.setdefault(schema.table, []).insert(0, changes.reshaped(schema))
+            changes_by_table.setdefault(schema.table, []).insert(0, changes.reshaped(schema))
             count += len(changes)
         if count >= most:
             break
-    return _last(found, most)
+    return _last(changes_by_table, most)
 
 
-def _last(found: Mapping[TableId, Sequence[Changes]], most: int) -> dict[TableId, list[Changes]]:
+def _last(changes: Mapping[TableId, Sequence[Changes]], most: int) -> dict[TableId, list[Changes]]:
     """The transactions at the end that hold `most` changes."""
-    lsns = [each.commit_lsn for own in found.values() for each in own]
+    lsns = [each.commit_lsn for parts in changes.values() for each in parts]
     if not lsns:
         return {}
     ordered = np.sort(np.concatenate(lsns))
     first = ordered[max(0, len(ordered) - most)]
-    kept = {table: [each.take(each.commit_lsn >= first) for each in own] for table, own in found.items()}
-    return {table: [each for each in own if len(each)] for table, own in kept.items()}
+    recent_changes = {
+        table: [each.take(each.commit_lsn >= first) for each in parts] for table, parts in changes.items()
+    }
+    return {table: [each for each in parts if len(each)] for table, parts in recent_changes.items()}
 
 
 class Trial:
-    """One truck to be tried. `spark` is there where it has SQL for it."""
+    """One truck to try. `spark` is None where the truck has no Spark files."""
 
     def __init__(
         self, config: ProjectConfig, source: ResolvedSource, truck: Truck, sink: Sink, spark: Spark | None
@@ -103,26 +105,26 @@ class Trial:
             if self._spark is not None:
                 recipes.start(self._spark, self._config)
             try:
-                for table, own in sorted(changes.items()):
-                    if own:
-                        yield from self._table(table, own, recipes)
+                for table, table_changes in sorted(changes.items()):
+                    if table_changes:
+                        yield from self._table(table, table_changes, recipes)
             finally:
                 recipes.close()
 
     def _table(self, table: TableId, changes: Sequence[Changes], recipes: Recipes) -> Iterator[Shown]:
         plain = self._truck.tables[table].target(self._truck.name, self._source.tables[table].schema)
-        made = recipes.of(self._truck, plain)
+        compiled = recipes.of(self._truck, plain)
         yield _changes(table, "changes", "from the change log", Changes.concat(list(changes)))
-        if made is None:
+        if compiled is None:
             net = [each for each in changes if len(each)]
             yield from (
                 _changes(table, LAST, f"to {plain.table}", each) for each in fold(net, Recipe(plain.source).fold)
             )
             return
-        target, recipe = made
-        yield from self._made(table, target, recipe, changes, recipes)
+        target, recipe = compiled
+        yield from self._transformed_steps(table, target, recipe, changes, recipes)
 
-    def _made(
+    def _transformed_steps(
         self, table: TableId, target: Target, recipe: Recipe, changes: Sequence[Changes], recipes: Recipes
     ) -> Iterator[Shown]:
         config = self._truck.config
@@ -131,85 +133,87 @@ class Trial:
             yield _changes(table, "folded", f"by compact: {config.compact}", net)
             if recipe.rules:
                 yield _changes(table, "rules", "after the rules", recipe.ruled(net))
-        (done,) = make([(Assignment(self._truck.destination, target, Lsn(0), recipe=recipe), changes)],
+        (transformed,) = make([(Assignment(self._truck.destination, target, Lsn(0), recipe=recipe), changes)],
                        self._source.reads, 0)  # fmt: skip
         if recipe.query is not None:
-            yield from self._queried(table, recipe, done)
-        given = self._on_spark(recipe, done, recipes)
-        if given is not None:
-            rows, names = given
+            yield from self._queried(table, recipe, transformed)
+        spark_result = self._on_spark(recipe, transformed, recipes)
+        if spark_result is not None:
+            rows, names = spark_result
             sql = "\n\n".join(_text(file, recipe, table) for name in names if (file := config.file(name)))
             yield _rows(table, " + ".join(names), "result of Spark SQL", sql, rows)
-        yield from self._written(table, target, recipe, done, given[0] if given else None)
+        yield from self._written(table, target, recipe, transformed, spark_result[0] if spark_result else None)
 
-    def _queried(self, table: TableId, recipe: Recipe, done: TransformedRows) -> Iterator[Shown]:
+    def _queried(self, table: TableId, recipe: Recipe, transformed: TransformedRows) -> Iterator[Shown]:
         assert self._truck.config is not None
         file = self._truck.config.file("input.sql")
         assert file is not None
-        rows = done.queried
+        rows = transformed.queried
         if rows is not None:
             yield _rows(table, file.name, "result from the source", _text(file, recipe, table), rows)
 
-    def _on_spark(self, recipe: Recipe, done: TransformedRows, recipes: Recipes) -> tuple[list[Rows], list[str]] | None:
+    def _on_spark(
+        self, recipe: Recipe, transformed: TransformedRows, recipes: Recipes
+    ) -> tuple[list[Rows], list[str]] | None:
         config = self._truck.config
         assert config is not None
         if recipe.spark is None:
             return None
         names = [name for name in ON_SPARK if config.file(name)]
-        if done.rows is None or not len(done.rows):
+        if transformed.rows is None or not len(transformed.rows):
             return [], names
         assert recipes.folder is not None
-        spooled = spool_rows(recipes.folder, done.rows, recipe.spark)
+        spooled = spool_rows(recipes.folder, transformed.rows, recipe.spark)
         try:
             return recipes.give(self._truck.name, recipe.spark, spooled), names
         finally:
             spooled.discard()
 
     def _written(
-        self, table: TableId, target: Target, recipe: Recipe, done: TransformedRows, spark: Sequence[Rows] | None
+        self, table: TableId, target: Target, recipe: Recipe, transformed: TransformedRows, spark: Sequence[Rows] | None
     ) -> Iterator[Shown]:
-        """What the destination would get; its own look at output.sql."""
+        """The changes that the destination would get, and output.sql, prepared there."""
         from trucker.engine.transform.row_transform import written
 
         changes = [
-            *done.changes,
+            *transformed.changes,
             *(written(rows, target, Lsn(0), 0, every=recipe.every) for rows in spark or () if len(rows)),
         ]
         if target.statement is None:
             for each in changes:
                 yield _changes(table, LAST, f"to {target.table} by {', '.join(target.source.key)}", each)
             return
-        looked = self._prepared(target)
+        outcome = self._prepared(target)
         for each in changes:
             rows = Rows(target.source.columns, each.new, each.op, each.ordinal)
             sql = _text(target.statement, recipe, table, target.source.names)
-            yield _rows(table, target.statement.name, f"its input; the file was {looked}", sql, [rows])
+            yield _rows(table, target.statement.name, f"its input; the file was {outcome}", sql, [rows])
 
     def _prepared(self, target: Target) -> str:
         try:
             self._sink.prepare(target)
         except SinkUnavailable:
-            return "not run"  # the running project has the destination to itself
+            return "not run"  # a running project may hold the destination; some stores allow one process
         return "prepared, but not run"
 
 
 def _text(file: SqlFile, recipe: Recipe, table: TableId, names: tuple[str, ...] | None = None) -> str:
     """The file's text for the rows it is shown with; those stand in it as `rows`."""
-    known = names if names is not None else tuple(column.name for column in recipe.relation)
+    columns = names if names is not None else tuple(column.name for column in recipe.relation)
     template = SqlTemplate(file)
     operations = ("delete", "update", "insert") if template.uses_operation else ("",)
     spark = file.name in ON_SPARK
-    relation = TemplateRelation("rows as r", (*known, OPERATION), "`" if spark else '"')
+    relation = TemplateRelation("rows as r", (*columns, OPERATION), "`" if spark else '"')
     texts = []
     for operation in operations:
-        made = template.render(
+        rendered = template.render(
             relation,
             operation=operation,
             input_table=str(table),
             transformed=TemplateRelation("transformed as t", (), "`") if template.uses("transformed") else None,
             lookups={name: name for name in template.lookups} if spark else {},
         )
-        texts.append((f"-- for {operation}\n" if operation else "") + made.text.strip())
+        texts.append((f"-- for {operation}\n" if operation else "") + rendered.text.strip())
     return "\n".join(texts)
 
 
@@ -229,7 +233,7 @@ def _tuples(columns: Mapping[str, Sequence[str | None]], count: int) -> list[tup
 
 
 def _changes(table: TableId, step: str, of: str, changes: Changes) -> Shown:
-    """Changes as rows: new values, and old ones beside them where there are any."""
+    """Changes as rows: new values, and old values where there are any."""
     names = changes.schema.names
     cells: dict[str, Sequence[str | None]] = {}
     for name in names:

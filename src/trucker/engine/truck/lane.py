@@ -1,4 +1,4 @@
-"""Trucks, or tables of one, that move apart from the main lane."""
+"""Trucks, or tables of a truck, that are processed separately from the main lane."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trucker.table import TableId
 
 @dataclass(slots=True)
 class Lane:
-    """Members of one destination that move together, apart from the main lane.
+    """Trucks of one destination that advance together, separately from the main lane.
 
-    A lane holds whole trucks, or, while one is added to a truck that streams, single tables of it (`tables`).
+    A lane holds whole trucks, or single tables (`tables`) that are added to a truck that streams.
     """
 
     destination: str
@@ -22,9 +22,9 @@ class Lane:
     position: Lsn
     tables: frozenset[TableId] | None = None
     unsure: bool = False
-    """A commit for it failed: whether that took effect, and so where the lane is, only the destination knows (I4)."""
+    """A commit for it failed: only the destination knows whether that took effect, and so the lane's position (I4)."""
     over: bool = False
-    """Its tables are being copied again: nothing is left to do for it, nor held for it."""
+    """Its tables are being copied again: it has nothing to apply, and the change log is not kept for it."""
     trucks: tuple[str, ...] = ()
     """The trucks that were in it when it was made."""
 
@@ -38,7 +38,7 @@ class Lane:
 
 
 def note_failure(run: TruckRun, error: TruckerError, lane: Lane | None) -> None:
-    """What was applied for a truck in a lane, or in the main one, failed: it fails, or is tried again."""
+    """Applying changes for a truck failed, in a lane or in the main one: fail the truck, or retry later."""
     if not error.transient:
         run.fail(error)
     elif lane is not None and lane.tables:

@@ -1,4 +1,4 @@
-"""The life of a truck and of its tables: the phases, the steps between them, and what is known at one instant.
+"""The life of a truck and of its tables: the phases, the steps between them, and the state at one instant.
 
 This module has no I/O, no Spark and no lock: a `TruckLife` is immutable, and a step returns another one. `TruckRun`
 is the owner: it holds that of a running truck, replaces it under its lock, and hands every change to listeners.
@@ -108,17 +108,17 @@ class IllegalStep(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class TruckLife:
-    """What is known of a truck at one instant.
+    """The state of a truck at one instant.
 
-    `position` is the end of the last commit applied, `stored` the one its destination holds: the same, but for quiet
-    stretches that are not written down at once. `floors` has the tables that stream, each with the LSN it was copied
-    at: what was committed before that is in the copy, so a table's changes count from the greater of both (I6).
-    `arriving` are those of them that the destination still has a position of their own for: the truck's next commit
-    there takes it away, so that a table never counts as following a truck that has passed it by.
+    `position` is the end of the last commit applied, `stored` the one that its destination holds: the same, except
+    after idle progress, which is not stored at once. `floors` has the tables that stream, each with the LSN of its
+    copy: what was committed before is in the copy, so a table's changes count from the greater of both (I6).
+    `arriving` are those of them for which the destination still has a separate position: the truck's next commit
+    removes it there, so that a table never counts as following a truck that has passed it.
 
-    `own` and `own_error` are the truck's; `troubles` has what tables that are apart are retried for, the latest last.
-    `failed` has the tables that are set aside, also while they are tried again. `left_out` names columns that the
-    destination has no place for.
+    `own` and `own_error` are the truck's; `troubles` has the errors for which single tables are retried, the latest
+    last. `failed` has the tables that are set aside, also while they are retried. `left_out` names columns that the
+    destination does not have.
     """
 
     own: TruckPhase = TruckPhase.STARTING
@@ -166,7 +166,7 @@ class TruckLife:
         return replace(self, own=target, own_error=error)
 
     def able(self, step: TableStep, tables: Iterable[TableId]) -> list[TableId]:
-        """The tables, sorted; of a truck that has ended those alone that may take the step."""
+        """The tables, sorted; of a truck that has ended, only those that may take the step."""
         sources, _ = TABLE_STEPS[step]
         phases = {table: self.tables.get(table, TablePhase.WAITING) for table in sorted(tables)}
         for table, phase in phases.items():
@@ -188,7 +188,7 @@ class TruckLife:
 
 @dataclass(frozen=True, slots=True)
 class TruckChanged:
-    """The phase of a truck, or the reason for it, as shown, is another one. `life` is what is known since."""
+    """The phase of a truck as shown, or the reason for it, has changed. `life` is the new state."""
 
     truck: str
     before: TruckPhase
@@ -198,8 +198,7 @@ class TruckChanged:
 
 @dataclass(frozen=True, slots=True)
 class TruckAdvanced:
-    """A truck is at another position, or has written rows: those of a copy or of a lane, too. `life` is what is known
-    since."""
+    """A truck has another position, or has written rows, of a copy or a lane, too. `life` is the new state."""
 
     truck: str
     before: Lsn

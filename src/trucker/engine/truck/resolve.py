@@ -65,7 +65,7 @@ def copy_slot_name(config: ProjectConfig, connection: PostgresConnection) -> str
 
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
-    """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
+    """The trucks and tables of one source; raises `SourceError` or `ConfigError` where they do not match it."""
     # Trucker's own tables are never an input: where this database is a destination too, each commit would make the
     # next.
     available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
@@ -74,10 +74,10 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
     for truck in config.trucks:
         if truck.input.connection != connection.name:
             continue
-        wanted = _select(truck, available, database)
-        made = connection.publication
-        tables |= {name: load_table(database, name, publication=made) for name in wanted if name not in tables}
-        trucks.append(_truck(truck, [tables[name] for name in wanted]))
+        names = _select(truck, available, database)
+        existing = connection.publication
+        tables |= {name: load_table(database, name, publication=existing) for name in names if name not in tables}
+        trucks.append(_truck(truck, [tables[name] for name in names]))
     publication, slot = source_names(config, connection)
     return ResolvedSource(
         connection,
@@ -91,7 +91,7 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
 
 
 def _select(truck: TruckConfig, available: Sequence[TableId], database: PgConnection) -> list[TableId]:
-    wanted = select_tables(truck.input.tables, available)
+    selected = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
         load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
         raise SourceError(
@@ -99,14 +99,14 @@ def _select(truck: TruckConfig, available: Sequence[TableId], database: PgConnec
             remedy="leave it out of the truck",
             code="TRK218",
         )
-    if not wanted:
+    if not selected:
         raise SourceError(
             f"truck {truck.name}: no table of connection {truck.input.connection} matches"
             f" {', '.join(truck.input.tables)}",
             remedy="write existing tables as schema.table, or patterns that match tables",
             code="TRK210",
         )
-    return wanted
+    return selected
 
 
 def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
@@ -121,7 +121,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             frozenset(config.input.only_columns or ()),
             frozenset(config.input.except_columns or ()),
             config.input.where,
-            tuple(sorted((column, said.unfit) for column, said in config.output.columns.items())),
+            tuple(sorted((column, settings.unfit) for column, settings in config.output.columns.items())),
             config.schema_changes,
             config.partitions,
             named=name in missing_tables(config.input.tables, ()),
@@ -129,9 +129,11 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
         )
     letters = config.dead_letters_max if config.on_error == "dead_letter" else None
     shared = len({table.output for table in resolved.values()}) < len(resolved)
-    own = config if config.does_more or shared else None
+    truck_config = config if config.does_more or shared else None
     by_table = config.on_table_failure == "table" and not config.files
-    return Truck(config.name, config.input.connection, config.output.connection, resolved, letters, own, by_table)
+    return Truck(
+        config.name, config.input.connection, config.output.connection, resolved, letters, truck_config, by_table
+    )
 
 
 def _output_table(config: TruckConfig, source: TableId) -> TableId:
@@ -146,15 +148,15 @@ def _output_table(config: TruckConfig, source: TableId) -> TableId:
 
 def _check_columns(config: TruckConfig, table: SourceTable) -> None:
     names = table.schema.names
-    for column, said in config.output.columns.items():
-        if column in table.schema.key and said.unfit is Unfit.NULL:
+    for column, settings in config.output.columns.items():
+        if column in table.schema.key and settings.unfit is Unfit.NULL:
             raise SourceError(
                 f"truck {config.name}: column {column!r} is part of the key of {table.schema.table}, which "
                 "cannot be NULL",
                 remedy="write unfit: text or error for it",
                 code="TRK212",
             )
-    # What rules and SQL make of the columns is known later on, and so is what becomes of `output.columns`.
+    # With rules or SQL the output's columns are known only after compilation, where `output.columns` is checked.
     written = () if config.rules or config.files else config.output.columns
     mentioned = (config.input.only_columns or (), config.input.except_columns or (), written)
     for column in (name for each in mentioned for name in each):
@@ -173,7 +175,7 @@ def _check_columns(config: TruckConfig, table: SourceTable) -> None:
 
 
 def published_tables(trucks: Sequence[Truck], tables: Mapping[TableId, SourceTable]) -> tuple[PublishedTable, ...]:
-    """What the publication must hold: the union of what trucks take, and their common condition."""
+    """The tables that the publication must have: all columns that trucks read, and their common condition."""
     published = []
     for name, table in sorted(tables.items()):
         readers = [(truck, truck.tables[name]) for truck in trucks if name in truck.tables]

@@ -1,9 +1,9 @@
 """The failure of one table while the other tables of its truck go on.
 
-It is set aside in one of two ways. Most failures are settled by copying the table again: the destination says "copying"
-of it, and the change log is not kept for it. Where the user must decide how to go on (`TruckerError.needs_decision`)
-it keeps its own position at the destination, and the change log is kept from there. Both are tried again by
-themselves, with growing waits: nothing else tells that the cause is gone.
+It is set aside in one of two ways. Most failures are resolved by copying the table again: the destination records it as
+"copying", and the change log is not kept for it. Where the user must decide how to go on
+(`TruckerError.needs_decision`), it keeps a separate position at the destination, and the change log is kept from there.
+Both are retried with growing waits: there is no other way to learn that the cause is gone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BEFORE_COPY = TableState(Phase.COPYING, Lsn(0))
 """The state of a table that is to be copied."""
 
 UNTOLD = frozenset({"TRK405", "TRK406", "TRK411", "TRK440", "TRK441"})
-"""What fails so may be due to a change that the stream does not tell: NOT NULL dropped, a value added to an enum, rows
-written anew that are not found as they were."""
+"""Errors whose cause may be a change that the stream does not report: NOT NULL dropped, a value added to an enum, rows
+that were rewritten and are not found with their old values."""
 
 REST_FACTOR = 10
 """After a try comes a wait of at least this many times its duration: a large table is not copied without end."""
@@ -42,8 +42,8 @@ class RetryWaits:
 
 @dataclass(slots=True)
 class Retry:
-    """When something that failed is due again. `began` is when the present try began, None between tries. Once `ended`
-    nothing is tried again before the project is started anew."""
+    """When something that failed is due again. `began` is when the current try began, None between tries. Once `ended`,
+    there is no further try before the next start of the project."""
 
     waits: RetryWaits
     failures: int = 0
@@ -52,7 +52,7 @@ class Retry:
     _due: float = field(default=float("-inf"))
 
     def failed(self) -> None:
-        """The present try has failed, or the first failure has happened."""
+        """The current try has failed, or the first failure has happened."""
         now = time.monotonic()
         self.failures += 1
         self._due = now + self.waits.before(self.failures, now - self.began if self.began is not None else 0.0)

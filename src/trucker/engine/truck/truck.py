@@ -17,11 +17,11 @@ from trucker.types import Unfit
 
 @dataclass(frozen=True, slots=True)
 class InputTable:
-    """One input table of a truck: what is taken of it and where it goes.
+    """One input table of a truck: which columns it reads, and its output table.
 
-    `only` empty means all columns but `excepted`; the key's columns are always taken. `named` says that the truck names
-    the table; otherwise a pattern chose it. `key` has the names of when the run began,
-    `key_numbers` hold for life.
+    `only` empty means all columns except `excepted`; the key's columns are always read. `named`: the truck names the
+    table; otherwise a pattern matches it. `key` has the column names as of the start of the run, `key_numbers` the
+    attribute numbers, which do not change when a column is renamed.
     """
 
     source: TableId
@@ -40,11 +40,11 @@ class InputTable:
         return column in self.key or self.chooses(column)
 
     def chooses(self, column: str) -> bool:
-        """Whether the truck takes a column of this name that is not of the key."""
+        """Whether the truck reads a column of this name that is not part of the key."""
         return column in self.only if self.only else column not in self.excepted
 
     def key_by(self, names: Mapping[int, str]) -> tuple[str, ...]:
-        """The key under the names that its columns have by number; the name of old for one that is not there."""
+        """The key with the names that its columns have now, by number; the old name for a column that is missing."""
         return tuple(names.get(number, name) for number, name in zip(self.key_numbers, self.key, strict=True))
 
     def target(self, truck: str, schema: TableSchema) -> Target:
@@ -61,9 +61,9 @@ class InputTable:
 class Truck:
     """A truck with its names and patterns resolved against the source.
 
-    `dead_letters` is how many failing rows it may set aside; None where the first one stops it. `config` is there where
-    the truck does more than replicate: it has rules or SQL. `by_table` says that a table which fails is to be set aside
-    while the others go on.
+    `dead_letters` is how many refused rows it may set aside; None where the first one stops it. `config` is set where
+    the truck does more than replicate: it has rules or SQL. `by_table`: a table that fails is set aside while the
+    others continue.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Truck:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a table can be copied again without more ado: what is there of it is known to be its rows."""
+        """Whether a table can be copied again automatically: the rows of its output table are known to be its own."""
         return self.config is None or not (self.config.file(OUTPUT) or self.shares)
 
     @property
@@ -95,5 +95,5 @@ class Truck:
 
     @property
     def shares(self) -> bool:
-        """Whether several of its tables go into one."""
+        """Whether several of its tables have the same output table."""
         return len({table.output for table in self.tables.values()}) < len(self.tables)

@@ -1,4 +1,4 @@
-"""A truck while it runs: how far it is, what it is doing, what went wrong. Nothing else writes phase and position."""
+"""A truck while it runs: its position, phase and errors. Nothing else writes phase and position."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Listener = Callable[[LifeEvent], None]
 
 
 class TruckRun:
-    """Owns what is known of one truck (`TruckLife`). Every method may be called from any thread.
+    """Owns the state of one truck (`TruckLife`). Every method may be called from any thread.
 
-    That is replaced under a lock; to read it needs none, and two reads may see two of them: code that decides
-    by several facts takes `life` once, and does not read back what it has just written, as other threads write too.
+    The state is replaced under a lock. Reading needs no lock, and two reads may see different states: code that decides
+    by several facts reads `life` once, and does not read back what it has just written, as other threads write too.
     Listeners are called under the lock, in the order of the changes. They may read, and must not change, the truck.
-    `retry` is there where a truck that fails is tried again.
+    `retry` is set where a truck that fails is retried.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TruckRun:
 
     @property
     def life(self) -> TruckLife:
-        """All that is known, of one instant."""
+        """The state at one instant."""
         return self._life
 
     @property
@@ -105,63 +105,62 @@ class TruckRun:
         return self.phase is TruckPhase.FAILED and (self.retry is None or self.retry.ended)
 
     def after(self, table: TableId) -> Lsn:
-        """Changes of the table committed below this are at the destination already."""
+        """The position below which the table's changes are at the destination already."""
         life = self._life
         return max(life.position, life.floors[table])
 
     # -- the truck as a whole -----------------------------------------------------------------------------------
 
     def keep_from(self, lsn: Lsn) -> None:
-        """Take over a position without going on from it: the change log is kept from there."""
+        """Set a position without applying changes from it: the change log is kept from there."""
         with self._lock:
-            self._put(replace(self._life, position=lsn, stored=lsn))
+            self._replace_life(replace(self._life, position=lsn, stored=lsn))
 
     def take_up(self, lsn: Lsn, following: Mapping[TableId, Lsn], behind: Collection[TableId]) -> None:
-        """Begin where the destination says the truck is: some tables follow it, others have positions of their own."""
+        """Begin at the position that the destination has: some tables follow the truck, others have their own."""
         with self._lock:
             life = replace(self._life, position=lsn, stored=lsn).tables_stepped(TableStep.FOLLOW, following)
             life = replace(life.tables_stepped(TableStep.CATCH_UP, behind), floors=dict(following))
             events = self._table_events(TableStep.FOLLOW, following, life)
-            self._put(life, events + self._table_events(TableStep.CATCH_UP, behind, life))
+            self._replace_life(life, events + self._table_events(TableStep.CATCH_UP, behind, life))
 
     def catch_up(self) -> bool:
-        """It goes on apart from the main lane; False where it has ended."""
+        """Continue in a separate lane; False where the truck has ended."""
         return self._step(TruckStep.CATCH_UP)
 
     def stream(self) -> bool:
-        """It is in the main lane; False where it has ended."""
+        """Continue in the main lane; False where the truck has ended."""
         streams = self._step(TruckStep.STREAM)
         if streams and self.retry is not None:
             self.retry.succeeded()
         return streams
 
     def retry_later(self, error: TruckerError) -> bool:
-        """What it was doing failed and is tried again; False where it has ended."""
+        """Its last step failed and is retried; False where the truck has ended."""
         return self._step(TruckStep.RETRY, error)
 
     def fail(self, error: TruckerError | None = None) -> bool:
-        """It has failed, for the error that it was retried for if none is given; False where it had ended before."""
+        """Fail, by default with the error for which it was retried; False where the truck had ended before."""
         return self._step(TruckStep.FAIL, error)
 
     def give_up(self, error: TruckerError) -> None:
-        """Fail until the next start, which looks for the cause again: the stream does not tell whether it is gone."""
+        """Fail until the next start, which checks the cause again: the stream does not show whether it is gone."""
         self.fail(error)
         if self.retry is not None:
             self.retry.ended = True
 
     def failed_again(self, error: TruckerError) -> None:
-        """It had failed, and to start it again failed for this reason."""
+        """The truck had failed, and its restart failed with this error."""
         with self._lock:
             if self._life.own is TruckPhase.FAILED:
-                self._put(replace(self._life, own_error=error))
+                self._replace_life(replace(self._life, own_error=error))
 
     def stop(self) -> None:
         """The project ends. A truck that has failed stays so."""
         self._step(TruckStep.STOP)
 
     def started_again(self) -> TruckRun:
-        """A run of the truck that begins anew. Until the destination has said where it is, the log is kept as for this
-        one."""
+        """A new run of the truck. Until the destination's position is read, the change log is kept as for this run."""
         was = self._life
         life = TruckLife(
             TruckPhase.CATCHING_UP,
@@ -176,8 +175,8 @@ class TruckRun:
         return TruckRun(self.truck, waits=self._waits, retry=self.retry, listeners=listeners, life=life)
 
     def applied(self, end: Lsn | None, rows: int, *, persisted: bool = True, committed: int = 0) -> None:
-        """Rows are at the destination, which is at `end`: None where only a lane of single tables is, which has its own
-        position. Without `persisted` nothing had to be written down. `committed` is when the source committed it."""
+        """Rows are at the destination, whose position is `end`; None for a lane of single tables, which has a separate
+        position. Without `persisted`, the destination did not store the position. `committed` is the commit time."""
         with self._lock:
             was = self._life
             end = was.position if end is None else max(end, was.position)
@@ -191,27 +190,29 @@ class TruckRun:
                 batches=was.batches + (1 if persisted else 0),
                 applied_time=committed or was.applied_time,
             )
-            self._put(life)
+            self._replace_life(life)
 
     def reconcile(self, state: TruckState) -> None:
-        """Take over what the destination says, after a commit whose outcome was not known.
+        """Take over the state that the destination has, after a commit whose outcome was unknown.
 
-        That may have made tables follow the truck: before a crash even, so that this run knows them as lagging.
+        That commit may have made tables follow the truck; even one before a crash, so that this run has them as
+        catching up.
         """
         with self._lock:
             was = self._life
             floors, arriving = dict(was.floors), dict(was.arriving)
-            for table, found in state.tables.items():
-                left = table in floors and found.phase is Phase.CATCHING_UP  # and whether it did was not known
-                if table in arriving or left:
-                    floors[table] = arriving[table] = found.lsn
-                if self._may_follow(table) and found.phase is Phase.STREAMING:
-                    floors.setdefault(table, found.lsn)
+            for table, table_state in state.tables.items():
+                # The commit was to give the table a separate position.
+                went_apart = table in floors and table_state.phase is Phase.CATCHING_UP
+                if table in arriving or went_apart:
+                    floors[table] = arriving[table] = table_state.lsn
+                if self._may_follow(table) and table_state.phase is Phase.STREAMING:
+                    floors.setdefault(table, table_state.lsn)
                     arriving.pop(table, None)
             followed = sorted(floors.keys() - was.floors.keys())
             life = was.tables_stepped(TableStep.FOLLOW, followed)
             life = replace(life, position=state.lsn, stored=state.lsn, floors=floors, arriving=arriving)
-            self._put(life, self._table_events(TableStep.FOLLOW, followed, life))
+            self._replace_life(life, self._table_events(TableStep.FOLLOW, followed, life))
 
     # -- single tables ------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class TruckRun:
         with self._lock:
             life = self._life.stepped(TruckStep.COPY) if whole else self._life
             life = life.tables_stepped(TableStep.COPY, tables)
-            self._put(life, self._table_events(TableStep.COPY, tables, life))
+            self._replace_life(life, self._table_events(TableStep.COPY, tables, life))
 
     def end_copy(self, tables: Collection[TableId], lsn: Lsn, rows: int, *, whole: bool) -> None:
         """Tables have been copied as of `lsn`, where the truck begins if it is `whole`; else they have to catch up."""
@@ -233,15 +234,15 @@ class TruckRun:
                 floors = {**life.floors, **dict.fromkeys(tables, lsn)}
                 life = replace(life, position=lsn, stored=lsn, floors=floors)
             self._forget_progress(tables)
-            self._put(life, self._table_events(step, tables, life))
+            self._replace_life(life, self._table_events(step, tables, life))
 
     def show_progress(self, progress: Mapping[TableId, CopyProgress]) -> None:
-        """How far copies are. It is no change of phase, and listeners do not hear of it."""
+        """Set the progress of copies. It is no change of phase, and listeners are not called."""
         with self._lock:
             self._copying |= progress
 
     def end_progress(self, tables: Iterable[TableId]) -> None:
-        """Copies are no longer in progress, whatever became of them."""
+        """Copies are no longer in progress, whether they succeeded or failed."""
         with self._lock:
             self._forget_progress(tables)
 
@@ -258,19 +259,19 @@ class TruckRun:
                 arriving={**life.arriving, **reached},
                 failed={table: failure for table, failure in life.failed.items() if table not in reached},
             )
-            self._put(life, self._table_events(TableStep.FOLLOW, tables, life, recovered=recovered))
+            self._replace_life(life, self._table_events(TableStep.FOLLOW, tables, life, recovered=recovered))
 
     def leave(self, table: TableId) -> None:
-        """A table that followed the truck goes on at a position of its own."""
+        """A table that followed the truck gets a separate position."""
         with self._lock:
             life = self._life.tables_stepped(TableStep.CATCH_UP, [table])
-            self._put(life, self._table_events(TableStep.CATCH_UP, [table], life))
+            self._replace_life(life, self._table_events(TableStep.CATCH_UP, [table], life))
 
     def copy_again(self, tables: Mapping[TableId, str]) -> None:
         """Tables have to be copied again, each for a reason."""
         with self._lock:
             life = self._life.tables_stepped(TableStep.AWAIT_COPY, tables)
-            self._put(life, self._table_events(TableStep.AWAIT_COPY, tables, life, reasons=tables))
+            self._replace_life(life, self._table_events(TableStep.AWAIT_COPY, tables, life, reasons=tables))
 
     def retry_tables(self, tables: Collection[TableId], error: TruckerError, *, alone: bool = True) -> None:
         """Tables have failed and are tried again: `alone`, or with the truck."""
@@ -280,29 +281,29 @@ class TruckRun:
             if alone:
                 others = {table: other for table, other in life.troubles.items() if table not in tables}
                 life = replace(life, troubles={**others, **dict.fromkeys(tables, error)})
-            self._put(life, self._table_events(TableStep.RETRY, tables, life, error=error))
+            self._replace_life(life, self._table_events(TableStep.RETRY, tables, life, error=error))
 
     def relieve(self, tables: Collection[TableId]) -> None:
-        """What tables were retried for is over, before they follow the truck."""
+        """Clear the errors for which tables were retried, before they follow the truck."""
         with self._lock:
             troubles = self._life.troubles
             if not troubles.keys().isdisjoint(tables):
-                left = {table: error for table, error in troubles.items() if table not in tables}
-                self._put(replace(self._life, troubles=left))
+                remaining = {table: error for table, error in troubles.items() if table not in tables}
+                self._replace_life(replace(self._life, troubles=remaining))
 
     def set_aside(self, table: TableId, error: TruckerError, position: Lsn, *, held: bool, again: bool = True) -> None:
-        """Note that a table cannot go on, and when it is tried again: without `again`, not before the next start."""
+        """Set a failed table aside, and schedule its next try; without `again`, not before the next start."""
         with self._lock:
-            before = self._life.failed.get(table)
-            retry = before.retry if before is not None else Retry(self._waits)
+            previous = self._life.failed.get(table)
+            retry = previous.retry if previous is not None else Retry(self._waits)
             retry.failed()
             retry.ended = not again
-            since = before.since if before is not None else time.time()
+            since = previous.since if previous is not None else time.time()
             failure = TableFailure(error, since, position, held, retry)
             life = self._life.tables_stepped(TableStep.SET_ASIDE, [table])
             life = replace(life, failed={**life.failed, table: failure})
             self._forget_progress([table])
-            self._put(life, self._table_events(TableStep.SET_ASIDE, [table], life, error=error))
+            self._replace_life(life, self._table_events(TableStep.SET_ASIDE, [table], life, error=error))
 
     def due_tables(self) -> Mapping[TableId, TableFailure]:
         """Begin the next try of the tables that were set aside long enough; those that are `held` catch up from their
@@ -313,7 +314,7 @@ class TruckRun:
                 step = TableStep.CATCH_UP if held else TableStep.AWAIT_COPY
                 tables = [table for table, failure in due.items() if failure.held is held]
                 life = self._life.tables_stepped(step, tables)
-                self._put(life, self._table_events(step, tables, life))
+                self._replace_life(life, self._table_events(step, tables, life))
             for failure in due.values():
                 failure.retry.begin()
             return due
@@ -322,7 +323,7 @@ class TruckRun:
         """Note the columns of a table that the destination has no place for."""
         if self._life.left_out.get(table) != columns:
             with self._lock:
-                self._put(replace(self._life, left_out={**self._life.left_out, table: columns}))
+                self._replace_life(replace(self._life, left_out={**self._life.left_out, table: columns}))
 
     # -- replacing it ---------------------------------------------------------------------------------------------
 
@@ -333,11 +334,11 @@ class TruckRun:
         with self._lock:
             was = self._life
             life = was.stepped(step, error)
-            self._put(life)
+            self._replace_life(life)
             return not was.has_ended
 
-    def _put(self, life: TruckLife, events: Sequence[LifeEvent] = ()) -> None:
-        """Replace what is known and tell the listeners. Call with the lock held."""
+    def _replace_life(self, life: TruckLife, events: Sequence[LifeEvent] = ()) -> None:
+        """Replace the state and call the listeners. Call with the lock held."""
         was, self._life = self._life, life
         if not self._listeners or was is life:
             return
@@ -383,8 +384,8 @@ class TruckRun:
             self._copying.pop(table, None)
 
     def let_go(self) -> None:
-        """Keep of the errors what they say, not the places they passed: their frames hold what was used there, as a
-        connection whose library complains when the process ends before it."""
+        """Drop the tracebacks of the errors, and keep the messages: frames refer to connections, whose library warns
+        about one that is still open when the process ends."""
         life = self._life
         errors: list[BaseException | None] = [
             life.own_error,
@@ -393,9 +394,9 @@ class TruckRun:
         ]
         for error in errors:
             while error is not None:
-                before = error.__cause__ or error.__context__
+                cause = error.__cause__ or error.__context__
                 error.__traceback__ = error.__cause__ = error.__context__ = None
-                error = before
+                error = cause
 
 
 def letters_of(runs: Iterable[TruckRun]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Some changes of one relation, decoded together: tuples found and read, made columns."""
+"""Decodes some changes of one relation together: finds and reads the tuples, and builds columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trucker.postgres.pgoutput.wire import NEW_TUPLE, ByteArray, Offsets, bytes_
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """A decoded chunk. `entries` are those it comes from; `old` is empty where no row has an old tuple."""
+    """A decoded chunk. `entries` are the entries of its rows; `old` is empty where no row has an old tuple."""
 
     entries: Offsets
     op: ByteArray
@@ -55,7 +55,7 @@ class RelationChunk:
         return self._part(rows, old, new)
 
     def _tuples(self) -> tuple[ChunkRows, Tuples, Tuples]:
-        """Every row, its old tuples read, its new ones found."""
+        """Every row, its old tuples read, its new tuples located: a new tuple begins where the old one ends."""
         op = self.run.kinds[self.messages]
         marker = self.run.markers(self.messages)
         old_kind = self._old_kinds(op, marker)
@@ -80,7 +80,7 @@ class RelationChunk:
         return Tuples(buffer, places, ends, self.messages[rows], self.width, self.run.blame)
 
     def _old_kinds(self, op: ByteArray, marker: ByteArray) -> ByteArray:
-        """Which old tuple each row has, after checking that its identity says which row is meant."""
+        """Which old tuple each row has. Raises where the replica identity does not contain the key."""
         has_old = (marker == OLD_KEY) | (marker == OLD_FULL)
         is_new = marker == NEW_TUPLE
         right = np.where(op == INSERT, is_new, np.where(op == DELETE, has_old, is_new | has_old)) | (op == TRUNCATE)
@@ -135,7 +135,7 @@ class RelationChunk:
             if inserts.any():
                 raise self.run.blame(int(self.messages[rows.at[inserts.argmax()]]), "a column was not sent")
             if (mask & (rows.old_kind == OLD_FULL)).any():
-                raise _uncovered(self.relation.table)  # of a partition that is not identified as its table is
+                raise _uncovered(self.relation.table)  # a partition whose replica identity is not that of its table
             masks[name] = mask
         return masks
 
@@ -157,4 +157,5 @@ def _numbered(rows: Mask) -> Offsets:
 
 
 def _all_or(at: Offsets) -> Offsets | None:
+    """None where every row has a tuple: then no selection is needed."""
     return None if (at >= 0).all() else at

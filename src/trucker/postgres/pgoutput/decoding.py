@@ -1,4 +1,4 @@
-"""Runs of messages into columns; the package's docstring has the wire format."""
+"""Decodes runs of messages into columns; the package's docstring has the wire format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Renames = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """The columns' names in a shape, and the names to give them."""
 
 ShapeKeys = Mapping[tuple[Column, ...], tuple[str, ...]]
-"""The columns of a shape as the stream tells them, and those of them that are its key."""
+"""The columns of a shape as the stream describes them, and the names of its key."""
 
 
 def decode(
@@ -39,14 +39,14 @@ def decode(
     `keys[table]` are the columns that identify a row at the destination; empty means the whole row does. Rows whose
     `commit_lsn` is below `after[table]` are left out.
 
-    `renames[table]` gives, for the columns' names in a shape, those to give them; `keys` are of the latter.
-    `shape_keys[table]` are the keys of shapes that have one of their own.
+    `renames[table]` has, for the columns' names in a shape, their new names; `keys` are new names. `shape_keys[table]`
+    are the keys of shapes whose key differs.
     """
     run = MessageRun(frames)
     decoding = _Decoding(run, keys, after or {}, renames or {}, shape_keys or {})
-    found = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
-    found.sort(key=lambda each: each[0])
-    return [changes for _, changes in found]
+    tables = [each for relation, entries in run.by_relation() for each in decoding.table(relation, entries)]
+    tables.sort(key=lambda each: each[0])
+    return [changes for _, changes in tables]
 
 
 class _Decoding:
@@ -120,9 +120,9 @@ class _Decoding:
 
 def _renamed(relation: Relation, renames: Renames) -> Relation:
     names = tuple(column.name for column in relation.columns)
-    others = dict(zip(names, dict(renames).get(names, names), strict=True))
-    columns = tuple(replace(column, name=others[column.name]) for column in relation.columns)
-    return replace(relation, columns=columns, key_columns=tuple(others[name] for name in relation.key_columns))
+    new_names = dict(zip(names, dict(renames).get(names, names), strict=True))
+    columns = tuple(replace(column, name=new_names[column.name]) for column in relation.columns)
+    return replace(relation, columns=columns, key_columns=tuple(new_names[name] for name in relation.key_columns))
 
 
 def _schema(relation: Relation, key: tuple[str, ...]) -> TableSchema:

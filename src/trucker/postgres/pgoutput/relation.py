@@ -1,4 +1,4 @@
-"""The Relation message: what a table looks like from here on."""
+"""Parses the Relation message, which describes a table from there on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of messages as a whole: kinds, transactions, and which rows belong to which relation."""
+"""A run of messages: their kinds, transactions and relations."""
 
 from __future__ import annotations
 
@@ -143,26 +143,26 @@ class MessageRun:
         is_change = self.is_row | self.is_truncate
         number = np.cumsum(is_change) - is_change
         of_message = np.cumsum(self.kinds == BEGIN) - 1
-        found = Transactions(
+        complete = Transactions(
             uint64_at(self.payload, at + 1),
             int64_at(self.payload, at + 9) + EPOCH,
             uint32_at(self.payload, at + 17).astype(np.uint32),
             number[begins],
         )
         if self.frames.transaction is None:
-            return found, of_message, number
-        return _continued(self.frames.transaction, found), of_message + 1, number
+            return complete, of_message, number
+        return _continued(self.frames.transaction, complete), of_message + 1, number
 
     def _check_nesting(self) -> None:
         """Begin and Commit alternate, and changes lie between them."""
         edges = np.flatnonzero((self.kinds == BEGIN) | (self.kinds == COMMIT))
         edge_kinds = self.kinds[edges]
-        before = np.concatenate([[BEGIN if self.frames.transaction else COMMIT], edge_kinds])
-        wrong = before[1:] == before[:-1]
+        previous = np.concatenate([[BEGIN if self.frames.transaction else COMMIT], edge_kinds])
+        wrong = previous[1:] == previous[:-1]
         if wrong.any():
             raise self.blame(int(edges[wrong.argmax()]), "Begin and Commit do not alternate")
         changes = np.flatnonzero(self.is_row | self.is_truncate)
-        outside = before[np.searchsorted(edges, changes)] != BEGIN
+        outside = previous[np.searchsorted(edges, changes)] != BEGIN
         if outside.any():
             raise self.blame(int(changes[outside.argmax()]), "the message is outside any transaction")
 
@@ -176,11 +176,11 @@ class MessageRun:
         return bytes_at(self.payload, self.starts[messages] + 5)
 
 
-def _continued(started: OpenTransaction, found: Transactions) -> Transactions:
+def _continued(started: OpenTransaction, complete: Transactions) -> Transactions:
     """The transactions of a run, the one it begins inside of first."""
     return Transactions(
-        np.insert(found.commit_lsn, 0, np.uint64(started.commit_lsn)),
-        np.insert(found.commit_time, 0, started.commit_time),
-        np.insert(found.xid, 0, np.uint32(started.xid)),
-        np.insert(found.first, 0, -started.ordinal),
+        np.insert(complete.commit_lsn, 0, np.uint64(started.commit_lsn)),
+        np.insert(complete.commit_time, 0, started.commit_time),
+        np.insert(complete.xid, 0, np.uint32(started.xid)),
+        np.insert(complete.first, 0, -started.ordinal),
     )

@@ -64,9 +64,9 @@ class TupleCells:
 class Tuples:
     """The tuples that begin at `places` of `buffer`, in messages that end at `ends`, in rising order.
 
-    `cells` grows as columns are read. `fill_with` names the tuples whose cells stand in for unchanged ones:
-    `origin[i]` is the old tuple of tuple i's message, or -1. NULL there means "not sent": a value that is left out of
-    the new tuple lives out of line, and is not NULL.
+    `cells` grows as columns are read. `fill_with` sets the tuples whose cells replace unchanged ones: `origin[i]` is
+    the old tuple of tuple i's message, or -1. NULL there means "not sent": a value that is not in the new tuple is
+    stored out of line (TOAST), and is not NULL.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Tuples:
         self._donor, self._origin = donor, origin
 
     def read(self, count: int) -> None:
-        """Read on until `count` columns are known."""
+        """Read columns until there are `count`."""
         if not len(self):
             self.cells += [TupleCells.empty(0)] * (count - len(self.cells))
             return
@@ -118,13 +118,13 @@ class Tuples:
         return TupleCells(kinds, starts, self.places, plain)
 
     def _fill(self, cells: TupleCells, donor: TupleCells) -> None:
-        wanting = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
-        if not len(wanting):
+        unsent = np.flatnonzero((cells.kinds == UNCHANGED) & (self._origin >= 0))
+        if not len(unsent):
             return
-        origin = self._origin[wanting]
-        given = donor.kinds[origin] == TEXT
-        cells.ends = cells.ends.copy()  # they are the next column's places too
-        cells.put(wanting[given], donor.take(origin[given]))
+        origin = self._origin[unsent]
+        sent = donor.kinds[origin] == TEXT
+        cells.ends = cells.ends.copy()  # the array is shared: it holds the next column's places, too
+        cells.put(unsent[sent], donor.take(origin[sent]))
 
     def finish(self) -> None:
         """All columns are read; the messages must end here."""
@@ -133,7 +133,8 @@ class Tuples:
     def text(self, column: int, at: Offsets | None, count: int) -> pa.Array:
         """One column as `count` strings: row i is tuple `at[i]`'s (-1: NULL), or tuple i's where `at` is None.
 
-        Texts lie between headers; an array of them all, headers as every second element, needs no copy but the `take`.
+        In the buffer, texts and headers alternate. An Arrow array over both, with headers as every second element,
+        needs no copy except that of `take`.
         """
         cells, size = self.cells[column], len(self)
         if not size:
@@ -150,7 +151,7 @@ class Tuples:
         return array
 
     def _few(self, cells: TupleCells, at: Iterable[int]) -> pa.Array:
-        """The same for so few rows that calling into Arrow costs more than they do."""
+        """The same for few rows, where the calls into Arrow would cost more than a loop."""
         kinds, starts, ends = cells.kinds.tolist(), cells.starts.tolist(), cells.ends.tolist()
         buffer = self.buffer
         try:
@@ -162,6 +163,7 @@ class Tuples:
             raise self._not_utf8(cells) from None
 
     def _check_utf8(self, array: pa.Array, cells: TupleCells) -> None:
+        # Most text is ASCII, which a maximum shows faster than a validation.
         data = array.buffers()[2]
         if data is None or not data.size or np.frombuffer(data, np.uint8).max() < 128:
             return

@@ -1,4 +1,4 @@
-"""Reading numbers out of a run's bytes at many places at once, and the error for bytes that make no sense."""
+"""Reads numbers from a run's bytes at many places at once; the error for bytes that are not pgoutput."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ def malformed(index: int | None, kind: int | None, what: str) -> SourceError:
 
 
 def _numbers(buffer: ByteArray, places: Offsets, dtype: str) -> npt.NDArray[Any]:
-    """The number of type `dtype` at each place; a place too near the end yields some number, never an error.
+    """The number of type `dtype` at each place; a place too near the end yields an arbitrary number, never an error.
 
-    Whoever reads past a message's end finds out at the end of its tuple, so that not every step needs a check.
+    Not every step needs a check: a read past a message's end is detected at the end of its tuple.
     """
     size = np.dtype(dtype).itemsize
     count = len(buffer) - size + 1
     if count <= 0:
         return np.zeros(len(places), dtype)
+    # A view with a stride of one byte: element i is the number at byte i, aligned or not.
     everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer, strides=(1,))
     return everywhere[np.minimum(places, count - 1)]
 

@@ -1,8 +1,9 @@
 """`input.sql`: a truck's query on the source, for rows that changed and for rows that are copied.
 
-The driver prepares it (`prepare_query`): PostgreSQL parses and plans the statement and says which columns it gives;
-nothing is run. What it made pickles, and executors run it (`run_query`, `query_chunk`) on connections of their own,
-opened with `connect(…, own_sql=True)`: tables are found by the role's search path, and nothing can be written.
+The driver prepares it (`prepare_query`): PostgreSQL parses and plans the statement and returns its result's columns;
+nothing is run. The prepared query is pickled, and executors run it (`run_query`, `query_chunk`) on their own
+connections, opened with `connect(…, own_sql=True)`: tables are found by the role's search path, and nothing can be
+written.
 
 `{{ rows }}` is a subselect of one array parameter per column (`types`): values are data however many there are, no
 temporary table is needed, so that it works on a standby, and the planner knows the number of rows. For a chunk of a

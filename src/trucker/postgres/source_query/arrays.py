@@ -1,4 +1,4 @@
-"""Columns of PostgreSQL's text as PostgreSQL's arrays: `{"a","b\\"c",NULL}`, made by column."""
+"""Converts columns of text to PostgreSQL's array literals: `{"a","b\\"c",NULL}`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 LARGEST: Final = 1 << 30
-"""PostgreSQL takes no single value of more bytes."""
+"""PostgreSQL's limit for the bytes of a value."""
 
 
 def array_literal(cells: pa.Array, delimiter: str = ",", *, plain: bool = False) -> bytes | None:
-    """The cells as an array's text; None where all are NULL, which `unnest` fills up with beside longer ones.
+    """The cells as an array's text; None where all are NULL: `unnest` pads a shorter array with NULL.
 
     `plain` cells are known to need no quotes.
     """

@@ -1,4 +1,4 @@
-"""What can be said of a truck's SQL before it starts, with the source as it is: `trucker check`, and every run."""
+"""Checks a truck's SQL against the source before it starts, in `trucker check` and every run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[
     if file is None:
         return []
     subject = f"truck {truck.name}"
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     try:
         with closing(connect(reads, application="trucker check", own_sql=True)) as connection:
             for table in tables:
@@ -36,11 +36,11 @@ def check_input(reads: PostgresConnection, truck: TruckConfig, tables: Sequence[
                     prepare_query(connection, file, table, positions=truck.compact == "none")
                 except TruckerError as error:
                     # One mistake is reported once, however many tables it concerns.
-                    found.setdefault(error.message, _finding(subject, error))
+                    findings.setdefault(error.message, _finding(subject, error))
     except SourceError as error:
         return [_finding(subject, error)]
     count = f"{len(tables)} tables" if len(tables) != 1 else str(tables[0].table)
-    return list(found.values()) or [Finding(Level.OK, subject, f"{file.label} can run for {count}")]
+    return list(findings.values()) or [Finding(Level.OK, subject, f"{file.label} can run for {count}")]
 
 
 def check_old_values(
@@ -60,10 +60,10 @@ def old_values_problem(
     table: SourceTable,
     origin: Mapping[str, str] | None = None,
 ) -> SourceError | None:
-    """Why the old values that a truck mentions would not come: the table's old tuples do not carry them (I11).
+    """The error where a truck uses old values that the table's old tuples do not have (I11); otherwise None.
 
-    Names that are no columns of the rows are somebody else's. `origin` has the rows' columns, where rules make them
-    others than the table's, and what each is called there.
+    Names that are not columns of the rows are ignored: they are other names of the SQL. `origin` has the rows' columns
+    and their names in the table, where rules rename them.
     """
     if table.full:
         return None
@@ -71,10 +71,10 @@ def old_values_problem(
     outside = {name.lower(): column for name, column in named.items() if column not in table.identity_columns}
     for template in templates:
         for name in sorted(template.old_columns):
-            lacking = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(name.lower())
-            if lacking is not None:
+            unsent = next(iter(outside.values()), None) if name == ANY_COLUMN else outside.get(name.lower())
+            if unsent is not None:
                 return SourceError(
-                    f"truck {truck}: {template.file.label} uses the old value of {lacking}, which PostgreSQL does not"
+                    f"truck {truck}: {template.file.label} uses the old value of {unsent}, which PostgreSQL does not"
                     f" send for table {table.table}",
                     remedy=to_full(table),
                     code=NO_OLD_VALUES,
@@ -83,8 +83,8 @@ def old_values_problem(
 
 
 def _unsent_problem(truck: TruckConfig, table: SourceTable) -> SourceError | None:
-    """Why a truck that keeps every change could not: a value that an update leaves as it is may not be sent, and what
-    the source has later is not what it was (I7)."""
+    """The error for a truck that keeps every change and may miss a value: PostgreSQL may not send one that an update
+    does not change, and what the source has later may be another value (I7)."""
     if table.full or not truck.files or truck.compact != "none":
         return None
     unsent = next((name for name in table.toastable if name not in table.identity_columns), None)

@@ -1,7 +1,7 @@
-"""Why a statement of a truck's SQL file failed: file and line, the server's words if they can hold no data, a remedy.
+"""Errors for statements of a truck's SQL file: file and line, the server's message if it holds no data, a remedy.
 
-What the server says of the statement's own text, as it does before anything runs, is passed on. What it says while
-rows go through may repeat a value (`invalid input syntax for type integer: "…"`): only what it is called is (I10).
+The server's messages about the text of a statement, before it runs, are shown. Its messages about rows may quote a
+value (`invalid input syntax for type integer: "…"`): only the name of the error is shown (I10).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FAILED: Final = "TRK270"
 TOO_MANY: Final = "TRK271"
 TOO_LONG: Final = "TRK272"
 
-# The connection, resources that may be free again, the server's end, a conflict, a lock, cancelled by somebody, disks.
+# SQLSTATEs of transient errors: connection, resources, shutdown, serialization, lock timeout, cancellation, I/O.
 _PASSING: Final = re.compile(r"08|53[0-3]|57P|40|55P03|57014|58")
-# What the server says in these cases is about names, rights and limits.
+# SQLSTATEs whose messages name objects, privileges and limits, never values.
 _ABOUT_NAMES: Final = re.compile(r"0A|25|28|3D|3F|42|53|54|55|57")
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -41,7 +41,7 @@ def refused(error: psycopg.Error, sql: RenderedSql, offset: int, columns: Sequen
 
 
 def failed(error: psycopg.Error, sql: RenderedSql, offset: int, *, timeout: float | None, took: float) -> SourceError:
-    """A statement that failed while it ran, or before it could: the database is no longer what it was."""
+    """A statement that failed when it ran, or whose preparation fails by now because the database has changed."""
     place = _place(error, sql, offset)
     if isinstance(error, errors.QueryCanceled) and timeout is not None and took >= timeout:
         return SourceError(
@@ -78,13 +78,13 @@ def _place(error: psycopg.Error, sql: RenderedSql, offset: int) -> Place:
 
 
 def _named(error: psycopg.Error) -> str:
-    """What the error is called: `division by zero`; with the names of what it is about."""
+    """The name of the error, `division by zero`, with the table, column and constraint that it concerns."""
     if error.sqlstate is None:
         return "the connection to the server was lost"
-    called = _CAMEL.sub(" ", type(error).__name__).lower()
+    condition = _CAMEL.sub(" ", type(error).__name__).lower()
     diag = error.diag
     named = (("table", diag.table_name), ("column", diag.column_name), ("constraint", diag.constraint_name))
-    return "".join([called, *(f", {kind} {name}" for kind, name in named if name)])
+    return "".join([condition, *(f", {kind} {name}" for kind, name in named if name)])
 
 
 def _remedy(error: psycopg.Error, sql: RenderedSql, offset: int, columns: Sequence[str], user: str) -> str:
@@ -106,12 +106,12 @@ def _other_column(error: psycopg.Error, sql: RenderedSql, offset: int, columns: 
         return hint
     position = error.diag.statement_position
     name = _name_at(sql.text, offset + int(position) - 1) if position else ""
-    meant = nearest(name, columns)
-    return f'did you mean "{meant}"?' if meant else f"the columns of r are {', '.join(columns)}"
+    suggestion = nearest(name, columns)
+    return f'did you mean "{suggestion}"?' if suggestion else f"the columns of r are {', '.join(columns)}"
 
 
 def _name_at(text: str, offset: int) -> str:
-    """The last part of the dotted name that stands there, as PostgreSQL reads it."""
+    """The last part of the dotted name at an offset, as PostgreSQL reads it."""
     name, dotted = "", True
     for token in tokens(text[offset:]):
         if token.is_name and dotted:

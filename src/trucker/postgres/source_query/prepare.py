@@ -1,4 +1,4 @@
-"""Preparing it, in the driver: PostgreSQL parses and plans the statement for a table, and says what it gives."""
+"""Prepares input.sql, in the driver: PostgreSQL parses and plans it for a table, and describes its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trucker.postgres.source_query.failure import refused
 from trucker.postgres.source_query.query import ORDER, ROWS, Source, SourceQuery, Variant, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
-from trucker.postgres.source_query.types import TEXT, InputColumn, given_columns
+from trucker.postgres.source_query.types import TEXT, InputColumn, load_input_columns
 from trucker.postgres.source_query.usage import used_columns
 from trucker.rows import OLD, OPERATION, POSITION
 
@@ -28,50 +28,52 @@ CLASH: Final = "TRK133"
 UNUSABLE: Final = "TRK134"
 
 MOST_COLUMNS: Final = 1664
-"""PostgreSQL's: a select list has no more."""
+"""PostgreSQL's limit for a select list (MaxTupleAttributeNumber)."""
 _FROM_ROWS: Final = "select … from {{ rows }}, and join what it needs"
 _PSEUDO: Final = ("record", "record[]", "void", "unknown", "cstring", "anyarray")
 
 
 def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
-    """See that the file can run for this table, and what it gives. `positions` is whether rows say where they stand.
+    """Check that the file can run for this table, and describe its result. `positions`: rows have position columns.
 
-    Raises a ConfigError with file, line and the nearest name where it cannot. Runs nothing.
+    Raises a ConfigError with file, line and a suggestion where it cannot. Runs nothing.
     """
     template = SqlTemplate(file)
     names = _relation_names(file, table, positions)
     relation = TemplateRelation(ROWS, names)
     with catalogue(connection):
-        given = _given(connection, table, positions)
+        input_columns = _input_columns(connection, table, positions)
         timeout = _timeout(connection)
     variants: dict[int, Variant] = {}
-    found: dict[int, list[Field]] = {}
+    fields_by_operation: dict[int, list[Field]] = {}
     used: set[str] = {OPERATION}
     for op in ORDER:
         if variants and not template.uses_operation:
-            variants[op], found[op] = variants[DELETE], found[DELETE]
+            variants[op], fields_by_operation[op] = variants[DELETE], fields_by_operation[DELETE]
             continue
         sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
         source = Source.of(sql, _only_statement(sql))
-        found[op] = _described(connection, source, given, names)
-        used |= used_columns(connection, source, given, found[op])
-        fields = tuple(field.name for field in found[op])
+        fields_by_operation[op] = _described(connection, source, input_columns, names)
+        used |= used_columns(connection, source, input_columns, fields_by_operation[op])
+        fields = tuple(field.name for field in fields_by_operation[op])
         variants[op] = Variant(source, fields, fields.index(OPERATION) if OPERATION in fields else -1)
     if not any(variant.source.uses_rows for variant in variants.values()):
         raise _unusable(
             file, "the file does not use {{ rows }}: it would return the same rows for every change", _FROM_ROWS
         )
     with catalogue(connection):
-        columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
-    alone = template.uses_operation or variants[INSERT].operation < 0
-    return SourceQuery(file, table.table, columns, tuple(given), frozenset(used), variants, alone, timeout)
+        columns = _result_columns(connection, file, [fields_by_operation[op] for op in (INSERT, UPDATE, DELETE)])
+    by_operation = template.uses_operation or variants[INSERT].operation < 0
+    return SourceQuery(
+        file, table.table, columns, tuple(input_columns), frozenset(used), variants, by_operation, timeout
+    )
 
 
 def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple[str, ...]:
-    """The columns of `{{ rows }}`. Each must have a name of its own, and PostgreSQL must be able to hold them."""
-    own = table.names
-    added = [*(OLD + name for name in own), *(column.name for column in POSITION if positions), OPERATION]
-    clash = [name for name in own if name in added]
+    """The columns of `{{ rows }}`. Names must be unique, and not more than PostgreSQL allows."""
+    table_names = table.names
+    added = [*(OLD + name for name in table_names), *(column.name for column in POSITION if positions), OPERATION]
+    clash = [name for name in table_names if name in added]
     if clash:
         raise ConfigError(
             f"table {table.table} has a column {clash[0]}, a name that rows reserve",
@@ -79,15 +81,15 @@ def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple
             remedy=f"rename the column with a rule, or leave it out: except_columns: [{clash[0]}]",
             code=CLASH,
         )
-    if len(own) + len(added) > MOST_COLUMNS:
+    if len(table_names) + len(added) > MOST_COLUMNS:
         raise ConfigError(
-            f"table {table.table} has {len(own)} columns; with their old values that is more than the "
+            f"table {table.table} has {len(table_names)} columns; with their old values that is more than the "
             f"{MOST_COLUMNS} columns of a PostgreSQL query",
             place=Place(file.label),
             remedy="read fewer columns with only_columns",
             code=CLASH,
         )
-    return (*own, *added)
+    return (*table_names, *added)
 
 
 def _timeout(connection: PgConnection) -> float | None:
@@ -95,17 +97,22 @@ def _timeout(connection: PgConnection) -> float | None:
     return row[0] / 1000 if row and row[0] else None
 
 
-def _given(connection: PgConnection, table: TableSchema, positions: bool) -> list[InputColumn]:
-    own = given_columns(connection, table.columns)
-    more = given_columns(connection, POSITION) if positions else []
-    return [*own, *(replace(one, name=OLD + one.name) for one in own), *more, InputColumn(OPERATION, TEXT, TEXT)]
+def _input_columns(connection: PgConnection, table: TableSchema, positions: bool) -> list[InputColumn]:
+    new_columns = load_input_columns(connection, table.columns)
+    more = load_input_columns(connection, POSITION) if positions else []
+    return [
+        *new_columns,
+        *(replace(one, name=OLD + one.name) for one in new_columns),
+        *more,
+        InputColumn(OPERATION, TEXT, TEXT),
+    ]
 
 
 def _described(
-    connection: PgConnection, source: Source, given: Sequence[InputColumn], names: Sequence[str]
+    connection: PgConnection, source: Source, input_columns: Sequence[InputColumn], names: Sequence[str]
 ) -> list[Field]:
-    """What the statement gives. It is planned too: PostgreSQL looks at rights on tables only then."""
-    relation = parameters_relation(given)
+    """The columns of the statement's result. It is planned, too: PostgreSQL checks privileges on tables only then."""
+    relation = parameters_relation(input_columns)
     text, (whole, offset) = source.text(relation), source.whole(relation)
     try:
         fields = describe(connection, text)
@@ -114,7 +121,7 @@ def _described(
     _refuse_fields(whole.place(offset), fields)
     explain = "explain (format json) "
     try:
-        (answer,) = stream(connection, explain + text, [None] * len(given) if source.uses_rows else [])
+        (answer,) = stream(connection, explain + text, [None] * len(input_columns) if source.uses_rows else [])
     except psycopg.Error as error:
         raise refused(error, whole, offset - len(explain), names, connection.info.user) from None
     if _writes(json.loads(answer.column(0)[0].as_py())):
@@ -181,8 +188,8 @@ def _result_columns(connection: PgConnection, file: SqlFile, results: Sequence[S
     return tuple(_column(field, types[field.type_oid, field.typmod]) for field in fields.values())
 
 
-def _column(field: Field, found: SourceType) -> Column:
-    return Column(field.name, field.type_oid, field.typmod, found.name, definition=found.definition)
+def _column(field: Field, source_type: SourceType) -> Column:
+    return Column(field.name, field.type_oid, field.typmod, source_type.name, definition=source_type.definition)
 
 
 def _unusable(file: SqlFile, message: str, remedy: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""An input.sql that is fit to run: what the driver hands to executors."""
+"""A prepared input.sql, which the driver sends to executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trucker.config.sql_template import RenderedSql
 from trucker.postgres.source_query.types import InputColumn
 
 ORDER: Final = (DELETE, UPDATE, INSERT)
-"""In which the operations of a run come where each runs by itself."""
+"""The order of a run's operations where each has its own statement."""
 
 # Stands for `{{ rows }}` until it is known whether it is parameters or a chunk. No text of a file has such characters.
 ROWS: Final = "\ue000rows\ue001"
@@ -24,7 +24,7 @@ ROWS: Final = "\ue000rows\ue001"
 class Source:
     """The one statement of a file, with `ROWS` where the rows go. `sql` is the whole file.
 
-    `uses_rows` is whether they go anywhere but into a comment or a text: a template may leave them out for some.
+    `uses_rows`: `ROWS` is used outside comments and strings; a template may omit it for some operations.
     """
 
     sql: RenderedSql
@@ -41,9 +41,9 @@ class Source:
         return self.statement.text.replace(ROWS, relation)
 
     def whole(self, relation: str) -> tuple[RenderedSql, int]:
-        """The file over this relation, and where in it the statement begins: what an error's place is found by."""
-        before = self.sql.text.count(ROWS, 0, self.statement.offset)
-        return self.sql.replaced(ROWS, relation), self.statement.offset + before * (len(relation) - len(ROWS))
+        """The file over this relation, and the statement's offset in it, to compute the place of an error."""
+        earlier = self.sql.text.count(ROWS, 0, self.statement.offset)
+        return self.sql.replaced(ROWS, relation), self.statement.offset + earlier * (len(relation) - len(ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """An input.sql that is fit to run for one table. `columns` are its result's, without `operation`.
+    """An input.sql prepared for one table. `columns` are its result's, without `operation`.
 
-    `given` are the columns of `{{ rows }}`, the last of them `operation`, and `used` those that it looks at: the others
-    do not travel. `variants` has the statement for each operation, which may be the same one. `by_operation` says that
-    it runs for each by itself. `timeout` is how many seconds a statement may take.
+    `given` are the columns of `{{ rows }}`, the last of them `operation`; only those in `used` are sent. `variants` has
+    the statement for each operation, which may be the same one. `by_operation`: it runs for each operation separately.
+    `timeout` is how many seconds a statement may take.
     """
 
     file: SqlFile
@@ -80,15 +80,15 @@ class SourceQuery:
 
     @property
     def sent(self) -> tuple[InputColumn, ...]:
-        """The columns that travel, in the order of the parameters."""
+        """The columns that are sent, in the order of the parameters."""
         return tuple(one for one in self.given if one.name in self.used)
 
 
-def parameters_relation(given: Sequence[InputColumn], used: Set[str] | None = None) -> str:
-    """Rows as a relation `r`: those columns that are used (all) from parameters in their order, the others NULL.
+def parameters_relation(input_columns: Sequence[InputColumn], used: Set[str] | None = None) -> str:
+    """Rows as a relation `r`: the used columns (all by default) from parameters in their order, the others NULL.
 
-    None is ever left out: SQL may count columns by their place.
+    No column is left out: SQL may refer to columns by position.
     """
     numbers = count(1)
-    columns = [one.parameter(next(numbers)) if used is None or one.name in used else one.null for one in given]
+    columns = [one.parameter(next(numbers)) if used is None or one.name in used else one.null for one in input_columns]
     return f"(select {', '.join(columns)}) as r"

@@ -1,6 +1,6 @@
-"""Values that a change did not send, because they did not change: read again from the source, by key (I7).
+"""Reads values that a change did not send, because they did not change, from the source, by key (I7).
 
-What is read is the value of now. A row that is gone by now has its delete on the way; its change is left out.
+The source is read as of now. A change whose row no longer exists is left out: its delete follows in the stream.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from trucker.postgres.connect import query_error, translated
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.session import catalogue
-from trucker.postgres.source_query.types import InputColumn, given_columns
+from trucker.postgres.source_query.types import InputColumn, load_input_columns
 
 GONE: Final = "TRK273"
 TOO_LARGE: Final = "TRK274"
 
-# The operators by which the table's own key is unique: those of a user's type need not be in the search path.
+# The equality operators of the key's index: the operator of a user-defined type may not be in the search path.
 _EQUALS: Final = """
     select a.attname::text, format('operator(%%I.%%s)', s.nspname, o.oprname)
       from pg_class r
@@ -47,15 +47,15 @@ _ANY: Final = "operator(pg_catalog.=)"
 
 
 def reselect(connection: PgConnection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
-    """The same changes with every value there: none is `unchanged` any more.
+    """The same changes with every value: none is `unchanged` any more.
 
-    `only` names the columns that are used (`SourceQuery.used`); the others stay NULL. Updates that change
-    the key must have been taken apart. A SourceError where the table has no key, or a column is not there any more.
+    `only` names the columns that are used (`SourceQuery.used`); the others stay NULL. Updates that change the key must
+    have been split (`fold.split_moves`). Raises SourceError where the table has no key, or a column no longer exists.
     """
     if only is not None:
         changes = replace(changes, unchanged={name: mask for name, mask in changes.unchanged.items() if name in only})
-    wanted = _wanted(changes)
-    if not wanted.any():
+    lacking = _lacks_value(changes)
+    if not lacking.any():
         return replace(changes, unchanged={})
     schema = changes.schema
     if not schema.key:
@@ -65,12 +65,12 @@ def reselect(connection: PgConnection, changes: Changes, *, only: Collection[str
             code="TRK212",
         )
     names = [name for name in schema.names if name in changes.unchanged]
-    rows = np.flatnonzero(wanted)
-    found = _read(connection, schema, names, _keys(changes, rows))
-    return _filled(changes, names, rows, found)
+    rows = np.flatnonzero(lacking)
+    values = _read(connection, schema, names, _keys(changes, rows))
+    return _filled(changes, names, rows, values)
 
 
-def _wanted(changes: Changes) -> Mask:
+def _lacks_value(changes: Changes) -> Mask:
     """The rows that lack a value."""
     lacking = np.zeros(len(changes), np.bool_)
     for mask in changes.unchanged.values():
@@ -80,7 +80,7 @@ def _wanted(changes: Changes) -> Mask:
 
 
 def _keys(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> list[pa.Array]:
-    """The key's cells. One that is itself too long to be sent again is in the old tuple."""
+    """The key's cells. A long key value that was not sent in the new tuple is in the old one."""
     chosen = pa.array(rows)
     return [
         pc.coalesce(changes.new.column(name).take(chosen), changes.old.column(name).take(chosen))
@@ -92,24 +92,24 @@ def _read(connection: PgConnection, schema: TableSchema, names: Sequence[str], k
     """The values by the number of the key, which is column 0."""
     doing = f"reading unsent values of {schema.table}"
     with translated(doing), catalogue(connection):
-        given = given_columns(connection, [schema.column(name) for name in schema.key])
+        key_columns = load_input_columns(connection, [schema.column(name) for name in schema.key])
         equals = dict(connection.execute(_EQUALS.encode(), [schema.table.schema, schema.table.name]).fetchall())
     numbers = InputColumn("n", "pg_catalog.int8", "pg_catalog.int8")
     parameters = [
         array_literal(pa.array(np.arange(len(keys[0]))).cast(pa.string()), plain=True),
-        *(array_literal(cells, one.delimiter, plain=one.plain) for cells, one in zip(keys, given, strict=True)),
+        *(array_literal(cells, one.delimiter, plain=one.plain) for cells, one in zip(keys, key_columns, strict=True)),
     ]
     pieces, size = [], 0
     try:
-        statement = _statement(schema, names, [numbers, *given], equals)
-        with closing(stream(connection, statement, parameters)) as found:
-            for piece in found:
+        statement = _statement(schema, names, [numbers, *key_columns], equals)
+        with closing(stream(connection, statement, parameters)) as results:
+            for piece in results:
                 pieces.append(piece)
                 size += piece.nbytes
                 if size > LARGEST:
                     raise _too_large(schema)
     except (errors.UndefinedColumn, errors.UndefinedTable) as error:
-        raise _gone(schema, error) from None
+        raise _cannot_read(schema, error) from None
     except psycopg.Error as error:
         raise query_error(doing, error) from None
     return pa.Table.from_batches(pieces) if pieces else pa.table({str(i): _no_texts() for i in range(len(names) + 1)})
@@ -119,8 +119,10 @@ def _no_texts() -> pa.Array:
     return pa.array([], pa.string())
 
 
-def _statement(schema: TableSchema, names: Sequence[str], given: Sequence[InputColumn], equals: dict[str, str]) -> str:
-    keys = [replace(one, name=f"k{number}") for number, one in enumerate(given)]
+def _statement(
+    schema: TableSchema, names: Sequence[str], key_columns: Sequence[InputColumn], equals: dict[str, str]
+) -> str:
+    keys = [replace(one, name=f"k{number}") for number, one in enumerate(key_columns)]
     listed = ", ".join(one.parameter(number) for number, one in enumerate(keys, start=1))
     values = "".join(f", t.{quote_identifier(name)}" for name in names)
     same = " and ".join(
@@ -131,24 +133,24 @@ def _statement(schema: TableSchema, names: Sequence[str], given: Sequence[InputC
 
 
 def _filled(
-    changes: Changes, names: Sequence[str], rows: np.ndarray[Any, np.dtype[np.int64]], found: pa.Table
+    changes: Changes, names: Sequence[str], rows: np.ndarray[Any, np.dtype[np.int64]], values: pa.Table
 ) -> Changes:
-    """The changes with what was found in place; those whose row is gone left out."""
+    """The changes with the values that were read; without those whose row no longer exists."""
     where = np.full(len(changes), -1, np.int64)
-    where[rows[found.column(0).cast(pa.int64()).to_numpy()]] = np.arange(found.num_rows)
+    where[rows[values.column(0).cast(pa.int64()).to_numpy()]] = np.arange(values.num_rows)
     places = pa.array(where, mask=where < 0)
     cells = list(changes.new.columns)
     for number, name in enumerate(names, start=1):
         at = changes.schema.names.index(name)
-        read = found.column(number).combine_chunks().take(places)
+        read = values.column(number).combine_chunks().take(places)
         cells[at] = pc.if_else(pa.array(changes.unchanged[name]), read, cells[at])
     full = replace(changes, new=pa.RecordBatch.from_arrays(cells, names=list(changes.schema.names)), unchanged={})
-    lost = np.zeros(len(changes), np.bool_)
-    lost[rows] = where[rows] < 0
-    return full.take(~lost) if lost.any() else full
+    vanished = np.zeros(len(changes), np.bool_)
+    vanished[rows] = where[rows] < 0
+    return full.take(~vanished) if vanished.any() else full
 
 
-def _gone(schema: TableSchema, error: psycopg.Error) -> SourceError:
+def _cannot_read(schema: TableSchema, error: psycopg.Error) -> SourceError:
     return SourceError(
         f"table {schema.table}: an unsent value cannot be read again: {error.diag.message_primary}",
         remedy="leave the column out of the truck; or copy the table again: run `trucker reset --truck NAME`, "

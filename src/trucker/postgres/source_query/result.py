@@ -1,6 +1,6 @@
-"""A statement with parameters, and its result by column: every value as the text that PostgreSQL writes.
+"""Runs a statement with parameters and returns its result by column, every value as PostgreSQL's text.
 
-Rows come in pieces while the statement still runs, so that one that gives too many can be stopped.
+Rows arrive in pieces while the statement runs, so that one with too many rows can be cancelled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trucker.pg.connection import PgConnection
 PIECE_ROWS: Final = 4096
 _ROWS: Final = (pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
 
-# No type has a loader of its own here, so that all take the one for unknown types.
+# The map has no loaders for types, so that psycopg uses this one, registered for unknown types, for all of them.
 _TEXTS: Final = AdaptersMap()
 _TEXTS.register_loader(0, TextLoader)
 
@@ -43,7 +43,7 @@ class _Context:
 
 
 def describe(connection: PgConnection, statement: str) -> list[Field]:
-    """The columns that a statement would give; it is parsed and not run. psycopg's errors pass through."""
+    """The columns of a statement's result; it is parsed and not run. psycopg's errors are not translated."""
     link = connection.pgconn
     link.send_prepare(b"", statement.encode())
     _only(connection)
@@ -56,10 +56,10 @@ def describe(connection: PgConnection, statement: str) -> list[Field]:
 
 
 def stream(connection: PgConnection, statement: str, parameters: Sequence[bytes | None]) -> Generator[pa.RecordBatch]:
-    """Run it and give its rows in pieces, the columns called 0, 1, …; psycopg's errors pass through.
+    """Run a statement and yield its rows in pieces, with columns named 0, 1, …; psycopg's errors are not translated.
 
-    Until the iteration ends the connection is busy; one that is left early must be closed,
-    which cancels the statement.
+    The connection is busy until the iteration ends; a generator that is not exhausted must be closed, which cancels the
+    statement.
     """
     link = connection.pgconn
     link.send_query_params(statement.encode(), parameters)
@@ -87,7 +87,7 @@ def _columns(loading: Loading, result: pq.abc.PGresult) -> pa.RecordBatch:
 
 
 def _only(connection: PgConnection) -> pq.abc.PGresult:
-    """The one result of what was just sent."""
+    """The result of the one command that was just sent."""
     results: list[pq.abc.PGresult] = connection.wait(generators.execute(connection.pgconn))
     for result in results:
         if result.status != pq.ExecStatus.COMMAND_OK:
@@ -96,7 +96,7 @@ def _only(connection: PgConnection) -> pq.abc.PGresult:
 
 
 def _give_up(connection: PgConnection) -> None:
-    """Have the server stop, and take what it had sent until then: the connection can be used again."""
+    """Cancel the statement, and discard what the server sent until then: the connection can be used again."""
     if connection.closed:
         return
     with suppress(psycopg.Error):

@@ -1,4 +1,4 @@
-"""Running it, in an executor: rows in as arrays, rows out by column."""
+"""Runs input.sql, in an executor: rows are sent as arrays, and the result is read by column."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trucker.rows import OLD, OPERATION, POSITION, Rows
 from trucker.slow_sql import SlowQueries, Timing
 
 SMALLEST_ROW: Final = 24
-"""Bytes that the smallest row takes on its page."""
+"""Bytes of the smallest row on its page: a heap tuple's header."""
 
 _NAMES: Final = pa.array([OPERATIONS[op] for op in ORDER])
 _CODES: Final = np.array(ORDER, np.uint8)
@@ -45,17 +45,17 @@ def run_query(
 ) -> Rows:
     """The query's result for these rows: a statement for each run, or for each operation of each run.
 
-    No statement may give more than `rows_max` rows, or a GiB. Raises a SourceError with file and line.
+    A statement may return at most `rows_max` rows and a GiB. Raises a SourceError with file and line.
     """
     relation = query.relation
-    made: list[Rows] = []
+    results: list[Rows] = []
     for part in _statements(query, rows):
         op = int(part.op[0])
         variant = query.variants[op]
         running = _Running(variant.source, relation, query.timeout, _watch(slow, query, len(part)))
         with closing(running.batches(connection, _parameters(query, variant, part), rows_max, LARGEST)) as batches:
-            made += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
-    return _joined(query.columns, made)
+            results += [_result(query, variant, batch, op, int(part.run[0])) for batch in batches]
+    return _joined(query.columns, results)
 
 
 def query_chunk(
@@ -69,9 +69,9 @@ def query_chunk(
 ) -> Iterator[Rows]:
     """The query's result for a chunk of a snapshot, in pieces of a few MiB; `connection` must be inside the snapshot.
 
-    The chunk's rows are inserts. `lsn` is their commit_lsn; when and by whom they were written is not known. A chunk
-    may give `rows_max` rows, or as many as its pages can hold. A joined table that was rewritten after the snapshot was
-    taken is an error that passes, as for the chunk itself.
+    The chunk's rows are inserts. `lsn` is their commit_lsn; their commit time and xid are unknown. A chunk may return
+    `rows_max` rows, or as many as its pages can hold. A joined table that was rewritten after the snapshot was taken is
+    a transient error, as for the chunk itself.
     """
     with translated(f"copying table {chunk.leaf}"):
         lock_chunk(connection, chunk)
@@ -80,7 +80,7 @@ def query_chunk(
     relation = _chunk_relation(query, chunk, lsn)
     running = _Running(variant.source, relation, query.timeout, _watch(slow, query, 0))
     with closing(running.batches(connection, (), most)) as batches:
-        for pieces in _piled(batches):
+        for pieces in _pieces(batches):
             yield _joined(query.columns, [_result(query, variant, batch, INSERT, 0) for batch in pieces])
     with translated(f"copying table {chunk.leaf}"):
         refuse_rewritten(connection)
@@ -89,26 +89,26 @@ def query_chunk(
 def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
     if not variant.source.uses_rows:
         return []
-    known = set(rows.names)
-    made = [
-        array_literal(rows.cells.column(given.name), given.delimiter, plain=given.plain)
-        if given.name in known
+    present = set(rows.names)
+    parameters = [
+        array_literal(rows.cells.column(input_column.name), input_column.delimiter, plain=input_column.plain)
+        if input_column.name in present
         else None
-        for given in query.sent[:-1]
+        for input_column in query.sent[:-1]
     ]
     operations = _NAMES.take(pa.array(np.select([rows.op == op for op in ORDER], range(len(ORDER)))))
-    made.append(array_literal(operations, plain=True))
-    if sum(len(one) for one in made if one) > LARGEST:
+    parameters.append(array_literal(operations, plain=True))
+    if sum(len(one) for one in parameters if one) > LARGEST:
         raise SourceError(
             f"{query.file.label}: the rows for one statement are larger than PostgreSQL accepts",
             remedy="lower `batch.part_bytes` in trucker.yml",
             code=FAILED,
         )
-    return made
+    return parameters
 
 
 def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
-    """The rows of each statement, in order: by run, and within one by operation where each runs by itself."""
+    """The rows of each statement, in order: by run, and by operation where each has its own statement."""
     cuts = [0, *(np.flatnonzero(np.diff(rows.run)) + 1), len(rows)]
     for first, last in pairwise(cuts):
         if first == last:
@@ -118,29 +118,31 @@ def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
             yield run
             continue
         for op in ORDER:
-            if (own := run.op == op).any():
-                yield run.take(own)
+            if (of_operation := run.op == op).any():
+                yield run.take(of_operation)
 
 
 def _chunk_relation(query: SourceQuery, chunk: SnapshotChunk, lsn: Lsn | None) -> str:
-    """The chunk's rows with the types that changed rows have; `where` may name the table's columns as they are."""
-    known = {column.name for column in POSITION}
+    """The chunk's rows with the types that changed rows have. The condition is inside, with the table's own names."""
+    positions = {column.name for column in POSITION}
     columns = []
-    for given in query.given[:-1]:
-        name = quote_identifier(given.name)
-        if given.name == "commit_lsn" and given.name not in chunk.schema.names and lsn is not None:
+    for input_column in query.given[:-1]:
+        name = quote_identifier(input_column.name)
+        if input_column.name == "commit_lsn" and input_column.name not in chunk.schema.names and lsn is not None:
             columns.append(f"'{lsn}'::pg_catalog.pg_lsn as {name}")
-        elif given.name.startswith(OLD) or (given.name in known and given.name not in chunk.schema.names):
-            columns.append(given.null)
+        elif input_column.name.startswith(OLD) or (
+            input_column.name in positions and input_column.name not in chunk.schema.names
+        ):
+            columns.append(input_column.null)
         else:
-            columns.append(f"{name}::{given.type} as {name}")
+            columns.append(f"{name}::{input_column.type} as {name}")
     columns.append(f"'{OPERATIONS[INSERT]}'::{TEXT} as {quote_identifier(OPERATION)}")
     return f"(select {', '.join(columns)} from only {chunk.leaf.quoted}{chunk_condition(chunk)}) as r"
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """One statement of the file on its way, with what its error message needs."""
+    """One execution of a statement, with what its error message needs."""
 
     source: Source
     relation: str
@@ -175,16 +177,16 @@ class _Running:
             yield batch
 
 
-def _piled(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Batches together until they are as large as a piece of a copy."""
-    pile: list[pa.RecordBatch] = []
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Groups of batches, each as large as a piece of a copy."""
+    piece: list[pa.RecordBatch] = []
     for batch in batches:
-        pile.append(batch)
-        if sum(each.nbytes for each in pile) >= PIECE_BYTES:
-            yield pile
-            pile = []
-    if pile:
-        yield pile
+        piece.append(batch)
+        if sum(each.nbytes for each in piece) >= PIECE_BYTES:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
 
 
 def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractContextManager[Timing | None]:
@@ -192,7 +194,7 @@ def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractC
 
 
 def _result(query: SourceQuery, variant: Variant, batch: pa.RecordBatch, op: int, run: int) -> Rows:
-    """A piece of a result: the query's columns by name, NULL where this operation's statement does not give one."""
+    """A piece of a result: the query's columns by name, NULL where this operation's statement does not have one."""
     places = {name: place for place, name in enumerate(variant.fields)}
     count = batch.num_rows
     cells = [
@@ -212,14 +214,14 @@ def _batch(columns: Sequence[Column], cells: Sequence[pa.Array], count: int) -> 
 
 
 def _operations(query: SourceQuery, names: pa.Array) -> npt.NDArray[np.uint8]:
-    found = pc.index_in(names, _NAMES)
-    if found.null_count:
+    indices = pc.index_in(names, _NAMES)
+    if indices.null_count:
         raise SourceError(
             f"{query.file.label}: column operation of the result has a value other than insert, update and delete",
             remedy="return r.operation or one of the three values; without this column the rows keep their operation",
             code=FAILED,
         )
-    codes: npt.NDArray[np.uint8] = _CODES[found.to_numpy(zero_copy_only=False)]
+    codes: npt.NDArray[np.uint8] = _CODES[indices.to_numpy(zero_copy_only=False)]
     return codes
 
 

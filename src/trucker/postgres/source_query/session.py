@@ -11,7 +11,7 @@ from trucker.postgres.connect import translated
 
 @contextmanager
 def catalogue(connection: PgConnection) -> Iterator[None]:
-    """Names from pg_catalog only in here, as everywhere where the catalogue is read."""
+    """A transaction in which names are found in pg_catalog only, for queries of the catalogue."""
     with translated("reading the catalogue"), connection.transaction(force_rollback=True):
         connection.execute("set local search_path = pg_catalog")
         yield

@@ -1,9 +1,9 @@
-"""How rows are handed to a statement: as one array per column, typed exactly as the columns are.
+"""Passes rows to a statement: as one array per column, with exactly the types of the columns.
 
-Every value is read by its own type's input function from the text that its output function wrote, which is exact for
-every type there is. `unnest` of an array of the type does that. An array has no array type over it: its elements are
-handed over as texts, which PostgreSQL converts in the same way. A domain that takes no NULL cannot be the type of a
-column that may have none to show, as the new values of a delete: it is its base type then.
+Every value is read by its type's input function from the text that its output function wrote, which is exact for every
+type. `unnest` of an array of the type does that. PostgreSQL has no arrays of arrays: values of an array type are passed
+as texts, which PostgreSQL converts in the same way. A column of a domain that does not allow NULL gets the domain's
+base type, because the rows may have no value for it, as the new values of a delete.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trucker.table import Column, quote_identifier
 
 TEXT: Final = "pg_catalog.text"
 
-# Numbers and booleans, whose texts have no character that means something in an array.
+# Numbers and booleans, whose texts have no character that needs quotes in an array.
 _PLAIN: Final = [16, 20, 21, 23, 26, 700, 701, 1700]
 
-# format_type() knows how modifiers are written; without one the name is qualified whatever the search path is.
+# With a modifier, format_type() writes the type's name; without one, the name is qualified here.
 _TYPES: Final = """
     with recursive wanted as (
         select w.place, coalesce(t.oid, to_regtype(nullif(w.name, ''))::oid, 'text'::regtype::oid) as oid,
@@ -51,9 +51,9 @@ _TYPES: Final = """
 
 @dataclass(frozen=True, slots=True)
 class InputColumn:
-    """One column of rows on its way into a statement.
+    """One column of the rows for a statement.
 
-    `type` is what the column is there, `element` what its array is of, and `plain` says that no value of it needs
+    `type` is the column's type in the statement, `element` the element type of its array. `plain`: no value needs
     quotes inside an array.
     """
 
@@ -72,13 +72,13 @@ class InputColumn:
 
     @property
     def null(self) -> str:
-        """The column where it is never known."""
+        """The column as NULL, where its values are not sent."""
         return f"null::{self.type} as {quote_identifier(self.name)}"
 
 
 @translated("reading the catalogue")
-def given_columns(connection: PgConnection, columns: Sequence[Column]) -> list[InputColumn]:
-    """How each of these is handed over. The session must take names from pg_catalog only, inside a transaction."""
+def load_input_columns(connection: PgConnection, columns: Sequence[Column]) -> list[InputColumn]:
+    """How each column is passed. Call inside `catalogue`: names are found in pg_catalog, in a transaction."""
     arguments = {
         "oids": [column.type_oid for column in columns],
         "typmods": [column.typmod for column in columns],
@@ -91,12 +91,12 @@ def given_columns(connection: PgConnection, columns: Sequence[Column]) -> list[I
     domains: dict[int, str] = {}
     for place, is_domain, has_array, delimiter, name, full, modified, plain in rows:
         element = name if has_array else TEXT
-        found = InputColumn(columns[place].name, full, element, delimiter if has_array else ",", modified, plain)
-        declared.setdefault(place, found)
+        input_column = InputColumn(columns[place].name, full, element, delimiter if has_array else ",", modified, plain)
+        declared.setdefault(place, input_column)
         if is_domain:
             domains[place] = full
         else:
-            base[place] = found
+            base[place] = input_column
     strict = {name for name in dict.fromkeys(domains.values()) if not _takes_null(connection, name)}
     return [base[at] if domains.get(at) in strict else declared[at] for at in range(len(columns))]
 

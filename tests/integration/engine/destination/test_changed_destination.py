@@ -177,7 +177,7 @@ def test_duckdb_while_it_runs_and_while_it_is_stopped(project: ProjectFolder, da
         assert counts == (ROWS + 1, 1)
 
 
-def test_a_column_dropped_on_both_sides_is_nobodys_loss(
+def test_a_column_dropped_on_both_sides_is_no_error(
     project: ProjectFolder, database: Database, destination: Database, spark: Any
 ) -> None:
     _tables(database, "item")

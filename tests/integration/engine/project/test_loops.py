@@ -66,7 +66,7 @@ def test_within_one_database_but_apart(shop: ProjectFolder, database: Database, 
     assert database.query("select count(*) from copies.item") == [(2,)]
 
 
-def test_truckers_own_tables_are_nobodys_input(shop: ProjectFolder, database: Database, spark: Any) -> None:
+def test_truckers_own_tables_are_never_an_input(shop: ProjectFolder, database: Database, spark: Any) -> None:
     """With them every commit would make a change, and every change a commit."""
     shop.truck("copy", ["*.*", "!copies.*"], {"connection": "source", "schema": "copies"})
     for _ in range(2):

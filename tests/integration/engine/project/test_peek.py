@@ -54,7 +54,7 @@ def test_changes_in_commit_order_and_by_truck(shop: ProjectFolder, database: Dat
     assert [json.loads(line) for line in peek(limit=2)] == every[-2:]
 
 
-def test_it_follows_what_is_to_come(shop: ProjectFolder, database: Database, spark: Any) -> None:
+def test_it_follows_new_changes(shop: ProjectFolder, database: Database, spark: Any) -> None:
     seen: list[str] = []
     with InThread(shop, spark) as run:
         run.wait_streaming()

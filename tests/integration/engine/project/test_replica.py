@@ -224,7 +224,7 @@ def test_a_standby_named_later_is_refused_until_reset(
     assert same(source, copy, "t", "u")
 
 
-def test_a_standby_of_another_system_is_refused_before_anything_is_made(
+def test_a_standby_of_another_system_is_refused_before_anything_is_created(
     tmp_path: Path, pair: Pair, copy: Database, own_server: Server
 ) -> None:
     pair.database.execute(*TABLES)

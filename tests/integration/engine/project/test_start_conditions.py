@@ -298,7 +298,7 @@ def test_check_knows_the_projects_running_instance(world: World) -> None:
     assert (code, "running instance" in text) == (0, False), text
 
 
-def test_a_connection_that_is_source_and_destination_is_told_of_once(world: World) -> None:
+def test_a_connection_that_is_source_and_destination_is_reported_once(world: World) -> None:
     world.project.truck("t", ["public.t"], {"connection": "source", "schema": "copy"})
     assert world.check() == (0, {})
     assert world.source.query("select 1 from pg_namespace where nspname in ('trucker', 'copy')") == []

@@ -143,7 +143,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_followed_is_refused_before_anything_is_made(
+def test_what_cannot_be_followed_is_refused_before_anything_is_created(
     project: ProjectFolder, database: Database, destination: Database
 ) -> None:
     """I11: `check` and `run` say the same, with what to do, and neither publishes a table nor makes a slot."""

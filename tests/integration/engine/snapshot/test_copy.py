@@ -191,7 +191,7 @@ def test_one_truck_cannot_be_copied_and_the_others_are(
     assert differences(database, destination, ("item", "event")) == ""
 
 
-def test_a_table_truncated_over_and_over_is_no_hindrance_to_the_others(
+def test_a_table_that_is_truncated_repeatedly_does_not_stop_the_others(
     shop: ProjectFolder, database: Database, destination: Database, spark: Any
 ) -> None:
     """A snapshot shows nothing of a table that was truncated after it; that table alone has to wait for another."""

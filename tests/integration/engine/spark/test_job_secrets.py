@@ -32,7 +32,7 @@ def test_secrets_are_in_no_file_of_a_job(spark: Any, size: int) -> None:
     parts = [SecretStr(SECRET), SecretStr("another")]
     assert job.run_job(spark, function, parts) == [True, False]  # type: ignore[arg-type, comparison-overlap]
     (what, *sealed), secrets = seal([function, *parts])
-    with job._held(spark, what) as held:
+    with job._shared_bytes(spark, what) as held:
         travels = dumps(partial(run_task, None, held, secrets))
         spark.sparkContext._pickled_broadcast_vars.clear()  # what was pickled here is of no job
         folder = spark.sparkContext._temp_dir

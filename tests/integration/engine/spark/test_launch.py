@@ -49,7 +49,7 @@ def test_spark_home_hides_the_zip_and_keeps_the_rest(java: Java, tmp_path: Path)
     assert spark_home(tmp_path, java) == home
 
 
-def test_settings_that_concern_the_jvm_are_heeded(java: Java, tmp_path: Path) -> None:
+def test_settings_that_concern_the_jvm_are_used(java: Java, tmp_path: Path) -> None:
     plain = arguments(java, tmp_path, tmp_path)
     assert "-Xmx512m" in plain
     assert "-Done=1" in plain

@@ -35,7 +35,7 @@ DIES = """(__import__("pathlib").Path("{died}").exists()
     or (__import__("pathlib").Path("{died}").touch(), __import__("os").kill(__import__("os").getpid(), 9))) and """
 
 
-def test_the_first_is_there_before_the_last_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_first_outcome_arrives_before_the_last_task_ends(spark: SparkSession, tmp_path: Path) -> None:
     """I4: a part that was tried twice counts once. All but the first wait; one dies, with its worker."""
     gate, dies = GATE.format(go=tmp_path / "go"), DIES.format(died=tmp_path / "died")
     parts_made = [MADE.format(part=part) for part in range(4)]
@@ -50,14 +50,14 @@ def test_the_first_is_there_before_the_last_is_made(spark: SparkSession, tmp_pat
     wait_until(lambda: not board_of(spark.sparkContext)._waiting, 10)
 
 
-def test_a_job_that_fails_tells_everybody_who_waits(spark: SparkSession) -> None:
+def test_a_failed_job_raises_its_error_in_every_waiting_thread(spark: SparkSession) -> None:
     arriving = start_job(spark, eval, ["1 / 0", "1 / 0"])
     for _ in range(2):
         with pytest.raises(EngineError, match="TRK599"):
             list(arriving)
 
 
-def test_a_truck_that_fails_is_told_to_its_destination_alone() -> None:
+def test_a_failed_truck_is_reported_to_its_destination_only() -> None:
     """I3, I8. Nobody takes what there is of its share for the whole."""
     arriving = OutcomeStream.done([outcome(0), outcome(1, "truck")])
     concerned = ArrivingReceipts("here", {"truck"}, arriving)

@@ -177,25 +177,25 @@ def test_it_starts_on_the_bundled_java_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak  # `tests/cluster/test_standalone.py` has executors of their own, too
-def test_executors_in_processes_of_their_own_work_as_well(tmp_path: Path) -> None:
+def test_executors_in_separate_processes(tmp_path: Path) -> None:
     found = start(tmp_path, master="local-cluster[1,1,512]", spark_executor_memory="512m")
     assert found["sum"] == 6
 
 
-def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_a_jvm_that_does_not_start_is_reported_with_the_reason(tmp_path: Path) -> None:
     found = start(tmp_path, spark_driver_memory="lots")
     assert found["code"] == "TRK505"
     assert "lots" in str(found["message"])
     assert "spark.out" in str(found["remedy"])
 
 
-def test_a_master_that_is_none_says_so(tmp_path: Path) -> None:
+def test_an_invalid_master_is_reported(tmp_path: Path) -> None:
     found = start(tmp_path, master="nonsense://x")
     assert found["code"] == "TRK505"
     assert "Master must either be" in str(found["message"])
 
 
-def test_a_heap_too_small_for_spark_says_so(tmp_path: Path) -> None:
+def test_a_heap_too_small_for_spark_is_reported(tmp_path: Path) -> None:
     found = start(tmp_path, spark_driver_memory="200m")
     assert found["code"] == "TRK506"
     assert "Insufficient driver memory" in str(found["message"])

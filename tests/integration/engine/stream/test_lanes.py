@@ -84,7 +84,7 @@ def _is(run: InThread, name: str, phase: TruckPhase) -> bool:
     return truck is not None and truck.phase is phase
 
 
-def test_one_destination_is_away_and_the_other_goes_on(
+def test_one_destination_is_unavailable_and_the_other_continues(
     both: ProjectFolder, database: Database, destination: Database, lake: Path, away: Any, spark: Any
 ) -> None:
     """The one that lags reads the log in the shapes of its time, while the main lane is ahead of it in newer ones."""
@@ -141,7 +141,7 @@ def test_what_lags_at_the_end_is_made_up_for_at_the_next_start(
     assert duckdb_differences(database, lake, ("item", "event")) == ""
 
 
-def test_once_ends_when_a_destination_stays_away(
+def test_once_ends_when_a_destination_stays_unavailable(
     both: ProjectFolder, database: Database, destination: Database, lake: Path, away: Any, spark: Any
 ) -> None:
     """It tries some times, says which truck failed, and has done the others' work."""

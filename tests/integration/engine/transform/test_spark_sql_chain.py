@@ -267,7 +267,7 @@ UPSIDE = "def upside(text: str) -> str:\n    raise ValueError(text)\n"
 
 @pytest.mark.parametrize(("sql", "reason", "place"), FAILING)
 @pytest.mark.parametrize("way", ["few"], indirect=True)
-def test_what_fails_on_rows_says_where_and_tells_no_value(
+def test_a_failure_on_rows_is_reported_with_its_place_and_without_values(
     make: Make, way: str, sql: str, reason: str, place: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """I8 and I10: the truck stops with file, line and Spark's condition."""
@@ -282,8 +282,8 @@ def test_what_fails_on_rows_says_where_and_tells_no_value(
 
 @pytest.mark.parametrize(("sql", "reason", "place"), [FAILING[0], *FAILING[4:6]])
 @pytest.mark.parametrize("way", ["many"], indirect=True)
-def test_what_fails_in_executors_says_the_same_and_leaves_no_file(
+def test_a_failure_in_executors_has_the_same_message_and_leaves_no_file(
     make: Make, way: str, sql: str, reason: str, place: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    test_what_fails_on_rows_says_where_and_tells_no_value(make, way, sql, reason, place, capfd)
+    test_a_failure_on_rows_is_reported_with_its_place_and_without_values(make, way, sql, reason, place, capfd)
     assert list(make({}).spool.iterdir()) == []

@@ -124,7 +124,7 @@ def test_functions_have_the_types_of_their_annotations(spark: SparkSession, tmp_
         ("raise SystemExit(3)\n", 1, "SystemExit"),
     ],
 )
-def test_what_is_wrong_with_the_file_says_where(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_mistakes_in_the_file_are_reported_with_their_place(tmp_path: Path, text: str, line: int, said: str) -> None:
     folder = tmp_path / "trucks" / "orders"
     folder.mkdir(parents=True)
     (folder / "functions.py").write_text(text)

@@ -167,7 +167,7 @@ def test_what_is_wrong_is_found_before_anything_is_touched(
     assert database.query("select count(*) from pg_publication") == [(0,)]
 
 
-def test_slow_statements_are_told_without_data(
+def test_slow_statements_are_logged_without_data(
     two: ProjectFolder, database: Database, destination: Database, caplog: pytest.LogCaptureFixture, spark: Any
 ) -> None:
     """Those of executors too, in the log of the run: which truck, which file, how many rows, how long (I10)."""

@@ -69,7 +69,7 @@ def test_when_all_fail_nothing_is_committed(destination: Destination, sink: Faul
     assert destination.committed_at == -math.inf
 
 
-def test_a_destination_that_is_away_fails_all_that_is_left(destination: Destination, sink: FaultySink) -> None:
+def test_an_unavailable_destination_fails_all_remaining_trucks(destination: Destination, sink: FaultySink) -> None:
     reason, away = SinkError("its own fault"), SinkUnavailable("away")
     sink.script("publish", Fail(TruckFailed("a", reason)), Fail(away))
     assert destination.commit(_batch("a", "b", "c"), ()) == {"a": reason, "b": away, "c": away}
@@ -84,7 +84,7 @@ def test_a_bug_of_the_sink_fails_its_trucks_and_shows_no_data(destination: Desti
     assert "ValueError" in str(failures["a"])
 
 
-def test_a_batch_for_nobody_is_no_commit(destination: Destination, sink: FaultySink) -> None:
+def test_a_batch_without_trucks_is_not_committed(destination: Destination, sink: FaultySink) -> None:
     assert destination.commit(Batch(Lsn(0), Lsn(10)), ()) == {}
     assert "publish" not in sink.calls
 

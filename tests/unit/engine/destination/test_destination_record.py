@@ -45,6 +45,6 @@ def test_a_reset_truck_needs_nothing_but_its_destination_stays_known(tmp_path: P
     assert record.uses("replica")
 
 
-def test_a_damaged_file_says_nothing(tmp_path: Path) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "source.json").write_text('{"format": 1, "trucks": [{"truck": 1}]}')
     assert not DestinationRecord(FileDocument(tmp_path / "source.json")).uses("replica")

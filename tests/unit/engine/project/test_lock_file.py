@@ -40,7 +40,7 @@ def test_waiting_ends_with_the_holder(tmp_path: Path) -> None:
     second.release()
 
 
-def test_who_only_asks_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_a_status_query_does_not_block_a_start(tmp_path: Path) -> None:
     """`trucker status` in a loop must not make `trucker run` say that the project is running."""
     lock, done = ProjectLock(tmp_path), threading.Event()
     lock.acquire(wait=False)

@@ -98,7 +98,7 @@ def test_trucker_as_a_zip_is_whole_and_made_once(tmp_path: Path) -> None:
     assert package.stat().st_mtime_ns == stamp
     code = (
         "import trucker, trucker.engine.spark.executor_entry as t, trucker.engine.stream.stream_task;"
-        "print(trucker.__file__, trucker.engine.stream.stream_task.__file__, t._own_digest())"
+        "print(trucker.__file__, trucker.engine.stream.stream_task.__file__, t._digest_here())"
     )
     environment = {"PYTHONPATH": package.name, "PATH": "/usr/bin:/bin"}
     ran = subprocess.run(
@@ -132,36 +132,44 @@ def test_a_zip_of_another_trucker_is_another_file(tmp_path: Path) -> None:
 def test_an_executor_made_of_the_same_fits(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
-    executor_entry.check_here(executor_entry.made(mark))
+    executor_entry.check_here(executor_entry.runtime_here(mark))
     executor_entry.check_here(None)
     mark.unlink()
-    executor_entry.check_here(executor_entry.made(mark))  # it is not looked at again
+    executor_entry.check_here(executor_entry.runtime_here(mark))  # it is not looked at again
 
 
 @pytest.mark.parametrize(
     ("driver", "code", "said"),
     [
-        (replace(executor_entry.made(), python="3.9.1"), "TRK514", "has Python 3"),
-        (replace(executor_entry.made(), trucker="0123"), "TRK514", "another trucker"),
+        (replace(executor_entry.runtime_here(), python="3.9.1"), "TRK514", "has Python 3"),
+        (replace(executor_entry.runtime_here(), trucker="0123"), "TRK514", "another trucker"),
         (
-            replace(executor_entry.made(), modules={**executor_entry.made().modules, "pyarrow": "1.0.0"}),
+            replace(
+                executor_entry.runtime_here(), modules={**executor_entry.runtime_here().modules, "pyarrow": "1.0.0"}
+            ),
             "TRK514",
             "the driver has 1.0.0",
         ),
         (
-            replace(executor_entry.made(), modules={**executor_entry.made().modules, "pyspark": "4.2.9"}),
+            replace(
+                executor_entry.runtime_here(), modules={**executor_entry.runtime_here().modules, "pyspark": "4.2.9"}
+            ),
             "TRK514",
             "has pyspark 4.3",
         ),
-        (replace(executor_entry.made(), marks=("/no/such/folder/cluster.mark",)), "TRK516", "folder /no/such/folder"),
         (
-            executor_entry.made(adapters=["trucker_no_such_store.adapter"]),
+            replace(executor_entry.runtime_here(), marks=("/no/such/folder/cluster.mark",)),
+            "TRK516",
+            "folder /no/such/folder",
+        ),
+        (
+            executor_entry.runtime_here(adapters=["trucker_no_such_store.adapter"]),
             "TRK515",
             "cannot import trucker_no_such_store.adapter",
         ),
     ],
 )
-def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Runtime, code: str, said: str) -> None:
+def test_an_executor_with_other_versions_is_reported(driver: executor_entry.Runtime, code: str, said: str) -> None:
     with pytest.raises(EngineError, match=said) as caught:
         executor_entry.check_here(driver)
     assert caught.value.code == code
@@ -177,8 +185,8 @@ def test_an_executor_made_of_something_else_says_so(driver: executor_entry.Runti
 
 
 def test_a_patch_release_makes_no_difference() -> None:
-    modules = {name: f"{version}.post1" for name, version in executor_entry.made().modules.items()}
-    executor_entry.check_here(replace(executor_entry.made(), modules=modules))
+    modules = {name: f"{version}.post1" for name, version in executor_entry.runtime_here().modules.items()}
+    executor_entry.check_here(replace(executor_entry.runtime_here(), modules=modules))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +203,7 @@ def test_a_patch_release_makes_no_difference() -> None:
         ),
     ],
 )
-def test_what_spark_says_of_a_python_that_does_not_start(text: str, code: str) -> None:
+def test_sparks_message_about_a_python_that_does_not_start(text: str, code: str) -> None:
     found = cluster.misfit(Exception(text))
     assert found is not None
     assert found.code == code

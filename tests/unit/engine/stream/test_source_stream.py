@@ -188,7 +188,7 @@ def test_stopping_waits_for_the_batch_in_hand_and_for_no_other(engine: SmallEngi
         (KeyError("a row"), "KeyError", False),
     ],
 )
-def test_a_log_that_cannot_be_read_is_told_from_one_that_cannot_be_reached(
+def test_an_unreadable_log_and_an_unreachable_log_are_different_errors(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, damage: bool
 ) -> None:
     def fail(*_: object) -> None:

@@ -123,7 +123,7 @@ def test_each_truck_gets_what_it_has_not_applied(log: Path, monkeypatch: pytest.
     assert {name: sum(r.rows for r in kept) for name, kept in outcome.receipts.items()} == {"x": 3, "y": 7}
 
 
-def test_each_part_is_folded_by_itself_and_comes_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_is_folded_separately_and_parts_stay_in_order(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = Notebook(), Notebook()
     stream(log, monkeypatch, {"x": whole}, assignment("x", "a", key=("id",)))
     stream(log, monkeypatch, {"x": cut}, assignment("x", "a", key=("id",)), count=2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Changes, Lsn, TableId
-from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, taken_apart, without_truncates
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
 from trucker.engine.transform.sql_rows import keyed_changes, only_deletes, relation_of, rows_of, statement_changes
 from trucker.engine.transform.statement_runs import number_runs
 from trucker.errors import ConfigError, SinkError
@@ -62,7 +62,7 @@ def test_nothing_is_folded() -> None:
     ]
 
 
-def test_each_transaction_is_folded_by_itself() -> None:
+def test_each_transaction_is_folded_separately() -> None:
     (net,) = fold(HISTORY, Fold.TRANSACTION)
     assert net.schema == SCHEMA
     assert words(net) == [
@@ -145,7 +145,7 @@ def test_runs_are_stretches_of_one_table_and_one_operation() -> None:
     assert (first.tolist(), second.tolist()) == ([0, 0, 3], [1, 2])
 
 
-def test_a_run_goes_over_transactions_unless_told_not_to() -> None:
+def test_a_run_spans_transactions_unless_by_transaction_is_set() -> None:
     table = Changes.concat([at(1, insert(row(1))), at(2, insert(row(2)))])
     assert number_runs([table], Fold.NONE, by_transaction=False)[0].tolist() == [0, 0]
     assert number_runs([table], Fold.NONE, by_transaction=True)[0].tolist() == [0, 1]
@@ -164,16 +164,16 @@ def test_unsent_cells_come_from_the_whole_old_row_alone() -> None:
 def test_a_move_becomes_a_delete_and_an_insert() -> None:
     (net,) = fold([at(1, update(row(2, 5), {"id": "1"}, ["note"]))], Fold.NET)
     assert words(net) == ["1 update 1:- 2:5"]
-    assert words(taken_apart(net)) == ["1 delete 1:- -:-", "1 insert -:- 2:5"]
+    assert words(split_moves(net)) == ["1 delete 1:- -:-", "1 insert -:- 2:5"]
     plain = at(1, update(row(2, 5)))
-    assert taken_apart(plain) is plain
+    assert split_moves(plain) is plain
 
 
 def test_keys_that_swap_are_updates_once_split() -> None:
     moves = at(1, update(row(9, 1), {"id": "1"}, ["note"]), update(row(1, 2), {"id": "2"}, ["note"]))
     moves = Changes.concat([moves, at(1, update(row(2, 1), {"id": "9"}, ["note"]))])
     (net,) = fold([moves], Fold.NET)
-    known = replace(taken_apart(net), unchanged={})
+    known = replace(split_moves(net), unchanged={})
     (again,) = fold([known], Fold.NET)
     assert sorted(words(again)) == ["1 update -:- 1:2", "1 update -:- 2:1"]
 
@@ -225,7 +225,7 @@ def result(op: list[int], **cells: list[str | None]) -> Rows:
     return Rows(schema.columns, changes.new, np.array(op, np.uint8), np.arange(len(op), dtype=np.int64))
 
 
-def test_what_sql_gives_is_written_by_key() -> None:
+def test_the_result_of_sql_is_written_by_key() -> None:
     schema = schema_of(SCHEMA.table, {"id": "text", "name": "text"}, ["id"])
     rows = result([INSERT, UPDATE, DELETE, DELETE], id=["1", "2", None, "4"], name=["a", "b", "c", "d"],
                   old__id=[None, "2", "3", None])  # fmt: skip

@@ -284,7 +284,7 @@ def test_without_a_key_the_whole_row_is_one() -> None:
     assert shown(found) == [("delete", {}, {"id": "1", "email": "*", "age": "2"})]
 
 
-def test_keys_that_may_become_equal_are_known() -> None:
+def test_keys_that_may_become_equal_are_detected() -> None:
     assert ruled({"mask": {"column": "id"}}, {"rename": {"id": "n"}}).merges_keys
     assert ruled({"cast": {"id": "bigint"}}).merges_keys
     assert not ruled({"cast": {"id": "text"}}, {"hash": {"column": "id", "key": "k"}}).merges_keys

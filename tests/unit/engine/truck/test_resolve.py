@@ -38,7 +38,7 @@ def test_copies_elsewhere_are_fine() -> None:
     check_outputs(trucks, {"source": HERE, "there": THERE}, frozenset())
 
 
-def test_an_output_that_is_an_input_is_a_loop_whoever_reads_it() -> None:
+def test_an_output_that_is_an_input_of_any_truck_is_a_loop() -> None:
     assert _refused(truck("one", "a", destination="source")) == "TRK121"
     assert _refused(truck("one", "a", destination="alias"), alias=HERE) == "TRK121"
     assert _refused(truck("one", "a"), truck("back", "a", source="there", destination="source")) == "TRK121"
@@ -88,7 +88,7 @@ def _configured(tmp_path: Path, table: str, **columns: str) -> TruckConfig:
     return TruckConfig.model_validate(given)
 
 
-def test_policies_go_to_the_columns_that_are_taken(tmp_path: Path) -> None:
+def test_policies_apply_to_the_columns_that_are_read(tmp_path: Path) -> None:
     source = _source("id", "x", "y")
     made = _truck(_configured(tmp_path, "public.*", x="null", elsewhere="text"), [source])
     target = made.tables[TableId("public", "a")].target("t", source.schema)

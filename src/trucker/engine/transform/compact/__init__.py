@@ -68,6 +68,6 @@ def _since_truncate(parts: Sequence[Changes]) -> tuple[Changes | None, list[Chan
         truncates = np.flatnonzero(parts[number].op == TRUNCATE)
         if len(truncates):
             last = int(truncates[-1])
-            after = parts[number].take(np.arange(last + 1, len(parts[number])))
-            return parts[number].take(truncates[-1:]), [part for part in (after, *parts[number + 1 :]) if len(part)]
+            rest = parts[number].take(np.arange(last + 1, len(parts[number])))
+            return parts[number].take(truncates[-1:]), [part for part in (rest, *parts[number + 1 :]) if len(part)]
     return None, list(parts)

@@ -22,10 +22,10 @@ def net_of_bag(parts: Sequence[Changes]) -> list[Changes]:
     cells = [_whole(stack, name) for name in stack.schema.names]
     codes, count = dense_codes([column.take(pa.array(places)) for column in cells], stack.schema.columns)
     net = np.bincount(codes, np.where(gains, 1, -1), count).astype(np.int64)
-    shown = np.empty(count, np.int64)
-    shown[codes] = np.arange(len(codes))  # the last event of each row
-    order = np.argsort(shown, kind="stable")
-    events = np.repeat(shown[order], np.abs(net[order]))
+    last_event = np.empty(count, np.int64)
+    last_event[codes] = np.arange(len(codes))  # numpy keeps the last assignment to an index
+    order = np.argsort(last_event, kind="stable")
+    events = np.repeat(last_event[order], np.abs(net[order]))
     if not len(events):
         return []
     return [_built(stack, cells, places[events], net[codes[events]] > 0)]

@@ -13,24 +13,25 @@ from trucker.table import Column
 
 KeyNumbers = npt.NDArray[np.int64]
 
-# Their text is canonical, so numbers, which are far quicker to tell apart, can stand for it.
+# bigint, smallint, integer, oid: equal numbers have equal texts, so the numbers, which compare faster, can be used.
 _INTEGER_TYPES: Final = frozenset({20, 21, 23, 26})
+# Products of counts stay below this, so that an int64 holds them.
 _ROOM: Final = 1 << 62
 
 
-def dense_codes(columns: Sequence[pa.Array], described: Sequence[Column]) -> tuple[KeyNumbers, int]:
+def dense_codes(columns: Sequence[pa.Array], schema: Sequence[Column]) -> tuple[KeyNumbers, int]:
     """A number for each row's cells, and how many different ones there are. NULLs are equal."""
-    parts = [_column(_plain(cells, column)) for cells, column in zip(columns, described, strict=True)]
+    parts = [_column(_plain(cells, column)) for cells, column in zip(columns, schema, strict=True)]
     codes, count = parts[0]
-    for more, size in parts[1:]:
+    for column_codes, size in parts[1:]:
         if count * size >= _ROOM:
             codes, count = _column(pa.array(codes))
-        codes, count = codes * size + more, count * size
+        codes, count = codes * size + column_codes, count * size
     return _column(pa.array(codes)) if len(parts) > 1 else (codes, count)
 
 
 def rising(cells: pa.Array, column: Column) -> bool:
-    """Whether these are integers, each greater than the one before: surely all different, and cheap to see."""
+    """Whether these are integers, each greater than the one before: all different, by a cheap test."""
     plain = _plain(cells, column)
     if not pa.types.is_integer(plain.type) or plain.null_count:
         return False

@@ -33,7 +33,7 @@ def net_by_key(parts: Sequence[Changes]) -> list[Changes]:
 
 
 def _rising(stack: Stack) -> bool:
-    """Whether the keys are plainly all different, as those of a large load mostly are."""
+    """Whether the keys rise, and so are all different, as in most large loads."""
     key = stack.schema.key
     return len(key) == 1 and rising(stack.new(key[0]), stack.schema.column(key[0]))
 
@@ -81,7 +81,7 @@ class _Events:
     def _edge(self, among: Mask | None, step: int) -> RowNumbers:
         events = (np.arange(len(self)) if among is None else np.flatnonzero(among))[::step]
         edge = np.full(self.count, -1, np.int64)
-        edge[self.code[events]] = events  # where a key comes again, the later assignment stays
+        edge[self.code[events]] = events  # numpy keeps the last assignment to an index
         return edge
 
 
@@ -99,7 +99,7 @@ def _moved(stack: Stack) -> Mask:
 
 
 class _Net:
-    """From events to what each key's row was before and is after."""
+    """The row of each key before the batch and after it, from the events."""
 
     def __init__(self, stack: Stack, events: _Events) -> None:
         self.stack, self.events = stack, events
@@ -133,19 +133,20 @@ class _Net:
         events = self.events
         count = len(events)
         borrowers, setters = np.flatnonzero(borrowing), np.flatnonzero(setting)
-        lost = borrowers - 1  # the delete that is the same update's other half
+        losses = borrowers - 1  # the delete that is the same update's other half
         by_key = np.sort(events.code[setters] * count + setters)
-        found = np.searchsorted(by_key, events.code[lost] * count + lost) - 1
-        lender = by_key[np.maximum(found, 0)]
-        known = (found >= 0) & (lender // count == events.code[lost])
-        held = np.arange(count)
-        held[borrowers] = np.where(known, lender % count, -1 - events.code[lost])
+        position = np.searchsorted(by_key, events.code[losses] * count + losses) - 1
+        lender = by_key[np.maximum(position, 0)]
+        has_lender = (position >= 0) & (lender // count == events.code[losses])
+        # A lender may have borrowed the cell itself: follow the chain until it ends at a row that holds the value.
+        holder = np.arange(count)
+        holder[borrowers] = np.where(has_lender, lender % count, -1 - events.code[losses])
         while True:
-            reached = held[borrowers]
+            reached = holder[borrowers]
             further = (reached >= 0) & borrowing[reached]
             if not further.any():
-                return held
-            held[borrowers[further]] = held[reached[further]]
+                return holder
+            holder[borrowers[further]] = holder[reached[further]]
 
     def _homes(self) -> RowNumbers:
         """For each key, the key its row had before the batch, where the row has cells that are still there; else -1."""
@@ -159,36 +160,36 @@ class _Net:
         """The net change, in the order of each key's last event."""
         keys = np.arange(self.events.count)
         moves = (self.home >= 0) & (self.home != keys)
-        left = np.zeros(self.events.count, np.bool_)
-        left[self.home[moves]] = True
-        stays = self.before & ~left
+        vacated = np.zeros(self.events.count, np.bool_)
+        vacated[self.home[moves]] = True
+        stays = self.before & ~vacated
         deleted = np.flatnonzero(stays & (~self.after | moves))
-        kept = np.flatnonzero(self.after)
-        kept_op = np.where(moves | stays, UPDATE, INSERT)[kept]
+        remaining = np.flatnonzero(self.after)
+        remaining_op = np.where(moves | stays, UPDATE, INSERT)[remaining]
         deletes = self.events.last(self.events.op == DELETE)[deleted]
 
-        shown = np.concatenate([deletes, self.last[kept]])
-        order = np.argsort(shown, kind="stable")
-        key = np.concatenate([deleted, kept])[order]
-        op = np.concatenate([np.full(len(deleted), DELETE), kept_op])[order].astype(np.uint8)
-        return self._built(key, op, shown[order], moves[key] & (op == UPDATE))
+        event = np.concatenate([deletes, self.last[remaining]])
+        order = np.argsort(event, kind="stable")
+        key = np.concatenate([deleted, remaining])[order]
+        op = np.concatenate([np.full(len(deleted), DELETE), remaining_op])[order].astype(np.uint8)
+        return self._built(key, op, event[order], moves[key] & (op == UPDATE))
 
     def _built(self, key: RowNumbers, op: npt.NDArray[np.uint8], event: RowNumbers, move: Mask) -> Changes:
         stack, events = self.stack, self.events
-        gone = op == DELETE
+        deleted = op == DELETE
         first = events.row[self.first[key]]
         full = (op != INSERT) & ~move & (stack.old_kind[first] == OLD_FULL)
-        old_kind = np.where(full, OLD_FULL, np.where(gone | move, OLD_KEY, NO_OLD)).astype(np.uint8)
-        new_row = np.where(gone, -1, events.row[event])
+        old_kind = np.where(full, OLD_FULL, np.where(deleted | move, OLD_KEY, NO_OLD)).astype(np.uint8)
+        new_row = np.where(deleted, -1, events.row[event])
         old_row = np.where(full, first, -1)
-        old_key = np.where(full, first + len(stack), np.where(gone, events.row[event] + len(stack), -1))
+        old_key = np.where(full, first + len(stack), np.where(deleted, events.row[event] + len(stack), -1))
         old_key[move] = self._place_of_key(self.home[key[move]])
 
         new, old, unchanged = [], [], {}
         for name in stack.schema.names:
             source = self.sources.get(name)
-            rows = new_row if source is None else self._rows(source[key], gone)
-            if source is not None and (missing := (source[key] < 0) & ~gone).any():
+            rows = new_row if source is None else self._rows(source[key], deleted)
+            if source is not None and (missing := (source[key] < 0) & ~deleted).any():
                 unchanged[name] = missing
             if name in stack.schema.key:
                 cells = stack.either(name)
@@ -199,9 +200,9 @@ class _Net:
                 old.append(pick(stack.old(name), old_row) if full.any() else pa.nulls(len(key), pa.string()))
         return stack.built(events.row[event], op, new, old, old_kind, unchanged)
 
-    def _rows(self, source: RowNumbers, gone: Mask) -> RowNumbers:
+    def _rows(self, source: RowNumbers, deleted: Mask) -> RowNumbers:
         """The stack's rows that hold the cells, -1 where none does."""
-        return np.where(gone | (source < 0), -1, self.events.row[source])
+        return np.where(deleted | (source < 0), -1, self.events.row[source])
 
     def _place_of_key(self, key: RowNumbers) -> RowNumbers:
         """Where, in `Stack.either`, the key's cells are."""

@@ -1,4 +1,4 @@
-"""Several parts of one table as one; columns are concatenated when they are asked for."""
+"""Several parts of one table as one; a column is concatenated when it is used."""
 
 from __future__ import annotations
 

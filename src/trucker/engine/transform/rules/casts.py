@@ -1,8 +1,8 @@
 """A column's text as another type would write it, checked value by value.
 
-A cast goes by PostgreSQL's text: it is possible where the text of one type is the input of the other. What comes out is
-what the other type would write, so that `007` as an integer is `7`. Usual values are handled a column at a time; of
-those that are written in some other way each different one is read once.
+A cast goes by PostgreSQL's text: it is possible where the text of one type is the input of the other. The result is the
+text that the other type would write, so that `007` as an integer is `7`. Usual values are converted a column at a time,
+other notations one distinct value at a time.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
 
 def castable(column: Column, to: CastType) -> bool:
-    """Whether values of the column can be had as that type."""
+    """Whether values of the column can be converted to that type."""
     if to.kind is Kind.TEXT:
         return True
-    found = column_kind(column)
-    if found.array:
+    source = column_kind(column)
+    if source.array:
         return False
-    return found.kind in _FROM[to.kind] or (is_text(column) and to.kind is not Kind.JSON)
+    return source.kind in _FROM[to.kind] or (is_text(column) and to.kind is not Kind.JSON)
 
 
 def cast(cells: pa.Array, column: Column, to: CastType) -> Fitted:
@@ -114,12 +114,12 @@ def _numerics(cells: pa.Array, to: CastType) -> Fitted:
     bad |= ~number & _true(pc.not_equal(short, "NaN"))
     if to.scale:
         whole = pc.binary_join_element_wise(whole, pc.utf8_rpad(rest, to.scale, "0"), ".")
-    made = pc.binary_join_element_wise(parts.field("sign"), whole, "")
-    return pc.if_else(pa.array(number), made, plain), bad
+    text = pc.binary_join_element_wise(parts.field("sign"), whole, "")
+    return pc.if_else(pa.array(number), text, plain), bad
 
 
 def _floats(cells: pa.Array, kind: pa.DataType) -> Fitted:
-    """A number of few enough digits is what it says, and so is its shortest text."""
+    """A number with at most 6 (real) or 15 significant digits survives as text; others are parsed and written again."""
     most = 6 if pa.types.is_float32(kind) else 15
     short = trimmed(cells)
     few = pc.less_equal(pc.count_substring_regex(short, r"\d"), most)
@@ -137,8 +137,8 @@ def _floats(cells: pa.Array, kind: pa.DataType) -> Fitted:
 def _booleans(cells: pa.Array) -> Fitted:
     words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))
     yes, no = pc.is_in(words, value_set=pa.array(TRUE)), pc.is_in(words, value_set=pa.array(FALSE))
-    made = pc.if_else(yes, "t", pc.if_else(no, "f", pa.scalar(None, pa.string())))
-    return made, np.asarray(pc.is_valid(cells)) & ~_true(pc.or_(yes, no))
+    text = pc.if_else(yes, "t", pc.if_else(no, "f", pa.scalar(None, pa.string())))
+    return text, np.asarray(pc.is_valid(cells)) & ~_true(pc.or_(yes, no))
 
 
 def _stamps(cells: pa.Array, source: Kind, to: Kind) -> Fitted:
@@ -161,23 +161,23 @@ def _restamped(cells: pa.Array, source: Kind, to: Kind) -> pa.Array:
 
 
 def _read_uuid(text: str) -> str | None:
-    found = comparison_of(Column("", 2950, type_name="uuid")).read(text)
-    return None if found is None else str(found)
+    parsed = comparison_of(Column("", 2950, type_name="uuid")).read(text)
+    return None if parsed is None else str(parsed)
 
 
 def _either(cells: pa.Array, usual: Mask, read: Callable[[str], str | None]) -> Fitted:
-    """The cells, those that are not usual as `read` gives them; it gives None for what does not fit."""
+    """The cells, with those that are not usual converted by `read`, which returns None for what does not fit."""
     odd = np.flatnonzero(~usual & np.asarray(pc.is_valid(cells)))
     bad = np.zeros(len(cells), np.bool_)
     if not len(odd):
         return cells, bad
     encoded = cells.take(pa.array(odd)).dictionary_encode()
-    made = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
-    bad[odd] = np.asarray(pc.is_null(made))
+    parsed = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
+    bad[odd] = np.asarray(pc.is_null(parsed))
     mask = np.zeros(len(cells), np.bool_)
     mask[odd] = True
-    return pc.replace_with_mask(cells, pa.array(mask), made), bad
+    return pc.replace_with_mask(cells, pa.array(mask), parsed), bad
 
 
-def _true(found: pa.Array) -> Mask:
-    return np.asarray(pc.fill_null(found, False))
+def _true(mask: pa.Array) -> Mask:
+    return np.asarray(pc.fill_null(mask, False))

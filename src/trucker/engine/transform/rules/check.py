@@ -1,7 +1,7 @@
-"""What can be said of a truck's rules before it starts, with the source's tables as they are (I11).
+"""Checks a truck's rules before it starts, against the source's tables as they are (I11).
 
-Creates and changes nothing. That every rule has some use, that filters can be kept, and where different rows may come
-out with one key.
+Creates and changes nothing. Checks that every rule applies to a table, that filters get the values they need, and where
+different rows may get the same key.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Unique = Sequence[Sequence[str]]
 
 
 def check_rules(truck: TruckConfig, tables: Iterable[tuple[SourceTable, TableSchema, Unique]]) -> list[Finding]:
-    """All that is wrong with the rules of a truck, or to be warned about.
+    """The errors and warnings about the rules of a truck.
 
-    Each of its tables comes with what is taken of it, and with what is unique in its table at the destination.
+    Each of its tables is given with the columns that the truck reads, and the unique columns of its destination table.
     """
     subject = f"truck {truck.name}"
-    known = list(tables)
+    table_list = list(tables)
     compiled: dict[TableId, RuleSet] = {}
     wrong: dict[str, Finding] = {}
-    for _, schema, _ in known:
+    for _, schema, _ in table_list:
         try:
             compiled[schema.table] = compile_rules(truck.rules, schema)
         except TruckerError as error:
             wrong.setdefault(error.message, _finding(subject, error))
-    if len(compiled) == len(known):
-        found = [*_useless(truck, compiled), *_without_place(truck, compiled)]
-        wrong |= {error.message: _finding(subject, error) for error in found}
+    if len(compiled) == len(table_list):
+        errors = [*_useless(truck, compiled), *_without_place(truck, compiled)]
+        wrong |= {error.message: _finding(subject, error) for error in errors}
     findings = list(wrong.values())
-    for source, schema, unique in known:
+    for source, schema, unique in table_list:
         if schema.table in compiled:
             problem = needs_full(compiled[schema.table], source)
             findings += [problem] if problem else []
@@ -49,10 +49,10 @@ def check_rules(truck: TruckConfig, tables: Iterable[tuple[SourceTable, TableSch
 
 
 def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
-    """Why the filters need the table's whole old rows, and it does not send them.
+    """An error where the filters need the table's whole old rows and it does not send them; otherwise None.
 
-    A row that an update brings in has to be written whole, and PostgreSQL does not send long values that have not
-    changed. What a row was before it was deleted is known from its old tuple alone.
+    A row that starts to pass with an update has to be written whole, but PostgreSQL does not send long values that have
+    not changed. Whether a deleted row passed is known from its old tuple alone.
     """
     if source.full:
         return None
@@ -107,10 +107,10 @@ def _useless(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterato
             continue
         skipped = {table: {name for at, name in compiled[table].skipped if at == number} for table in concerned}
         for name in rule.columns:
-            lacking = [table for table in concerned if name in skipped[table]]
-            must = [table for table in lacking if rule.names(table) or not truck.input.is_many]
-            if must or (lacking and len(lacking) == len(concerned)):
-                yield no_column(rule, name, compiled[(must or lacking)[0]].input)
+            without_column = [table for table in concerned if name in skipped[table]]
+            must = [table for table in without_column if rule.names(table) or not truck.input.is_many]
+            if must or (without_column and len(without_column) == len(concerned)):
+                yield no_column(rule, name, compiled[(must or without_column)[0]].input)
 
 
 def _for_no_table(truck: TruckConfig, rule: RuleConfig) -> ConfigError:
@@ -124,12 +124,12 @@ def _for_no_table(truck: TruckConfig, rule: RuleConfig) -> ConfigError:
 
 
 def _without_place(truck: TruckConfig, compiled: Mapping[TableId, RuleSet]) -> Iterator[ConfigError]:
-    """`output.columns` speaks of columns as rules leave them; SQL may make others."""
+    """Mistakes in `output.columns`, which names columns as they are after the rules; SQL may make others."""
     if truck.files:
         return
     for rules in compiled.values():
-        for name, said in truck.output.columns.items():
-            if name in rules.schema.key and said.unfit is Unfit.NULL:
+        for name, settings in truck.output.columns.items():
+            if name in rules.schema.key and settings.unfit is Unfit.NULL:
                 yield ConfigError(
                     f"truck {truck.name}: column {name} is part of the key of {rules.input.table}, which cannot "
                     "be NULL",

@@ -47,10 +47,10 @@ Order = Callable[[pa.Array, Literal], np.ndarray[tuple[int], np.dtype[np.int8]]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A type's way to compare: `read` gives what a literal means (None where it is none), `ready` the cells likewise.
+    """How a type is compared: `read` converts a literal to a comparable value (None where it is none), `ready` cells.
 
-    What `ready` gives is equal where the values are, and in their order where `ordered`; `order` is for types whose
-    order is not that of what `ready` gives. `example` is a literal as it may be written.
+    Comparable values are equal where the values are, and have their order where `ordered`; `order` is for types whose
+    order is not that of the comparable values. `example` is a valid literal.
     """
 
     what: str
@@ -69,12 +69,12 @@ def is_text(column: Column) -> bool:
 
 
 def comparison_of(column: Column) -> Comparison:
-    """The column's."""
-    found = column_kind(column)
-    if found.array:
+    """How values of the column are compared."""
+    column_type = column_kind(column)
+    if column_type.array:
         return _BY_TEXT
-    if found.kind in _BY_KIND:
-        return _BY_KIND[found.kind]
+    if column_type.kind in _BY_KIND:
+        return _BY_KIND[column_type.kind]
     if column.type_oid == 26:
         return _integers("an oid", *_OID)
     if not is_text(column):
@@ -84,18 +84,18 @@ def comparison_of(column: Column) -> Comparison:
 
 
 def passing(comparison: Comparison, name: str, literals: tuple[Literal, ...], cells: pa.Array) -> Mask:
-    """Which cells compare so (`eq`, `lt` …). NULL never does."""
+    """Which cells pass the comparison `name` (`eq`, `lt` …). NULL never passes."""
     if name == "contains":
         return _true(pc.match_substring(cells, str(literals[0])))
     ready = comparison.ready(cells)
     if name == "in":
         return _true(pc.is_in(ready, value_set=pa.array(literals, ready.type), skip_nulls=True))
     if comparison.order is not None and name not in ("eq", "ne"):
-        there = np.asarray(pc.is_valid(ready))
-        found = np.zeros(len(cells), np.bool_)
+        valid = np.asarray(pc.is_valid(ready))
+        mask = np.zeros(len(cells), np.bool_)
         signs = comparison.order(ready.drop_null(), literals[0])
-        found[there] = getattr(np, _SIGNS[name])(signs, 0)
-        return found
+        mask[valid] = getattr(np, _SIGNS[name])(signs, 0)
+        return mask
     return _true(getattr(pc, _FUNCTIONS[name])(ready, pa.scalar(literals[0], ready.type)))
 
 
@@ -103,8 +103,8 @@ _SIGNS: Final = {"gt": "greater", "gte": "greater_equal", "lt": "less", "lte": "
 _FUNCTIONS: Final = {"eq": "equal", "ne": "not_equal", **_SIGNS}
 
 
-def _true(found: pa.Array) -> Mask:
-    return np.asarray(pc.fill_null(found, False))
+def _true(mask: pa.Array) -> Mask:
+    return np.asarray(pc.fill_null(mask, False))
 
 
 def _integers(what: str, least: int, beyond: int) -> Comparison:
@@ -120,8 +120,8 @@ def _floats(what: str, kind: pa.DataType) -> Comparison:
 
 
 def _read_numeric(text: str) -> str | None:
-    found = numeric_text(text)
-    return None if found is None else str(trimmed(pa.array([found]))[0].as_py())
+    parsed = numeric_text(text)
+    return None if parsed is None else str(trimmed(pa.array([parsed]))[0].as_py())
 
 
 def _compare_numeric(cells: pa.Array, literal: Literal) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
@@ -129,7 +129,7 @@ def _compare_numeric(cells: pa.Array, literal: Literal) -> np.ndarray[tuple[int]
 
 
 def read_boolean(text: str) -> int | None:
-    """1, 0, or None for what PostgreSQL does not take for a boolean."""
+    """1, 0, or None for what PostgreSQL does not accept as a boolean."""
     word = text.strip().lower()
     return 1 if word in TRUE else 0 if word in FALSE else None
 

@@ -1,4 +1,4 @@
-"""What becomes of changes that a filter lets pass or not.
+"""How a filter changes the operation of a row that starts or stops to pass it.
 
 | change | passes after | passed before   | becomes                                         |
 |--------|--------------|-----------------|-------------------------------------------------|
@@ -12,8 +12,8 @@
 | delete |              | yes, not known  | delete                                          |
 | delete |              | no              | nothing                                         |
 
-What a row was before is known from its old tuple (REPLICA IDENTITY FULL); of columns of the key it is always known.
-Rows that do not pass are gone for the rules that follow, and several filters must all let a row pass.
+The old values are known from the old tuple (REPLICA IDENTITY FULL), those of key columns always. Later rules do not get
+rows that do not pass, so a row must pass every filter.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FIXED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Filter(RuleStep):
-    """A condition on a column, for rows of some operations; others pass. `null` asks for NULL, or for any value."""
+    """A condition on a column, for rows of some operations; others pass. `null`: NULL passes `is_null`, else values."""
 
     column: Column
     comparison: str
@@ -73,19 +73,19 @@ class Filter(RuleStep):
     def apply(self, frame: Frame) -> Frame:
         changes = frame.changes
         concerned = frame.among(self.operations) & (changes.op != TRUNCATE)
-        after = ~concerned | self._after(changes, concerned)
-        known, before = self._before(changes, concerned)
-        refused = known & ~before  # surely not there
-        gone = np.isin(changes.op, (INSERT, UPDATE)) & ~after
-        nothing = (gone & ((changes.op == INSERT) | refused)) | ((changes.op == DELETE) & refused)
-        entering = (changes.op == UPDATE) & after & refused
-        leaving = gone & ~nothing
-        unknown = frame.unknown | ((changes.op == UPDATE) & after & concerned & ~known)
+        passes = ~concerned | self._passes(changes, concerned)
+        known, passed = self._passed(changes, concerned)
+        refused = known & ~passed  # the destination does not have these rows
+        fails = np.isin(changes.op, (INSERT, UPDATE)) & ~passes
+        nothing = (fails & ((changes.op == INSERT) | refused)) | ((changes.op == DELETE) & refused)
+        entering = (changes.op == UPDATE) & passes & refused
+        leaving = fails & ~nothing
+        unknown = frame.unknown | ((changes.op == UPDATE) & passes & concerned & ~known)
         if entering.any():
-            changes = entered(changes, entering)
+            changes = as_inserts(changes, entering)
         if leaving.any():
-            changes = _left(changes, leaving)
-        frame = Frame(changes, frame.said, unknown & ~entering & ~leaving)
+            changes = _as_deletes(changes, leaving)
+        frame = Frame(changes, frame.operation, unknown & ~entering & ~leaving)
         return frame.take(~nothing) if nothing.any() else frame
 
     def _passing(self, cells: pa.Array) -> Mask:
@@ -93,45 +93,45 @@ class Filter(RuleStep):
             return np.asarray(pc.is_null(cells) if self.null else pc.is_valid(cells))
         return passing(comparison_of(self.column), self.comparison, self.literals, cells)
 
-    def _after(self, changes: Changes, concerned: Mask) -> Mask:
+    def _passes(self, changes: Changes, concerned: Mask) -> Mask:
         cells = changes.new.column(self.column.name)
         unsent = changes.unchanged.get(self.column.name)
         if unsent is not None and (unsent & concerned).any():
             cells = filled(changes, self.column.name, unsent & concerned)
         return self._passing(cells)
 
-    def _before(self, changes: Changes, concerned: Mask) -> tuple[Mask, Mask]:
-        """Of which rows it is known whether they passed before, and which of those did."""
+    def _passed(self, changes: Changes, concerned: Mask) -> tuple[Mask, Mask]:
+        """Of which rows the old value is known, and which of those passed before."""
         none = np.zeros(len(changes), np.bool_)
-        told = changes.old_kind == OLD_FULL
+        has_old = changes.old_kind == OLD_FULL
         cells = changes.old.column(self.column.name)
         if self.column.name in changes.schema.key:
             # An update without an old tuple has the key it had.
             same = (changes.op == UPDATE) & (changes.old_kind == NO_OLD)
-            told = told | same | (changes.old_kind == OLD_KEY)
+            has_old = has_old | same | (changes.old_kind == OLD_KEY)
             if same.any():
                 cells = pc.if_else(pa.array(same), changes.new.column(self.column.name), cells)
-        known = told & concerned & np.isin(changes.op, (UPDATE, DELETE))
+        known = has_old & concerned & np.isin(changes.op, (UPDATE, DELETE))
         return known, self._passing(cells) & known if known.any() else none
 
 
 def settled(frame: Frame) -> Changes:
-    """The changes when all filters have spoken: an update of a row that may not be there becomes an insert."""
+    """The changes after all filters: an update of a row that the destination may not have becomes an insert."""
     changes, unknown = frame.changes, frame.unknown
     if not unknown.any():
         return changes
     moved = unknown & _moved(changes)
     if not moved.any():
-        return entered(changes, unknown)
-    # The row that had the old key, if it was there, leaves.
+        return as_inserts(changes, unknown)
+    # The row with the old key, if the destination has it, is deleted.
     doubled = np.repeat(np.arange(len(changes)), moved + 1)
     first = np.concatenate([doubled[1:] == doubled[:-1], [False]])
-    changes = _left(changes.take(doubled), first)
-    return entered(changes, unknown[doubled] & ~first)
+    changes = _as_deletes(changes.take(doubled), first)
+    return as_inserts(changes, unknown[doubled] & ~first)
 
 
-def entered(changes: Changes, rows: Mask) -> Changes:
-    """Updates as inserts of whole rows."""
+def as_inserts(changes: Changes, rows: Mask) -> Changes:
+    """The changes with the updates among `rows` as inserts of whole rows."""
     unchanged = {name: mask for name, mask in changes.unchanged.items() if (mask & rows).any()}
     new = changes.new
     for name, mask in unchanged.items():
@@ -146,8 +146,8 @@ def entered(changes: Changes, rows: Mask) -> Changes:
     )
 
 
-def _left(changes: Changes, rows: Mask) -> Changes:
-    """Updates as deletes by their old key."""
+def _as_deletes(changes: Changes, rows: Mask) -> Changes:
+    """The changes with the updates among `rows` as deletes by their old key."""
     old = changes.old
     same = pa.array(rows & (changes.old_kind == NO_OLD))
     for name in changes.schema.key:
@@ -199,8 +199,8 @@ def _moved(changes: Changes) -> Mask:
     for name in changes.schema.key:
         differ = pc.not_equal(changes.old.column(name), changes.new.column(name))
         moved |= np.asarray(pc.fill_null(differ, False))
-    known: Mask = changes.old_kind != NO_OLD
-    return moved & known
+    has_old: Mask = changes.old_kind != NO_OLD
+    return moved & has_old
 
 
 def _nulled(batch: pa.RecordBatch, rows: Mask) -> pa.RecordBatch:

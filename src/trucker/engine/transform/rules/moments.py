@@ -1,8 +1,8 @@
 """Dates and times between PostgreSQL's text and integers of the same order.
 
-A date counts days and a timestamp microseconds from 2000-01-01, which is PostgreSQL's own way, so that every one that
-it has fits. Infinity is the greatest and the least integer. Years of four digits go through Arrow; the odd ones, before
-Christ or after 9999, are taken apart.
+A date counts days and a timestamp microseconds from 2000-01-01, as PostgreSQL does, so that every value fits. Infinity
+is the greatest and the least integer. Years of four digits go through Arrow; others, before Christ or after 9999, are
+parsed by a regular expression.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def moments(cells: pa.Array) -> pa.Array:
 
 def _counted(cells: pa.Array, *, clock: bool) -> pa.Array:
     missing = np.asarray(pc.is_null(cells))
-    found = np.zeros(len(cells), np.int64)
+    counts = np.zeros(len(cells), np.int64)
     usual = np.asarray(pc.fill_null(pc.match_substring_regex(cells, _USUAL), False))
     if usual.any():
-        found[usual] = _usual(cells if usual.all() else cells.take(pa.array(np.flatnonzero(usual)))) // (
+        counts[usual] = _usual(cells if usual.all() else cells.take(pa.array(np.flatnonzero(usual)))) // (
             1 if clock else DAY
         )
     rest = np.flatnonzero(~usual & ~missing)
     if len(rest):
-        found[rest] = _unusual(cells.take(pa.array(rest)), clock=clock)
-    return pa.array(found, mask=missing)
+        counts[rest] = _unusual(cells.take(pa.array(rest)), clock=clock)
+    return pa.array(counts, mask=missing)
 
 
 def _usual(cells: pa.Array) -> Int64s:
@@ -83,8 +83,8 @@ def _unusual(cells: pa.Array, *, clock: bool) -> Int64s:
     fraction = pc.utf8_rpad(pc.fill_null(parts.field("fraction"), ""), 6, "0").cast(pa.int64())
     days = days_of(np.where(bc, 1 - year, year), part("month"), part("day"))
     seconds = (part("hour") * 60 + part("minute")) * 60 + part("second")
-    found = days * DAY + seconds * 1_000_000 + np.asarray(fraction) if clock else days
-    return np.where(endless, np.where(below, EARLIEST, LATEST), found)
+    counts = days * DAY + seconds * 1_000_000 + np.asarray(fraction) if clock else days
+    return np.where(endless, np.where(below, EARLIEST, LATEST), counts)
 
 
 def beyond_timestamps(cells: pa.Array) -> npt.NDArray[np.bool_]:
@@ -95,7 +95,10 @@ def beyond_timestamps(cells: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def days_of(year: Int64s, month: Int64s, day: Int64s) -> Int64s:
-    """Days from 2000-01-01 of the Gregorian calendar, which has a year 0 (1 BC) and goes back for ever."""
+    """Days from 2000-01-01 in the proleptic Gregorian calendar, where year 0 is 1 BC.
+
+    Counts years from March, so that the leap day is the last day of a year.
+    """
     early = month <= 2
     y = year - early
     era = np.floor_divide(y, 400)
@@ -118,21 +121,21 @@ def moment_text(text: str, *, zone: bool, clock: bool) -> str | None:
         return None
     year, era = int(match[1]), match[9]
     month, day, hour, minute, second = (int(part or 0) for part in match.groups()[1:6])
-    # A year of the same calendar in Python's range: 400 years on, all is the same.
+    # Python's datetime ends at year 9999; the calendar repeats every 400 years.
     stand_in = (1 - year if era else year) % 400 + 2000
     try:
         at = datetime(stand_in, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
     shifted = at - _offset(match[8])
-    meant = (1 - year if era else year) + shifted.year - stand_in
-    if year == 0 or not _within(meant, shifted, clock=clock):
+    utc_year = (1 - year if era else year) + shifted.year - stand_in
+    if year == 0 or not _within(utc_year, shifted, clock=clock):
         return None
-    return _written(meant, shifted, match[7] or "", zone, clock)
+    return _written(utc_year, shifted, match[7] or "", zone, clock)
 
 
 def _within(year: int, at: datetime, *, clock: bool) -> bool:
-    """Whether PostgreSQL's type goes that far."""
+    """Whether PostgreSQL's type has this day."""
     first = days_of(np.array([year]), np.array([at.month]), np.array([at.day]))[0] >= _FIRST_DAY
     return bool(first) and year <= (_LAST_YEAR if clock else _LAST_YEAR_OF_DATES)
 

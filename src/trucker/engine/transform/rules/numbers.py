@@ -1,8 +1,8 @@
-"""Numbers as PostgreSQL writes them: the form of each that is unique, and what order they have.
+"""Numbers as PostgreSQL writes them: a unique text for each, and their order.
 
-`numeric` has no bound, so its order is found on the text: without trailing zeros equal numbers are equal texts, and of
-two positive ones the one with more digits before the point is greater, else the text that sorts later. A floating-point
-number becomes an integer of the same order, NaN the greatest, as PostgreSQL has it.
+`numeric` has no bound, so its texts are compared: without trailing zeros equal numbers have equal texts, and of two
+positive ones the one with more digits before the point is greater, else the text that sorts later. A floating-point
+number becomes an integer of the same order; NaN is the greatest, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _WORDS: Final = {
     "-infinity": "-Infinity",
     "-inf": "-Infinity",
 }
+# PostgreSQL's limit of digits after the point of a numeric.
 _MOST_DIGITS: Final = 16_383
 _RANKS: Final = {"-Infinity": -2, "Infinity": 2, "NaN": 3}
 
@@ -59,13 +60,13 @@ def trimmed(cells: pa.Array) -> pa.Array:
 def compare_numerics(cells: pa.Array, literal: str) -> Signs:
     """-1, 0 or 1 for each (trimmed, no NULL among them) as it is less than, equal to or greater than the literal."""
     rank = _rank(cells)
-    own = _rank(pa.array([literal], pa.string()))[0]
-    found: Signs = np.sign(rank - own).astype(np.int8)
-    if abs(own) != 1:
-        return found
-    alike = np.flatnonzero(rank == own)
-    found[alike] = own * _compare_digits(cells.take(pa.array(alike)), literal)
-    return found
+    literal_rank = _rank(pa.array([literal], pa.string()))[0]
+    signs: Signs = np.sign(rank - literal_rank).astype(np.int8)
+    if abs(literal_rank) != 1:
+        return signs
+    alike = np.flatnonzero(rank == literal_rank)
+    signs[alike] = literal_rank * _compare_digits(cells.take(pa.array(alike)), literal)
+    return signs
 
 
 def _rank(cells: pa.Array) -> Signs:
@@ -83,11 +84,11 @@ def _compare_digits(cells: pa.Array, literal: str) -> Signs:
     plain = pc.utf8_ltrim(cells, "-")
     digits = literal.lstrip("-")
     whole = np.asarray(_whole_digits(plain))
-    found: Signs = np.sign(whole - len(digits.partition(".")[0])).astype(np.int8)
-    same = found == 0
+    signs: Signs = np.sign(whole - len(digits.partition(".")[0])).astype(np.int8)
+    same = signs == 0
     later = np.asarray(pc.greater(plain, digits)).astype(np.int8) - np.asarray(pc.less(plain, digits)).astype(np.int8)
-    found[same] = later[same]
-    return found
+    signs[same] = later[same]
+    return signs
 
 
 def _whole_digits(plain: pa.Array) -> pa.Array:
@@ -119,14 +120,15 @@ def parse_float(text: str, kind: pa.DataType) -> float | None:
         return None
     with np.errstate(all="ignore"):
         number = float(np.float32(text)) if pa.types.is_float32(kind) else float(text)
-    lost = number == 0 and re.search("[1-9]", re.split("[eE]", text)[0])
-    return None if math.isinf(number) or lost else number
+    underflow = number == 0 and re.search("[1-9]", re.split("[eE]", text)[0])
+    return None if math.isinf(number) or underflow else number
 
 
 def _order(numbers: pa.Array) -> pa.Array:
     missing = np.asarray(pc.is_null(numbers))
     values = np.asarray(pc.fill_null(numbers, 0.0)) + 0.0  # -0 and 0 are equal
     bits = values.view(np.int64)
+    # IEEE 754: read as integers, the bits of positive numbers have the numbers' order, of negative ones its reverse.
     order = np.where(bits < 0, np.int64(np.iinfo(np.int64).min) - bits, bits)
     order[np.isnan(values)] = NAN
     return pa.array(order, mask=missing)

@@ -38,10 +38,10 @@ _MERGING: Final = ("mask", "regex", "cast")
 class RuleSet:
     """The rules for one shape of one table. Pickles.
 
-    `origin` has, for each column of `schema` that the input has too, its name there. `altered` says which of the
-    schema's columns have other values than the input's, and by which kinds of rules. `judged` are the input's columns
-    that filters look at. `skipped` are columns that rules name and the table has not, by the rule's number. `renames`
-    has the new names that each rule has for columns, in their order.
+    `origin` has, for each column of `schema` that the input has too, its name there. `altered` has the schema's columns
+    whose values rules change, with the kinds of these rules. `judged` are the input's columns that filters use.
+    `skipped` are columns that rules name and the table does not have, with the rule's number. `renames` has the new
+    names of each rule `rename`, in order.
     """
 
     input: TableSchema
@@ -54,7 +54,7 @@ class RuleSet:
     renames: tuple[dict[str, str], ...] = ()
 
     def called(self, name: str) -> str:
-        """What a column of this name comes out as, be it there or not."""
+        """The name of a column after the rules, whether the table has it or not."""
         for names in self.renames:
             name = names.get(name, name)
         return name
@@ -71,16 +71,16 @@ class RuleSet:
 
     @property
     def merges_keys(self) -> bool:
-        """Whether rows of different keys may come out with the same: net changes have to be folded again then."""
+        """Whether rows of different keys may get the same key: net changes have to be folded again then."""
         return not set(self.merging).isdisjoint(self.schema.key)
 
     @property
     def needs(self) -> frozenset[str]:
-        """The input's columns that count: those that come out, and those that filters look at."""
+        """The input's columns that are needed: for the output, and for filters."""
         return self.judged | frozenset(self.origin.values())
 
     def apply(self, changes: Changes) -> Changes:
-        """The changes as the rules make them. `changes.schema` is `input`. Raises `DataError` for what does not fit."""
+        """The changes after the rules. `changes.schema` is `input`. Raises `DataError` for a value that is unfit."""
         frame = Frame.of(changes)
         for step in self.steps:
             frame = step.apply(frame)
@@ -89,10 +89,10 @@ class RuleSet:
 
 
 def compile_rules(rules: Sequence[RuleConfig], schema: TableSchema) -> RuleSet:
-    """The rules for a table of this shape; `ConfigError` where one cannot be for it, with its place in truck.yml.
+    """The rules for a table of this shape; `ConfigError` where one does not fit it, with its place in truck.yml.
 
-    A rule for a column that the table has not is passed over (`engine.rules.check` checks that every rule has some
-    use), but a filter never is, nor a rule for a column that has been renamed at the source (I10).
+    A rule for a column that the table does not have is skipped (`rules.check` checks that every rule applies to a
+    table). A filter is never skipped, nor a rule for a column that was renamed at the source (I10).
     """
     return _Compiling(schema).compile(rules)
 
@@ -137,8 +137,8 @@ class _Compiling:
         assert rule.mask is not None
         mask = rule.mask
         for column in self._columns(number, rule):
-            after = column if _keeps_type(column) else _typed(column, TEXT)
-            self._rewrite(rule, after, Masked, mask.keep_first, mask.keep_last, mask.with_)
+            masked = column if _keeps_type(column) else _typed(column, TEXT)
+            self._rewrite(rule, masked, Masked, mask.keep_first, mask.keep_last, mask.with_)
 
     def _hash(self, number: int, rule: RuleConfig) -> None:
         assert rule.hash is not None
@@ -150,8 +150,8 @@ class _Compiling:
         for column in self._columns(number, rule):
             self._rewrite(rule, _typed(column, TEXT), Replaced, rule.regex.pattern, rule.regex.replacement)
 
-    def _rewrite(self, rule: RuleConfig, after: Column, kind: type[RewriteStep], *settings: Any) -> None:
-        name = after.name
+    def _rewrite(self, rule: RuleConfig, rewritten: Column, kind: type[RewriteStep], *settings: Any) -> None:
+        name = rewritten.name
         if rule.operations and (name in self.schema.key or not self.schema.key):
             raise ConfigError(
                 (
@@ -165,10 +165,10 @@ class _Compiling:
                 remedy="remove operations: a row must have the same key in every change",
                 code="TRK142",
             )
-        step = kind(name, rule.applies_to, self._with(after), *settings)
-        if after.missing_value is not None and "insert" in rule.applies_to:
-            value = step.cells(pa.array([after.missing_value], pa.string()))[0].as_py()
-            step = replace(step, schema=self._with(replace(after, missing_value=value)))
+        step = kind(name, rule.applies_to, self._with(rewritten), *settings)
+        if rewritten.missing_value is not None and "insert" in rule.applies_to:
+            value = step.cells(pa.array([rewritten.missing_value], pa.string()))[0].as_py()
+            step = replace(step, schema=self._with(replace(rewritten, missing_value=value)))
         self._add(step, step.schema)
         self._alter(name, rule.kind)
 
@@ -183,18 +183,18 @@ class _Compiling:
                     remedy="cast it to text, or convert it with SQL (input.sql)",
                     code="TRK143",
                 )
-            after = _typed(column, to)
+            converted = _typed(column, to)
             if column.missing_value is not None:
                 value, bad = cast(pa.array([column.missing_value], pa.string()), column, to)
-                after = replace(after, missing_value=None if bad.any() else value[0].as_py())
-            self._add(Cast(column, to, self._with(after)), self._with(after))
+                converted = replace(converted, missing_value=None if bad.any() else value[0].as_py())
+            self._add(Cast(column, to, self._with(converted)), self._with(converted))
             if to != TEXT:
                 self._alter(column.name, rule.kind)
 
     def _constant(self, number: int, rule: RuleConfig) -> None:
-        for name, said in (rule.constant or {}).items():
-            to = parse_type(said.type)
-            value, bad = cast(pa.array([said.value], pa.string()), Column(name, 25, type_name="text"), to)
+        for name, value_and_type in (rule.constant or {}).items():
+            to = parse_type(value_and_type.type)
+            value, bad = cast(pa.array([value_and_type.value], pa.string()), Column(name, 25, type_name="text"), to)
             if bad.any() or not castable(Column(name, 25, type_name="text"), to):
                 raise ConfigError(
                     f"the constant for {name} is not of type {to.type_name}",
@@ -211,11 +211,11 @@ class _Compiling:
             self._add(ConstantStep(name, text, rule.applies_to, schema), schema)
 
     def _place_for(self, name: str, column: Column, rule: RuleConfig) -> None:
-        """A constant is a new column, or another value, for other operations, of one that a constant made."""
+        """Refuse a constant for a column of the table. Constants of one name may differ by operation."""
         if name not in self.schema.names:
             return
-        there = self.schema.column(name)
-        if name not in self.constants or there.type_name != column.type_name:
+        existing = self.schema.column(name)
+        if name not in self.constants or existing.type_name != column.type_name:
             raise ConfigError(
                 f"{self.input.table} already has a column {name}",
                 place=rule.place("constant", name),
@@ -226,28 +226,28 @@ class _Compiling:
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def _filter(self, number: int, rule: RuleConfig) -> None:
-        said = rule.filter
-        assert said is not None
-        column = self._find(rule, said.column)
+        condition = rule.filter
+        assert condition is not None
+        column = self._find(rule, condition.column)
         if column is None:
-            raise self._no_column(rule, said.column)
-        if said.comparison == "is_null":
-            step = Filter(column, "is_null", (), rule.applies_to, bool(said.is_null))
+            raise self._no_column(rule, condition.column)
+        if condition.comparison == "is_null":
+            step = Filter(column, "is_null", (), rule.applies_to, bool(condition.is_null))
         else:
-            step = Filter(column, said.comparison, self._literals(rule, column), rule.applies_to)
+            step = Filter(column, condition.comparison, self._literals(rule, column), rule.applies_to)
         self.steps.append(step)
         self.judged.add(self.origin.get(column.name, column.name))
 
     def _literals(self, rule: RuleConfig, column: Column) -> tuple[Literal, ...]:
-        said = rule.filter
-        assert said is not None
-        name, how = said.comparison, comparison_of(column)
+        condition = rule.filter
+        assert condition is not None
+        name, how = condition.comparison, comparison_of(column)
         if name == "contains":
             if not is_text(column):
                 raise self._cannot(
                     rule, column, "contains works only on text", "cast the column to text before the filter"
                 )
-            return said.literals
+            return condition.literals
         if name in _ORDERS and not how.ordered:
             raise self._cannot(
                 rule,
@@ -255,8 +255,8 @@ class _Compiling:
                 "values of such a type are only told apart here, and have no order",
                 "use eq, ne, in or is_null; or SQL (input.where, input.sql)",
             )
-        found = [how.read(text) for text in said.literals]
-        for index, literal in enumerate(found):
+        parsed = [how.read(text) for text in condition.literals]
+        for index, literal in enumerate(parsed):
             if literal is None:
                 path = ("filter", name, str(index)) if name == "in" else ("filter", name)
                 raise ConfigError(
@@ -265,7 +265,7 @@ class _Compiling:
                     remedy=f"write {how.what}, such as {how.example}",
                     code="TRK141",
                 )
-        return tuple(literal for literal in found if literal is not None)
+        return tuple(literal for literal in parsed if literal is not None)
 
     def _cannot(self, rule: RuleConfig, column: Column, why: str, remedy: str) -> ConfigError:
         assert rule.filter is not None
@@ -280,40 +280,39 @@ class _Compiling:
     # -- shape ----------------------------------------------------------------------------------------------------
 
     def _exclude(self, number: int, rule: RuleConfig) -> None:
-        gone = {column.name for column in self._columns(number, rule)}
-        for name in gone & set(self.schema.key):
+        excluded = {column.name for column in self._columns(number, rule)}
+        for name in excluded & set(self.schema.key):
             raise ConfigError(
                 f"column {name} is part of the key of {self.input.table}",
                 place=rule.place("exclude"),
                 remedy="keep the column: rows are identified by their key; hash or mask it instead",
                 code="TRK142",
             )
-        if not gone:
+        if not excluded:
             return
-        kept = tuple(name for name in self.schema.names if name not in gone)
-        if not kept:
+        remaining = tuple(name for name in self.schema.names if name not in excluded)
+        if not remaining:
             raise ConfigError(
                 f"no column of {self.input.table} is left",
                 place=rule.place("exclude"),
                 remedy="keep a column, or leave the table out of the truck",
                 code="TRK142",
             )
-        schema = self.schema.only(kept)
-        for name in gone:
+        schema = self.schema.only(remaining)
+        for name in excluded:
             self.origin.pop(name, None)
             self.altered.pop(name, None)
-        self._add(Reshape(kept, schema), schema)
+        self._add(Reshape(remaining, schema), schema)
 
     def _rename(self, number: int, rule: RuleConfig) -> None:
-        found = self._columns(number, rule)
         self.renames.append(rule.rename or {})
-        others = {column.name: (rule.rename or {})[column.name] for column in found}
-        if not others:
+        new_names = {column.name: (rule.rename or {})[column.name] for column in self._columns(number, rule)}
+        if not new_names:
             return
         names = self.schema.names
-        called = [others.get(name, name) for name in names]
-        for old, new in others.items():
-            if called.count(new) > 1:
+        names_after = [new_names.get(name, name) for name in names]
+        for old, new in new_names.items():
+            if names_after.count(new) > 1:
                 raise ConfigError(
                     f"{self.input.table} would have two columns with the name {new}",
                     place=rule.place("rename", old),
@@ -321,13 +320,13 @@ class _Compiling:
                     code="TRK142",
                 )
         columns = tuple(
-            replace(column, name=others[column.name], was_name="") if column.name in others else column
+            replace(column, name=new_names[column.name], was_name="") if column.name in new_names else column
             for column in self.schema.columns
         )
-        key = tuple(others.get(name, name) for name in self.schema.key)
-        self.origin = {others.get(name, name): origin for name, origin in self.origin.items()}
-        self.altered = {others.get(name, name): kinds for name, kinds in self.altered.items()}
-        self.constants = {others.get(name, name) for name in self.constants}
+        key = tuple(new_names.get(name, name) for name in self.schema.key)
+        self.origin = {new_names.get(name, name): origin for name, origin in self.origin.items()}
+        self.altered = {new_names.get(name, name): kinds for name, kinds in self.altered.items()}
+        self.constants = {new_names.get(name, name) for name in self.constants}
         schema = TableSchema(self.schema.table, columns, key)
         self._add(Reshape(names, schema), schema)
 
@@ -335,14 +334,14 @@ class _Compiling:
 
     def _columns(self, number: int, rule: RuleConfig) -> list[Column]:
         """Those of the rule's columns that the table has."""
-        found = []
+        present = []
         for name in rule.columns:
             column = self._find(rule, name)
             if column is None:
                 self.skipped.append((number, name))
             else:
-                found.append(column)
-        return found
+                present.append(column)
+        return present
 
     def _find(self, rule: RuleConfig, name: str) -> Column | None:
         if name in self.schema.names:
@@ -373,19 +372,19 @@ class _Compiling:
 
 def no_column(rule: RuleConfig, name: str, schema: TableSchema) -> ConfigError:
     """A rule for a column that is not there."""
-    meant = nearest(name, schema.names)
+    suggestion = nearest(name, schema.names)
     path = ("filter", "column") if rule.filter else (rule.kind, *((name,) if rule.rename or rule.cast else ()))
     return ConfigError(
         f"{schema.table} has no column {name} when this rule runs",
         place=rule.place(*path),
-        remedy=(f"did you mean {meant}? " if meant else "")
+        remedy=(f"did you mean {suggestion}? " if suggestion else "")
         + f"its columns are {', '.join(schema.names)}; `tables` limits a rule to some tables",
         code="TRK140",
     )
 
 
 def _keeps_type(column: Column) -> bool:
-    """Whether a masked value has a place in its type: a text of as many characters does."""
+    """Whether a masked value fits its type: a text of the same length does."""
     if not column.type_name:
         return column.type_oid in _TEXTS
     return is_text(column) and column.type_name.startswith(("text", "character varying"))

@@ -1,7 +1,7 @@
-"""What rules do to changes: one step after the other, each to all rows at once.
+"""The steps of rules, each applied to all rows at once.
 
 New and old cells are treated alike, so that keys, and sums of `new - old`, stay right. A cell that was not sent stays
-marked so (I7). Steps pickle: they travel to the executors.
+marked as such (I7). Steps are pickled for the executors.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Changes on their way through the rules.
+    """Changes between two rules.
 
-    `said` is the operation each row came with, which is what rules are limited by: a filter may make it another one.
-    `unknown` marks updates of which it is unknown whether their row passed the filters before.
+    `operation` is each row's operation before the rules, by which rules are limited: a filter may change `changes.op`.
+    `unknown` marks updates whose old row may or may not have passed the filters.
     """
 
     changes: Changes
-    said: npt.NDArray[np.uint8]
+    operation: npt.NDArray[np.uint8]
     unknown: Mask
 
     @classmethod
@@ -56,25 +56,25 @@ class Frame:
         return cls(changes, changes.op, np.zeros(len(changes), np.bool_))
 
     def take(self, rows: Mask) -> Frame:
-        return Frame(self.changes.take(rows), self.said[rows], self.unknown[rows])
+        return Frame(self.changes.take(rows), self.operation[rows], self.unknown[rows])
 
     def among(self, operations: OperationNames) -> Mask:
         """The rows that came with one of these operations."""
         codes = [code for code, name in OPERATIONS.items() if name in operations]
-        return np.isin(self.said, codes)
+        return np.isin(self.operation, codes)
 
 
 class RuleStep(ABC):
-    """One thing to be done."""
+    """One step of the rules."""
 
     @abstractmethod
     def apply(self, frame: Frame) -> Frame:
-        """The frame after it."""
+        """The frame after the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteStep(RuleStep):
-    """Cells of a column made others, in rows of some operations."""
+    """Replaces the cells of a column, in rows of some operations."""
 
     column: str
     operations: OperationNames
@@ -82,17 +82,17 @@ class RewriteStep(RuleStep):
 
     @abstractmethod
     def cells(self, cells: pa.Array) -> pa.Array:
-        """The cells as they are to be."""
+        """The new cells."""
 
     def apply(self, frame: Frame) -> Frame:
         changes = frame.changes
         among = frame.among(self.operations)
         count = len(changes)
         both = pa.concat_arrays([changes.new.column(self.column), changes.old.column(self.column)])
-        made = self.cells(both)
+        rewritten = self.cells(both)
         if not among.all():
-            made = pc.if_else(pa.array(np.concatenate([among, among])), made, both)
-        changed = _with_column(changes, self.schema, self.column, made[:count], made[count:])
+            rewritten = pc.if_else(pa.array(np.concatenate([among, among])), rewritten, both)
+        changed = _with_column(changes, self.schema, self.column, rewritten[:count], rewritten[count:])
         return replace(frame, changes=changed)
 
 
@@ -131,7 +131,7 @@ class Replaced(RewriteStep):
 
 @dataclass(frozen=True, slots=True)
 class Cast(RuleStep):
-    """A column as another type; what does not fit is an error that names the row, where its key may be seen."""
+    """Converts a column to another type; a value that does not fit is an error, with the row's key if `names_key`."""
 
     column: Column
     to: CastType
@@ -141,29 +141,29 @@ class Cast(RuleStep):
     def apply(self, frame: Frame) -> Frame:
         changes, name, count = frame.changes, self.column.name, len(frame.changes)
         both = pa.concat_arrays([changes.new.column(name), changes.old.column(name)])
-        made, bad = cast(both, self.column, self.to)
+        converted, bad = cast(both, self.column, self.to)
         if bad.any():
             raise _unfit(changes, int(np.flatnonzero(bad)[0]), name, self)
-        return replace(frame, changes=_with_column(changes, self.schema, name, made[:count], made[count:]))
+        return replace(frame, changes=_with_column(changes, self.schema, name, converted[:count], converted[count:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape(RuleStep):
-    """Columns left out, or under other names: `names` has those that stay, `schema` what they are afterwards."""
+    """Leaves columns out, or renames them: `names` are the columns that stay, `schema` their new schema."""
 
     names: tuple[str, ...]
     schema: TableSchema
 
     def apply(self, frame: Frame) -> Frame:
         changes = frame.changes
-        called = list(self.schema.names)
-        others = dict(zip(self.names, called, strict=True))
+        new_names = list(self.schema.names)
+        renames = dict(zip(self.names, new_names, strict=True))
         changes = replace(
             changes,
             schema=self.schema,
-            new=changes.new.select(list(self.names)).rename_columns(called),
-            old=changes.old.select(list(self.names)).rename_columns(called),
-            unchanged={others[name]: cells for name, cells in changes.unchanged.items() if name in others},
+            new=changes.new.select(list(self.names)).rename_columns(new_names),
+            old=changes.old.select(list(self.names)).rename_columns(new_names),
+            unchanged={renames[name]: cells for name, cells in changes.unchanged.items() if name in renames},
         )
         return replace(frame, changes=changes)
 
@@ -207,7 +207,7 @@ def _with_column(changes: Changes, schema: TableSchema, name: str, new: pa.Array
 
 
 def _unfit(changes: Changes, place: int, column: str, step: Cast) -> DataError:
-    """A value that a cast cannot take, by its row's key: the value itself must not be shown (I10)."""
+    """The error for a value that a cast cannot convert; it shows the row's key and never the value (I10)."""
     row, old = place % len(changes), place >= len(changes) or changes.op[place % len(changes)] == DELETE
     cells = changes.old if old else changes.new
     key = ", ".join(

@@ -9,17 +9,17 @@ import pyarrow.compute as pc
 
 
 def mask(cells: pa.Array, keep_first: int, keep_last: int, with_: str) -> pa.Array:
-    """All characters replaced but some at both ends; all of them where there are not more than those."""
+    """All characters replaced except some at both ends; a text that is not longer than those is replaced whole."""
     length = pc.utf8_length(cells)
-    kept = keep_first + keep_last
-    shown = pc.greater(length, kept)
-    hidden = pc.if_else(shown, pc.subtract(length, kept), length)
+    shown_length = keep_first + keep_last
+    long_enough = pc.greater(length, shown_length)
+    hidden = pc.if_else(long_enough, pc.subtract(length, shown_length), length)
     stars = pc.binary_repeat(pa.scalar(with_), pc.cast(hidden, pa.int64()))
-    if not kept:
+    if not shown_length:
         return stars
     first = pc.utf8_slice_codeunits(cells, 0, keep_first) if keep_first else ""
     last = pc.utf8_slice_codeunits(cells, -keep_last) if keep_last else ""
-    return pc.if_else(shown, pc.binary_join_element_wise(first, stars, last, ""), stars)
+    return pc.if_else(long_enough, pc.binary_join_element_wise(first, stars, last, ""), stars)
 
 
 def keyed_hash(cells: pa.Array, key: bytes) -> pa.Array:

@@ -57,9 +57,9 @@ def parse_arrays(cells: pa.Array) -> pa.Array:
     begins[offsets[:-1][filled]] = True
     ends[offsets[1:][filled] - 1] = True
     starts = np.flatnonzero(begins) + 1
-    kept = ~(quotes | opening | closing | commas | (slashes & ~escaped))
-    places = np.concatenate([[0], np.cumsum(kept)])
-    elements = strings(np.append(places[starts], places[-1]), data[kept], pa.string())
+    content = ~(quotes | opening | closing | commas | (slashes & ~escaped))
+    places = np.concatenate([[0], np.cumsum(content)])
+    elements = strings(np.append(places[starts], places[-1]), data[content], pa.string())
     unquoted = pa.array(data[starts] != _QUOTE) if len(starts) else pa.array([], pa.bool_())
     is_null = pc.and_(unquoted, pc.equal(elements, "NULL"))
     elements = pc.if_else(is_null, pa.scalar(None, pa.string()), elements)

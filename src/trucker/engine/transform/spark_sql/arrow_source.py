@@ -36,7 +36,7 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Where a result goes, as text, and how many rows of it there may be."""
+    """Where the texts of a result are written, and how many rows it may have."""
 
     folder: str
     stem: str
@@ -49,13 +49,13 @@ class Writing:
 
 
 def new_format() -> type[DataSource]:
-    """The data source under a name that no other session has: Spark looks for taken names in all of them."""
+    """The data source under a new name: Spark refuses a name that another session has registered."""
     name = f"trucker_rows_{next(_numbers)}"
     return type("RowsSource", (_RowsSource,), {"name": classmethod(lambda _: name)})
 
 
 def option(what: SpooledRelation | Writing) -> str:
-    """What the data source is to do, as text."""
+    """An option for the data source: what to read or write, as text."""
     return b64encode(pickle.dumps(what)).decode()
 
 
@@ -68,14 +68,14 @@ class _RowsSource(DataSource):
 
 
 class _SpooledReader(DataSourceReader):
-    def __init__(self, told: str) -> None:
-        self._told = told
+    def __init__(self, encoded: str) -> None:
+        self._option = encoded
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reading: SpooledRelation = pickle.loads(b64decode(self._told))
+        reading: SpooledRelation = pickle.loads(b64decode(self._option))
         return reading.batches()
 
 
@@ -86,13 +86,13 @@ class _Written(WriterCommitMessage):
 
 
 class _Writer(DataSourceArrowWriter):
-    """Each task writes a file of its own; `commit` names those that count, and an attempt that failed leaves none."""
+    """Each task writes a separate file; `commit` lists those of the attempts that count, a failed one leaves none."""
 
-    def __init__(self, told: str) -> None:
-        self._told = told
+    def __init__(self, encoded: str) -> None:
+        self._option = encoded
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        writing: Writing = pickle.loads(b64decode(self._told))
+        writing: Writing = pickle.loads(b64decode(self._option))
         path = Path(writing.folder) / f"{writing.stem}.{secrets.token_hex(6)}.rows"
         rows = 0
         try:
@@ -108,7 +108,7 @@ class _Writer(DataSourceArrowWriter):
         return _Written(str(path), rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        writing: Writing = pickle.loads(b64decode(self._told))
+        writing: Writing = pickle.loads(b64decode(self._option))
         written = [message for message in messages if isinstance(message, _Written)]
         content = json.dumps([[message.file, message.rows] for message in written])
         private.write_text(writing.summary, content)
@@ -120,15 +120,15 @@ class _Writer(DataSourceArrowWriter):
 
 
 def results(writing: Writing) -> list[str]:
-    """The files that the tasks of a job wrote, in their order; the rows of all are counted once more."""
-    found: list[Any] = json.loads(writing.summary.read_text(encoding="utf-8"))
+    """The files that the tasks of a job wrote, in order. The limit of rows is checked again, for all tasks together."""
+    files: list[Any] = json.loads(writing.summary.read_text(encoding="utf-8"))
     writing.summary.unlink()
-    check_rows(sum(rows for _, rows in found), writing.rows_max)
-    return [file for file, rows in found if rows]
+    check_rows(sum(rows for _, rows in files), writing.rows_max)
+    return [file for file, rows in files if rows]
 
 
 def check_rows(rows: int, most: int) -> None:
-    """Stop a result that has grown beyond what the truck says, as by a join without a condition."""
+    """Refuse a result with more than `most` rows, for example of a join without a condition."""
     if rows > most:
         raise EngineError(
             f"the truck's Spark SQL returns more than {most} rows for the rows of one batch",

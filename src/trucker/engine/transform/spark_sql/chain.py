@@ -1,7 +1,7 @@
 """Runs the Spark files of a truck in order: transform.sql, then the file of each operation.
 
-`{{ rows }}` of each is the rows that came to Spark; `{{ transformed }}` what transform.sql makes of those of the
-operation. An operation without a file of its own has what transform.sql gives, or the rows as they are.
+`{{ rows }}` of each is the rows given to Spark; `{{ transformed }}` the result of transform.sql for the rows of the
+operation. The result of an operation without a file is that of transform.sql, or the rows as they are.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Branch:
-    """A query that gives rows of the result. Where `operation` is empty, its column says what each row is."""
+    """A query that returns rows of the result. Where `operation` is empty, its column `operation` has that of a row."""
 
     frame: DataFrame
     operation: str
     file: str
-    """What gives its columns, for messages."""
+    """The file that returns its columns, for messages."""
 
     @property
     def covers(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class Attempt:
 
 
 def _is_query(session: SparkSession, text: str) -> bool:
-    """Whether it is something to be read from: Spark runs anything else at once."""
+    """Whether the statement is a query: `session.sql` would execute any other statement immediately."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
     while plan.getClass().getSimpleName() == "UnresolvedWith":
         plan = plan.child()
@@ -114,8 +114,8 @@ class SqlChain:
     """A truck's Spark files as templates."""
 
     def __init__(self, truck: TruckConfig) -> None:
-        found = {name: truck.file(name) for name in (TRANSFORM, *BY_OPERATION.values())}
-        templates = {name: SqlTemplate(file) for name, file in found.items() if file}
+        files = {name: truck.file(name) for name in (TRANSFORM, *BY_OPERATION.values())}
+        templates = {name: SqlTemplate(file) for name, file in files.items() if file}
         self.transform = templates.get(TRANSFORM)
         self.by_operation = {op: templates[name] for op, name in BY_OPERATION.items() if name in templates}
         self.lookups = frozenset(name for each in templates.values() for name in each.lookups)
@@ -126,7 +126,7 @@ class SqlChain:
         return bool(self.by_operation) or (self.transform is not None and self.transform.uses_operation)
 
     def tells_operation(self, attempt: Attempt) -> bool:
-        """Whether transform.sql gets all rows at once: it says of each what is to be done with it."""
+        """Whether transform.sql returns the operation of each row, and so gets the rows of all operations at once."""
         if self.transform is None or self.transform.uses_operation:
             return False
         return _has_operation(attempt.query(self.transform, ""))
@@ -141,9 +141,9 @@ class SqlChain:
         then, label = None, "the rows"
         if self.transform is not None:
             then, label = attempt.query(self.transform, operation), self.transform.file.label
-        own = self.by_operation.get(operation)
-        if own is not None:
-            return _branch(attempt.query(own, operation, then), operation, own.file.label)
+        template = self.by_operation.get(operation)
+        if template is not None:
+            return _branch(attempt.query(template, operation, then), operation, template.file.label)
         return _branch(attempt.rows(operation) if then is None else then, operation, label)
 
     def _after_all(self, attempt: Attempt) -> list[Branch]:
@@ -157,17 +157,17 @@ class SqlChain:
         word = functions.col(OPERATION)
         branches = []
         for operation in ORDER:
-            own = self.by_operation.get(operation)
-            if own is not None:
-                given = attempt.query(own, operation, whole.where(word == operation))
-                branches.append(_branch(given, operation, own.file.label))
-        # Rows whose operation is none stay in, so that they are refused.
+            template = self.by_operation.get(operation)
+            if template is not None:
+                result = attempt.query(template, operation, whole.where(word == operation))
+                branches.append(_branch(result, operation, template.file.label))
+        # Rows with another or no operation stay in the result, where `operation_codes` refuses them.
         rest = whole.where(word.isNull() | ~word.isin(*self.by_operation))
         return [*branches, Branch(rest, "", label)]
 
 
 def _branch(frame: DataFrame, operation: str, file: str) -> Branch:
-    """A result that has a column for it says itself what its rows are, whatever the rows were."""
+    """A result with a column `operation` determines the operations itself, whatever the rows' were."""
     return Branch(frame, "" if _has_operation(frame) and file != "the rows" else operation, file)
 
 

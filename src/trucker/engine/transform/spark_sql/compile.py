@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trucker.engine.transform.spark_sql.chain import Attempt, Branch, SqlChain
 from trucker.engine.transform.spark_sql.lineage import needed, origins
-from trucker.engine.transform.spark_sql.result import given
+from trucker.engine.transform.spark_sql.result import result_column
 from trucker.engine.transform.spark_sql.spark_plan import ORDER, ResultColumn, SparkPlan
 from trucker.errors import ConfigError
 from trucker.rows import OLD, OPERATION
@@ -22,7 +22,7 @@ NO_FORM = "TRK153"
 
 
 class Compiling:
-    """One look at a truck's files, with rows that have these columns."""
+    """One compilation of a truck's files, for rows with these columns."""
 
     def __init__(self, chain: SqlChain, attempt: Attempt, columns: tuple[Column, ...], table: TableId) -> None:
         self._chain = chain
@@ -38,51 +38,52 @@ class Compiling:
         for branch in branches:
             _refuse_doubles(branch)
         self._same_columns(branches)
-        found = self._given(branches)
+        columns = self._result_columns(branches)
         names = [*self._columns, OPERATION]
         used = frozenset().union(*(needed(branch.frame, names) for branch in branches))
         keys = frozenset(self._columns) & used
-        return SparkPlan(self._table, tuple(self._columns.values()), keys, found, at_once)
+        return SparkPlan(self._table, tuple(self._columns.values()), keys, columns, at_once)
 
-    def _given(self, branches: Sequence[Branch]) -> tuple[ResultColumn, ...]:
+    def _result_columns(self, branches: Sequence[Branch]) -> tuple[ResultColumn, ...]:
         fields: dict[str, list[tuple[Branch, DataType, str]]] = {}
         for branch in sorted(branches, key=lambda each: -ORDER.index(each.operation or ORDER[-1])):
             passed = origins(branch.frame, [self._rows])
             for field, origin in zip(branch.frame.schema.fields, passed, strict=True):
                 if field.name.lower() != OPERATION:
-                    # Spark does not tell capitals apart: a column that is written otherwise is still the same one.
+                    # Spark ignores case: a column in other letters is still the same column.
                     name = origin if origin.lower() == field.name.lower() else field.name
                     fields.setdefault(name, []).append((branch, field.dataType, origin))
-        return tuple(self._one(name, found) for name, found in fields.items())
+        return tuple(self._merged_column(name, variants) for name, variants in fields.items())
 
-    def _one(self, name: str, found: Sequence[tuple[Branch, DataType, str]]) -> ResultColumn:
-        """One column from what each branch gives for it; a bare NULL fits any."""
+    def _merged_column(self, name: str, variants: Sequence[tuple[Branch, DataType, str]]) -> ResultColumn:
+        """One column from those of the branches; a bare NULL is compatible with any type."""
         from pyspark.sql.types import NullType
 
-        told = [each for each in found if not isinstance(each[1], NullType)] or found
-        sources = [self._columns[origin] for _, _, origin in told if origin in self._columns]
-        same = len(sources) == len(told) and len({(s.type_name, s.type_oid) for s in sources}) == 1
-        kind = told[0][1] if same else self._common(name, told)
-        made = given(name, kind, list({s.name: s for s in sources}.values()) if same else ())
-        if made is None:
+        typed = [each for each in variants if not isinstance(each[1], NullType)] or variants
+        sources = [self._columns[origin] for _, _, origin in typed if origin in self._columns]
+        same = len(sources) == len(typed) and len({(s.type_name, s.type_oid) for s in sources}) == 1
+        kind = typed[0][1] if same else self._common(name, typed)
+        column = result_column(name, kind, list({s.name: s for s in sources}.values()) if same else ())
+        if column is None:
             raise ConfigError(
-                f'{told[0][0].file}: column "{name}" has the type {kind.simpleString()}, which no destination supports',
+                f'{typed[0][0].file}: column "{name}" has the type {kind.simpleString()}, which no destination '
+                "supports",
                 remedy=f"cast it, for example cast({name} as string)",
                 code=NO_FORM,
             )
-        return made
+        return column
 
-    def _common(self, name: str, told: Sequence[tuple[Branch, DataType, str]]) -> DataType:
+    def _common(self, name: str, typed: Sequence[tuple[Branch, DataType, str]]) -> DataType:
         from pyspark.errors import AnalysisException
 
-        kinds = list(dict.fromkeys(kind.simpleString() for _, kind, _ in told))
+        kinds = list(dict.fromkeys(kind.simpleString() for _, kind, _ in typed))
         if len(kinds) == 1:
-            return told[0][1]
+            return typed[0][1]
         union = " union all ".join(f"select cast(null as {kind})" for kind in kinds)
         try:
             return self._attempt.session.sql(union).schema.fields[0].dataType
         except AnalysisException:
-            sides = "; ".join(f"{branch.file} as {kind.simpleString()}" for branch, kind, _ in told)
+            sides = "; ".join(f"{branch.file} as {kind.simpleString()}" for branch, kind, _ in typed)
             raise ConfigError(
                 f'column "{name}" has incompatible types in the files of the truck: {sides}',
                 remedy="cast it to one type in all of them",
@@ -90,7 +91,7 @@ class Compiling:
             ) from None
 
     def _same_columns(self, branches: Sequence[Branch]) -> None:
-        """What is inserted and what is updated are rows of one table; a delete needs no more than its key."""
+        """Refuse other columns for inserts than for updates: both are whole rows. A delete needs only its key."""
         sides = {each: branch for branch in branches for each in branch.covers if not branch.operation} | {
             branch.operation: branch for branch in branches if branch.operation
         }

@@ -1,7 +1,7 @@
 """Translates Spark's errors about a truck's files: file and line as written, Spark's reason, no values (I10).
 
-Spark's messages for what fails on rows quote them. So of these only the name of the condition and the query's own
-text are kept; of what fails before any row is read, the message.
+Spark's messages about failures on rows quote values. Of these only the error condition and the fragment of the query
+are shown; of failures before any row is read, the message.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def be_quiet() -> None:
 
 
 def unresolved(error: AnalysisException, rendered: RenderedSql, statement: Statement) -> ConfigError:
-    """What Spark's parser and analysis refuse, before any row is read."""
-    message = _said(error)
+    """The error for a query that Spark's parser or analyzer refuses, before any row is read."""
+    message = _message(error)
     proposal = _parameters(error).get("proposal", "")
-    meant = re.match(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", proposal)
+    suggestion = re.match(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", proposal)
     return ConfigError(
         message,
         place=rendered.place(statement.offset + _offset(error, statement.text)),
-        remedy=f"did you mean {meant[0]}?" if meant else "correct the query",
+        remedy=f"did you mean {suggestion[0]}?" if suggestion else "correct the query",
         code=UNRESOLVED,
     )
 
@@ -78,7 +78,7 @@ def no_query(rendered: RenderedSql, statement: Statement) -> ConfigError:
 
 
 def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
-    """Why a query failed as it ran. What is no fault of the truck's is tried again."""
+    """The error for a query that failed as it ran; transient where the truck's files are not the cause."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException, PythonException
 
@@ -98,7 +98,7 @@ def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> 
             f"truck {truck}: a Spark query failed: {type(error).__name__}",
             remedy="read spark.log in the project's state folder",
         )
-    # Where it happened and not what it says, which may be of a row (I10).
+    # The place of the exception, not its message, which may hold a row's data (I10).
     frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
     log.error("Spark SQL failed unexpectedly", extra={"truck": truck, "error": type(error).__name__, "frames": frames})
     return EngineError(
@@ -108,11 +108,11 @@ def explained(error: Exception, truck: str, rendered: Sequence[RenderedSql]) -> 
 
 def _of_query(condition: str, error: Any, truck: str, rendered: Sequence[RenderedSql]) -> EngineError:
     for context in _contexts(error):
-        found, start = context.fragment(), context.startIndex()
+        fragment, start = context.fragment(), context.startIndex()
         for each in rendered:
             for statement in each.statements():
-                if found and statement.text[start : start + len(found)] == found:
-                    return _failed(truck, str(each.place(statement.offset + start)), condition, found)
+                if fragment and statement.text[start : start + len(fragment)] == fragment:
+                    return _failed(truck, str(each.place(statement.offset + start)), condition, fragment)
     return _failed(truck, _first(rendered), condition, "")
 
 
@@ -123,10 +123,10 @@ def _failed(truck: str, place: str, condition: str, fragment: str) -> EngineErro
 
 
 def _of_python(text: str, truck: str, rendered: Sequence[RenderedSql]) -> TruckerError:
-    """What a Python worker raised: a function of the truck's, or a step of trucker's own."""
-    ours = _OURS.search(text)
-    if ours:
-        return EngineError(f"truck {truck}: {ours[2]}", remedy=ours[3] or "", code=ours[1])
+    """The error for an exception in a Python worker: in a function of the truck, or in trucker."""
+    own_error = _OURS.search(text)
+    if own_error:
+        return EngineError(f"truck {truck}: {own_error[2]}", remedy=own_error[3] or "", code=own_error[1])
     frames = _FRAME.findall(text)
     raised = _RAISED.findall(text)
     kind = raised[-1] if raised else "an exception"
@@ -141,9 +141,9 @@ def _first(rendered: Sequence[RenderedSql]) -> str:
 
 
 def _condition(error: Any) -> str:
-    """The name of the condition in an exception of the JVM or what caused it."""
-    seen = 0
-    while error is not None and seen < 10:
+    """The error condition of a JVM exception or of one of its causes; empty where there is none."""
+    depth = 0
+    while error is not None and depth < 10:
         try:
             name = error.getCondition()
         except Exception:
@@ -154,7 +154,7 @@ def _condition(error: Any) -> str:
             error = error.getCause()
         except Exception:
             return ""
-        seen += 1
+        depth += 1
     return ""
 
 
@@ -169,7 +169,7 @@ def _parameters(error: AnalysisException) -> dict[str, str]:
     return dict(error.getMessageParameters() or {})
 
 
-def _said(error: AnalysisException) -> str:
+def _message(error: AnalysisException) -> str:
     """The message's first lines as one, without its code, its state and the query it repeats."""
     text = str(error).strip().partition("== SQL")[0]
     text = text.partition(";\n")[0]
@@ -177,12 +177,12 @@ def _said(error: AnalysisException) -> str:
 
 
 def _offset(error: AnalysisException, text: str) -> int:
-    """Where in the statement, in characters."""
+    """The offset of the error in the statement, in characters."""
     for context in _contexts(error):
         if context.startIndex() >= 0:
             return int(context.startIndex())
-    found = _LINE.search(str(error))
-    if not found:
+    match = _LINE.search(str(error))
+    if not match:
         return 0
     lines = text.split("\n")
-    return sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    return sum(len(line) + 1 for line in lines[: int(match[1]) - 1]) + int(match[2])

@@ -1,9 +1,9 @@
 """Floating-point numbers as PostgreSQL writes them: the shortest text that reads back as the same number.
 
-Arrow's digits are the same, but for one case: PostgreSQL takes no text that lies just between two numbers, although it
-would be read as the right one; only whole numbers beyond the mantissa can have such a text. And where an exponent is
-written differs: Arrow does from 1e+10 on and below 0.000001, PostgreSQL from 1e+15 on (`real`: 1e+06) and below 0.0001,
-with two digits at least.
+Arrow writes the same digits, except in one case: PostgreSQL does not use a text that lies exactly in the middle between
+two numbers, although it would be read as the right one; only whole numbers beyond the mantissa can have such a text.
+Exponents differ, too: Arrow writes them from 1e+10 on and below 0.000001, PostgreSQL from 1e+15 on (`real`: 1e+06) and
+below 0.0001, with at least two digits.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def float_text(values: pa.Array) -> pa.Array:
     if wide.any():
         # Python's own form has the same digits, and exponents only from 1e+16 on.
         plain = list(map(repr, values.filter(pa.array(wide)).to_pylist()))
-        text = _put(text, wide, pc.replace_substring_regex(pa.array(plain), r"\.0$", ""))
+        text = _replaced(text, wide, pc.replace_substring_regex(pa.array(plain), r"\.0$", ""))
     return _without_middles(text, values, numbers)
 
 
 def _without_middles(text: pa.Array, values: pa.Array, numbers: npt.NDArray[np.float64]) -> pa.Array:
-    """More digits for what lies in the middle between two numbers; it is read as the one with an even mantissa."""
+    """More digits for a text in the middle between two numbers, which is read as the one with an even mantissa."""
     kind, bits = _BITS[values.type]
     rows = (numbers >= _EXACT_BELOW[values.type]) & (numbers < _MIDDLES_BELOW)
     if not rows.any():
@@ -51,9 +51,9 @@ def _without_middles(text: pa.Array, values: pa.Array, numbers: npt.NDArray[np.f
     exact = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
     rows &= exact.view(bits) % 2 == 0
     places = np.flatnonzero(rows)
-    found = zip(exact[places], text.take(pa.array(places)).to_pylist(), strict=True)
-    new = [_strictly_inside(value, short) for value, short in found]
-    return _put(text, rows, pa.array(new, pa.string()))
+    pairs = zip(exact[places], text.take(pa.array(places)).to_pylist(), strict=True)
+    new = [_strictly_inside(value, short) for value, short in pairs]
+    return _replaced(text, rows, pa.array(new, pa.string()))
 
 
 def _strictly_inside(value: np.floating[Any], short: str) -> str:
@@ -71,10 +71,10 @@ def _strictly_inside(value: np.floating[Any], short: str) -> str:
 def _replace(text: pa.Array, rows: npt.NDArray[np.bool_], change: Callable[[pa.Array], pa.Array]) -> pa.Array:
     if not rows.any():
         return text
-    return _put(text, rows, change(text.filter(pa.array(rows))))
+    return _replaced(text, rows, change(text.filter(pa.array(rows))))
 
 
-def _put(text: pa.Array, rows: npt.NDArray[np.bool_], new: pa.Array) -> pa.Array:
+def _replaced(text: pa.Array, rows: npt.NDArray[np.bool_], new: pa.Array) -> pa.Array:
     return pc.replace_with_mask(text, pa.array(rows), new)
 
 

@@ -66,7 +66,7 @@ def _given(function: Any, label: str) -> Function:
     """A function that is given in code; `label` is used where no file is known."""
     if _is_udf(function):
         return Function(function.__name__, function, label)
-    return Function(function.__name__, function, label, _gives(function, function.__code__.co_filename))
+    return Function(function.__name__, function, label, _return_type(function, function.__code__.co_filename))
 
 
 def _is_udf(value: Any) -> bool:
@@ -81,15 +81,15 @@ def load_functions(folder: Path) -> list[Function]:
         return []
     label = _label(folder)
     module = _run(path, label)
-    found = []
+    functions = []
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
         if _is_udf(value):
-            found.append(Function(name, value, label))
+            functions.append(Function(name, value, label))
         elif inspect.isfunction(value) and value.__module__ == module.__name__:
-            found.append(Function(name, value, label, _gives(value, label)))
-    return found
+            functions.append(Function(name, value, label, _return_type(value, label)))
+    return functions
 
 
 def register_functions(session: SparkSession, functions: list[Function]) -> None:
@@ -105,8 +105,8 @@ def register_functions(session: SparkSession, functions: list[Function]) -> None
                 remedy="rename it",
                 code=CODE,
             )
-        made = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
-        session.udf.register(each.name, made)
+        function = udf(each.function, each.gives, useArrow=False) if each.gives else each.function
+        session.udf.register(each.name, function)
 
 
 def _label(folder: Path) -> str:
@@ -114,7 +114,7 @@ def _label(folder: Path) -> str:
 
 
 def _run(path: Path, label: str) -> types.ModuleType:
-    """The module. It is in `sys.modules` only while it runs: pickled later, its functions go by value."""
+    """Run the file as a module. It is in `sys.modules` only meanwhile, so that its functions are pickled by value."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -138,7 +138,7 @@ def _run(path: Path, label: str) -> types.ModuleType:
     return module
 
 
-def _gives(function: types.FunctionType, label: str) -> str:
+def _return_type(function: types.FunctionType, label: str) -> str:
     line = function.__code__.co_firstlineno
     try:
         hints = typing.get_type_hints(function)

@@ -1,7 +1,7 @@
-"""What Spark's plan of a query tells of its columns: which it passes on untouched, and which it looks at at all.
+"""Reads from Spark's plan of a query which columns it passes on unchanged, and which it uses at all.
 
-Spark numbers every value that a plan makes; a number that reaches the top from the rows is a column as it was. Only a
-union gives two values one number, its first branch's.
+Spark gives every expression of a plan an id; an id of the rows that reaches the top is a column passed on unchanged.
+Only a union gives two expressions one id, that of its first branch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"#(\d+)")
 
 
 def origins(query: DataFrame, rows: Sequence[DataFrame]) -> list[str]:
-    """For each column of the result, the column of one of `rows` that it is, or nothing."""
+    """For each column of the result, the column of `rows` that it passes on unchanged, or an empty text."""
     plan = _Plan(query)
     sources = {number: name for frame in rows for number, name in _Plan(frame).output()}
     same: dict[int, int] = {}
@@ -49,31 +49,32 @@ def origins(query: DataFrame, rows: Sequence[DataFrame]) -> list[str]:
 
 
 def needed(query: DataFrame, rows: Sequence[str]) -> frozenset[str]:
-    """Which columns of the relation that has just these columns the query has need of, once Spark has pruned it.
+    """The columns that the query needs, after Spark's pruning, of the relation with exactly the columns `rows`.
 
-    A number in use is named by a node above, or reaches the top. Where branches meet by position (a union, and
-    whatever else is no join) all of their columns are in use.
+    An id is needed if a node above refers to it or if it reaches the top. Where branches are combined by position (a
+    union, or any other node with several children except a join), all of their columns are needed.
     """
     plan = _Plan(query)
-    found: dict[int, str] = {}
+    columns: dict[int, str] = {}
     used = _numbers(plan.optimized.output())
     for node in plan.nodes(plan.optimized):
         kind = node.getClass().getSimpleName()
         if kind == "LogicalRDD":
-            own = plan.columns(node)
-            if [name for _, name in own] == list(rows):
-                found.update(own)
+            node_columns = plan.columns(node)
+            if [name for _, name in node_columns] == list(rows):
+                columns.update(node_columns)
             continue
         used |= _numbers(node.references())
         children = plan.listed(node.children())
-        met = children if len(children) > 1 and kind != "Join" else []
-        for below in (*met, *plan.listed(node.subqueries())):
+        merged = children if len(children) > 1 and kind != "Join" else []
+        for below in (*merged, *plan.listed(node.subqueries())):
             used |= _numbers(below.output())
-    return frozenset(name for number, name in found.items() if number in used)
+    return frozenset(name for number, name in columns.items() if number in used)
 
 
 def _numbers(attributes: Any) -> set[int]:
-    """In one call for all of them. A name that has such a number in it makes no less of what is needed."""
+    """The ids of attributes, from their text: one call over Py4J for all. A column name that contains `#1` only adds an
+    id, so that a column more is read."""
     return set(map(int, _NUMBER.findall(attributes.toString())))
 
 

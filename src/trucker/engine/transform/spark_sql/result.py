@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 RUN: Final = "run of rows"
-"""The result's column that says which run a row is of; no name of a user's has blanks and ends so by chance."""
+"""The result's column with the number of a row's run; a name with blanks that no user's column has by chance."""
 
 _PLAIN: Final[dict[str, tuple[str, Kind, pa.DataType]]] = {
     "smallint": ("smallint", Kind.SMALLINT, pa.int16()),
@@ -42,19 +42,19 @@ _WIDER: Final = {"tinyint": "smallint", "void": "string"}
 _JSON: Final = "to json"
 
 
-def given(name: str, kind: DataType, origins: Sequence[Column]) -> ResultColumn | None:
-    """A result's column of Spark's type `kind`; None where PostgreSQL has nothing for it.
+def result_column(name: str, kind: DataType, origins: Sequence[Column]) -> ResultColumn | None:
+    """A result's column of Spark's type `kind`; None where PostgreSQL has no type for it.
 
-    `origins` are the columns of the rows that it is, untouched, where it is.
+    `origins` are the columns of the rows that it passes on unchanged, if it does.
     """
     if origins:
         form = form_of(origins[0])
         column = replace(origins[0], name=name, not_null=False, missing_value=None, was_name="", was_type="")
         return ResultColumn(column, form.ddl, form, tuple(origin.name for origin in origins))
-    found = _computed(kind)
-    if found is None:
+    computed = _computed(kind)
+    if computed is None:
         return None
-    type_name, spark, form = found
+    type_name, spark, form = computed
     return ResultColumn(postgres_column(name, type_name), spark, form)
 
 
@@ -96,9 +96,9 @@ def _has_json(kind: DataType) -> bool:
 
 
 def expression(each: ResultColumn, present: DataType | None) -> SparkColumn:
-    """The column as it is to come from Spark; NULL where a branch of the result does not give it.
+    """The expression that selects the column with its type; NULL where a branch of the result does not return it.
 
-    `present` is the type it has there. What needs no cast gets none: Spark would name ours as the place of failures.
+    `present` is its type in the branch. Only a column of another type is cast: Spark would report failures at our cast.
     """
     from pyspark.sql import functions
 
@@ -120,7 +120,7 @@ def quoted(name: str) -> str:
 class ResultTexts:
     """Turns typed batches of a result into text, with the operation's code and the run's number.
 
-    A numeric that a query passed on has the text it came with: its value is looked up among those of the rows.
+    A numeric that a query passes on keeps its original text: its value is looked up among those of the rows.
     """
 
     given: tuple[ResultColumn, ...]
@@ -143,22 +143,22 @@ class ResultTexts:
         text = texts(values, each.form, each.column.name)
         if not (each.origins and each.form.loose and len(values)):
             return text
-        known, written = self._known(each)
+        values_sent, written = self._original_texts(each)
         flat = values.flatten() if each.form.array else values
         if not each.form.array:
-            return pc.coalesce(written.take(pc.index_in(flat, value_set=known)), text)
-        return pc.coalesce(written.take(pc.index_in(text, value_set=known)), text)
+            return pc.coalesce(written.take(pc.index_in(flat, value_set=values_sent)), text)
+        return pc.coalesce(written.take(pc.index_in(text, value_set=values_sent)), text)
 
-    def _known(self, each: ResultColumn) -> tuple[pa.Array, pa.Array]:
-        """Values of the column in the rows (of an array, their texts as made from the values), and their own texts."""
-        known, written = [], []
+    def _original_texts(self, each: ResultColumn) -> tuple[pa.Array, pa.Array]:
+        """The column's values in the rows (of arrays: the texts made from them), and their original texts."""
+        value_parts, written = [], []
         for run in self.runs:
             for batch in self.spooled.read(run):
                 for origin in each.origins:
                     values = batch.column(origin)
-                    known.append(texts(values, each.form, origin) if each.form.array else values)
+                    value_parts.append(texts(values, each.form, origin) if each.form.array else values)
                     written.append(kept_text(batch, origin))
-        return pa.concat_arrays(known), pa.concat_arrays(written)
+        return pa.concat_arrays(value_parts), pa.concat_arrays(written)
 
 
 _CODES: Final = pa.array([code for name in ORDER for code, each in OPERATIONS.items() if each == name], pa.uint8())

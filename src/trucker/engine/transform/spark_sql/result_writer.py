@@ -26,7 +26,7 @@ from trucker.sinks.batch import Receipt, Work
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
 
-# A sink is used by one thread at a time; this process has one of each destination.
+# A sink is not thread-safe, and this process has one for each destination.
 _writing = threading.Lock()
 
 
@@ -81,7 +81,7 @@ class Handing:
 
         batch = self.work.batch
         every = task_sinks.sink_for(self.spec).abilities.every_change
-        # A change stands before the end of its batch; a copied row at the snapshot itself.
+        # The position of a change is below the end of its batch; that of a copied row is the snapshot's.
         lsn = batch.end if batch.snapshot else Lsn(max(0, int(batch.end) - 1))
         first = self.work.part << 32
         for result in self.results:
@@ -92,7 +92,7 @@ class Handing:
                     first += each.num_rows
 
     def write(self, part: int) -> Receipt | TruckerError:
-        """Stage them, or say why not; `part` is what a job counts its work by."""
+        """Stage the results, or return the error. `part` is the number that a Spark job passes to its tasks."""
         try:
             return task_sinks.staged(self.spec, self.work, self.changes())
         except TruckerError as error:
@@ -100,7 +100,7 @@ class Handing:
 
 
 def hand_on(spark: Spark, handing: Handing, folder: Path) -> Receipt | None:
-    """Stage the results: here where all of them are, else where files are read. None where there are no rows."""
+    """Stage the results: in the driver if all are in memory, else in an executor. None where there are no rows."""
     from trucker.engine.spark.job import run_job
 
     if not handing.results:

@@ -1,7 +1,7 @@
-"""What travels between driver and executors for Spark SQL: a truck's plan for a table, and spooled rows.
+"""What driver and executors exchange for Spark SQL: a truck's plan for a table, and spooled rows.
 
-Imports no pyspark: executors spool rows without it. A spool holds nothing that could not be made again: it is not
-fsynced, and a file that is no longer referred to is removed with the folder at the next start.
+Imports no pyspark: executors spool rows without it. A spool can be made again from the change log: it is not fsynced,
+and files that are no longer referred to are removed with the folder at the next start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDER: Final = ("delete", "update", "insert")
 """The operations, in the order in which a run's rows are given and written."""
 
 INLINE_BYTES: Final = 256 << 10
-"""So much travels with the outcome of a task; what is larger waits in a file."""
+"""A spool of at most so many bytes is part of a task's outcome; a larger one is a file."""
 
 BATCH_ROWS: Final = 10_000
 _CODES: Final = {code: name for code, name in OPERATIONS.items() if name in ORDER}
@@ -71,7 +71,7 @@ class SparkPlan:
 
     @cached_property
     def loose(self) -> frozenset[str]:
-        """The columns of the rows whose text is kept beside their values: passed on, it is what it was."""
+        """The columns of the rows whose texts are stored with their values, for results that pass them on."""
         origins = {name for each in self.given for name in each.origins}
         return frozenset(c.name for c in self.rows if c.name in origins and form_of(c).loose)
 
@@ -111,7 +111,7 @@ class SpooledRows:
 
     @contextmanager
     def opened(self) -> Iterator[pa.ipc.RecordBatchFileReader]:
-        """The spool's batches. Raises a passing error where its file is not to be had."""
+        """The spool's batches. Raises a transient error where its file cannot be read."""
         try:
             source = pa.BufferReader(self.data) if self.data else pa.memory_map(self.file)
         except OSError as error:
@@ -134,7 +134,7 @@ class SpooledRows:
             )
 
     def discard(self) -> None:
-        """Give the room back."""
+        """Delete the file."""
         if self.file:
             Path(self.file).unlink(missing_ok=True)
 
@@ -157,18 +157,18 @@ class SpooledRelation:
                 yield rows
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        there = set(batch.schema.names)
+        stored = set(batch.schema.names)
         cells = [
-            batch.column(field.name) if field.name in there else pa.nulls(batch.num_rows, field.type)
+            batch.column(field.name) if field.name in stored else pa.nulls(batch.num_rows, field.type)
             for field in self.spooled.schema
         ]
         return pa.RecordBatch.from_arrays(cells, schema=self.spooled.schema)
 
 
 def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> SpooledRows:
-    """Have rows wait for Spark SQL, typed. With the `plan`, only what its files look at goes along.
+    """Spool rows for Spark SQL, typed; with a `plan`, only the columns that its files use.
 
-    Raises an error where a value has no place in Spark's type for its column.
+    Raises `EngineError` where a value does not fit Spark's type for its column.
     """
     batch = _typed(rows, plan)
     cuts = [0, *(np.flatnonzero(np.diff(rows.run)) + 1).tolist(), len(rows)] if len(rows) else [0]
@@ -176,10 +176,10 @@ def spool_rows(folder: Path, rows: Rows, plan: SparkPlan | None = None) -> Spool
     pieces: list[pa.RecordBatch] = []
     for start, end in pairwise(cuts):
         present = {_CODES[code] for code in np.unique(rows.op[start:end]).tolist()}
-        own = [batch.slice(at, min(BATCH_ROWS, end - at)) for at in range(start, end, BATCH_ROWS)]
+        batches = [batch.slice(at, min(BATCH_ROWS, end - at)) for at in range(start, end, BATCH_ROWS)]
         operations = tuple(name for name in ORDER if name in present)
-        runs.append(SpooledRun(int(rows.run[start]), operations, end - start, len(pieces), len(own)))
-        pieces += own
+        runs.append(SpooledRun(int(rows.run[start]), operations, end - start, len(pieces), len(batches)))
+        pieces += batches
     schema = rows_schema(rows.columns)
     sink = pa.BufferOutputStream()
     if batch.nbytes <= INLINE_BYTES:

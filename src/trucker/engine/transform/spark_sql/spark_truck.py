@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from trucker.engine.destination.task_sinks import SinkSpec
 
 FEW_ROWS: Final = 5_000
-"""So many rows at most go through the driver, and of a result come back to it."""
+"""The most rows that the driver processes itself, as input and as result."""
 
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _MOST_SHUFFLES: Final = 64
 
 RUNS_AT_ONCE: Final = 8
-"""So many small runs are one query of Spark's."""
+"""The most small runs in one query."""
 
 
 class SparkTruck:
@@ -69,30 +69,32 @@ class SparkTruck:
         self._folder = folder
         self._lookups = Lookups(truck, connections)
         self._lock = threading.Lock()
-        self._own: _Own | None = None
+        self._session: _TruckSession | None = None
 
     def compile(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan:
-        """What the files give for rows with these columns, by analysis alone. Raises what is wrong, with its place."""
+        """The plan for rows with these columns, from Spark's analysis alone. Raises `ConfigError` with its place."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         attempts: list[Attempt] = []
         with self._explaining(attempts):
-            own = self._ready()
+            truck_session = self._ready()
             kinds = from_arrow_schema(rows_schema(columns), prefer_timestamp_ntz=True)
-            frame = own.session.createDataFrame([], kinds)
-            attempt = Attempt(own.session, tuple(c.name for c in columns), table, lambda _: frame, checks=True)
+            frame = truck_session.session.createDataFrame([], kinds)
+            attempt = Attempt(
+                truck_session.session, tuple(c.name for c in columns), table, lambda _: frame, checks=True
+            )
             attempts.append(attempt)
-            self._lookups.describe(attempt, own.chain.lookups, columns)
-            plan = Compiling(own.chain, attempt, columns, table).plan()
-            return replace(plan, needed=plan.needed | self._lookups.needs(own.chain.lookups, columns))
+            self._lookups.describe(attempt, truck_session.chain.lookups, columns)
+            plan = Compiling(truck_session.chain, attempt, columns, table).plan()
+            return replace(plan, needed=plan.needed | self._lookups.needs(truck_session.chain.lookups, columns))
 
     def run(self, plan: SparkPlan, rows: SpooledRows, work: Work, spec: SinkSpec) -> Receipt | None:
-        """Put the rows through the files and stage what these give; None where they give nothing."""
+        """Run the files on the rows and stage the result; None where it is empty."""
         with self._results(plan, rows) as results:
             return hand_on(self._spark, Handing(plan.columns, results, work, spec), self._folder)
 
     def give(self, plan: SparkPlan, rows: SpooledRows) -> list[Rows]:
-        """What the files give for the rows, in pieces. For looking at it: nothing is written, and all is held."""
+        """The result of the files for the rows, in pieces, all in memory: for `trucker try`. Nothing is written."""
         with self._results(plan, rows) as results:
             return [as_rows(plan.columns, batch) for result in results for batch in result.read()]
 
@@ -106,8 +108,8 @@ class SparkTruck:
         try:
             for group in _groups(rows.runs):
                 few = sum(run.rows for run in group) <= FEW_ROWS
-                found = self._in_driver(plan, rows, group) if few else None
-                results += self._in_executors(plan, rows, group) if found is None else found
+                group_results = self._in_driver(plan, rows, group) if few else None
+                results += self._in_executors(plan, rows, group) if group_results is None else group_results
             yield tuple(results)
         finally:
             for result in results:
@@ -121,14 +123,14 @@ class SparkTruck:
 
         attempts: list[Attempt] = []
         with self._explaining(attempts):
-            own = self._ready()
+            truck_session = self._ready()
             kinds = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
             def frame(run: SpooledRun, operation: str) -> DataFrame:
                 batches = SpooledRelation(rows, run, operation).batches()
-                return own.session.createDataFrame(pa.Table.from_batches(batches, rows.schema), kinds)
+                return truck_session.session.createDataFrame(pa.Table.from_batches(batches, rows.schema), kinds)
 
-            whole = reduce(_union, [self._result(own, plan, rows, run, frame, attempts) for run in group])
+            whole = reduce(_union, [self._result(truck_session, plan, rows, run, frame, attempts) for run in group])
             table = whole.limit(min(FEW_ROWS, self._truck.rows_max) + 1).toArrow()
         if table.num_rows > min(FEW_ROWS, self._truck.rows_max):
             if len(group) == 1:
@@ -145,58 +147,59 @@ class SparkTruck:
         from trucker.engine.transform.spark_sql.arrow_source import Writing, option, results
 
         filed = rows.in_file(self._folder)
-        found: list[SqlResult] = []
+        files_written: list[SqlResult] = []
         try:
             kinds = from_arrow_schema(filed.schema, prefer_timestamp_ntz=True)
             for run in group:
                 attempts: list[Attempt] = []
                 with self._explaining(attempts):
-                    own = self._ready()
-                    reader = own.session.read.format(own.format).schema(kinds)
+                    truck_session = self._ready()
+                    reader = truck_session.session.read.format(truck_session.format).schema(kinds)
 
                     def frame(run: SpooledRun, operation: str, reader: DataFrameReader = reader) -> DataFrame:
                         return reader.option("rows", option(SpooledRelation(filed, run, operation))).load()
 
-                    result = self._result(own, plan, filed, run, frame, attempts)
+                    result = self._result(truck_session, plan, filed, run, frame, attempts)
                     texts = ResultTexts(plan.given, filed, (run,))
                     writing = Writing(str(self._folder), secrets.token_hex(8), texts, self._truck.rows_max)
-                    result.write.format(own.format).option("result", option(writing)).mode("append").save()
-                    found += [SqlResult(file=file) for file in results(writing)]
+                    result.write.format(truck_session.format).option("result", option(writing)).mode("append").save()
+                    files_written += [SqlResult(file=file) for file in results(writing)]
         except BaseException:
-            for each in found:
+            for each in files_written:
                 each.discard()
             raise
         finally:
             if not rows.file:
                 filed.discard()
-        return found
+        return files_written
 
     def _result(
         self,
-        own: _Own,
+        truck_session: _TruckSession,
         plan: SparkPlan,
         rows: SpooledRows,
         run: SpooledRun,
         frame: Callable[[SpooledRun, str], DataFrame],
         attempts: list[Attempt],
     ) -> DataFrame:
-        """What the files give for a run, with the columns of the plan, the operation and the run."""
+        """The result of the files for a run, with the columns of the plan, the operation and the run."""
         names = tuple(column.name for column in plan.rows)
-        attempt = Attempt(own.session, names, plan.table, lambda operation: frame(run, operation))
+        attempt = Attempt(truck_session.session, names, plan.table, lambda operation: frame(run, operation))
         attempts.append(attempt)
-        self._lookups.fill(attempt, own.chain.lookups, SpooledRelation(rows, run))
-        branches = own.chain.branches(attempt, run.operations, at_once=plan.at_once)
+        self._lookups.fill(attempt, truck_session.chain.lookups, SpooledRelation(rows, run))
+        branches = truck_session.chain.branches(attempt, run.operations, at_once=plan.at_once)
         return reduce(_union, [_shaped(branch, plan, run) for branch in branches])
 
     # -- what both need --------------------------------------------------------------------------------------------
 
-    def _ready(self) -> _Own:
-        """The truck's own session, its functions in it. Made when first asked for: errors in files stop one truck."""
+    def _ready(self) -> _TruckSession:
+        """The truck's session, with its functions. Created at first use, so that an error in a file stops this truck
+        only."""
         with self._lock:
-            if self._own is None:
-                self._own = _Own(self._spark, self._truck)
-        self._own.take_thread()
-        return self._own
+            if self._session is None:
+                self._session = _TruckSession(self._spark, self._truck)
+        self._session.take_thread()
+        return self._session
 
     @contextmanager
     def _explaining(self, attempts: list[Attempt]) -> Iterator[None]:
@@ -216,8 +219,8 @@ class SparkTruck:
         check_rows(rows, self._truck.rows_max)
 
 
-class _Own:
-    """A Spark session of the truck's own, with its views, functions and formats, on the project's context."""
+class _TruckSession:
+    """A truck's Spark session, with its views, functions and formats, on the project's Spark context."""
 
     def __init__(self, spark: SparkSession, truck: TruckConfig) -> None:
         from trucker.engine.transform.spark_sql.arrow_source import new_format
@@ -234,7 +237,7 @@ class _Own:
         register_functions(self.session, functions)
 
     def take_thread(self) -> None:
-        """Make the session this thread's own: where a result is written to, Spark looks for its format there alone."""
+        """Make it this thread's active session: for a write, Spark looks up the format in the active session only."""
         session = self.session
         type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
@@ -255,10 +258,10 @@ def _groups(runs: Sequence[SpooledRun]) -> Iterator[list[SpooledRun]]:
 def _shaped(branch: Branch, plan: SparkPlan, run: SpooledRun) -> DataFrame:
     from pyspark.sql import functions
 
-    there = {field.name.lower(): field.dataType for field in branch.frame.schema.fields}
+    types = {field.name.lower(): field.dataType for field in branch.frame.schema.fields}
     word = functions.lit(branch.operation) if branch.operation else functions.col(OPERATION)
     return branch.frame.select(
-        *(expression(each, there.get(each.column.name.lower())) for each in plan.given),
+        *(expression(each, types.get(each.column.name.lower())) for each in plan.given),
         word.alias(OPERATION),
         functions.lit(run.number).cast("bigint").alias(RUN),
     )

@@ -1,7 +1,7 @@
 """Converts cells between PostgreSQL's text and typed Arrow columns for Spark.
 
-Whole columns at a time. What comes back is text as PostgreSQL would write the value itself (`postgres.connect`'s
-settings), so that a value which nothing has touched is the same to the byte.
+Whole columns at a time. The text of a result is the text that PostgreSQL would write (with `postgres.connect`'s
+settings), so that an unchanged value is the same to the byte.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _WHAT_NOT: Final = {
     Kind.TIMESTAMP: "infinity, or a year outside 1 to 9999",
     Kind.TIMESTAMPTZ: "infinity, or a year outside 1 to 9999",
 }
+# 0001-01-01 and 9999-12-31, in days from 1970-01-01.
 _DAYS: Final = (-719_162, 2_932_896)
 _DAY_MICROSECONDS: Final = 86_400_000_000
 _SCALE_WITHOUT_EXPONENT: Final = 6
@@ -76,13 +77,13 @@ def _values(cells: pa.Array, form: SparkForm) -> pa.Array:
 def _bytes(cells: pa.Array) -> pa.Array:
     r"""`\x6162` as the bytes `ab`."""
     offsets, data = flat(cells.fill_null("\\x") if cells.null_count else cells)
-    kept = np.ones(len(data), np.bool_)
-    kept[offsets[:-1]] = kept[offsets[:-1] + 1] = False
-    digits = _NIBBLES[data[kept]]
+    is_digit = np.ones(len(data), np.bool_)
+    is_digit[offsets[:-1]] = is_digit[offsets[:-1] + 1] = False
+    digits = _NIBBLES[data[is_digit]]
     count = np.arange(len(offsets), dtype=np.int64)
     octets = (digits[0::2] * 16 + digits[1::2]).astype(np.uint8)
-    found = strings((offsets - 2 * count) // 2, octets, pa.binary())
-    return pc.if_else(cells.is_valid(), found, pa.scalar(None, pa.binary())) if cells.null_count else found
+    decoded = strings((offsets - 2 * count) // 2, octets, pa.binary())
+    return pc.if_else(cells.is_valid(), decoded, pa.scalar(None, pa.binary())) if cells.null_count else decoded
 
 
 def _texts(values: pa.Array, kind: Kind, name: str) -> pa.Array:
@@ -102,7 +103,7 @@ def _texts(values: pa.Array, kind: Kind, name: str) -> pa.Array:
 
 
 def _numeric_text(values: pa.Array) -> pa.Array:
-    """A decimal's digits. Arrow gives small ones an exponent, whole ones never: the point is put in by hand."""
+    """Decimals as text. Arrow writes small ones with an exponent, but never integers: so the point is inserted here."""
     scale = values.type.scale
     if scale <= _SCALE_WITHOUT_EXPONENT:
         return pc.cast(values, pa.string())
@@ -112,8 +113,8 @@ def _numeric_text(values: pa.Array) -> pa.Array:
     digits = pc.cast(whole, pa.string())
     sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
     digits = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
-    before, after = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
-    return pc.binary_join_element_wise(sign, before, ".", after, "")
+    whole_digits, fraction = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(sign, whole_digits, ".", fraction, "")
 
 
 def _hex_text(values: pa.Array) -> pa.Array:
@@ -127,8 +128,8 @@ def _hex_text(values: pa.Array) -> pa.Array:
     pairs = np.empty(2 * len(data), np.uint8)
     pairs[0::2], pairs[1::2] = _HEX[data >> 4], _HEX[data & 15]
     text[digits] = pairs
-    found = strings(places, text, pa.string())
-    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.string())) if values.null_count else found
+    hex_text = strings(places, text, pa.string())
+    return pc.if_else(values.is_valid(), hex_text, pa.scalar(None, pa.string())) if values.null_count else hex_text
 
 
 def _timestamp_text(values: pa.Array, kind: Kind, name: str) -> pa.Array:
@@ -140,7 +141,7 @@ def _timestamp_text(values: pa.Array, kind: Kind, name: str) -> pa.Array:
 
 
 def _check_range(numbers: pa.Array, unit: int, name: str) -> None:
-    """Years before 1 and after 9999 are computed more easily than meant, and have another form in PostgreSQL."""
+    """Refuse years outside 1 to 9999: PostgreSQL writes them differently, and most come from a mistake in a query."""
     first, last = _DAYS[0] * unit, (_DAYS[1] + 1) * unit - 1
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is not None and not (first <= ends["min"] and ends["max"] <= last):

@@ -67,7 +67,7 @@ _ARRAY_OIDS: Final = {
 class SparkForm:
     """A column as Spark has it: the kind of its values (of an array, of its elements), Arrow's type and Spark's name.
 
-    `loose` says that a value does not tell its text: a numeric's zeros at the end are the column's own business.
+    `loose`: a value does not determine its text, because a numeric without scale may have zeros at the end.
     """
 
     kind: Kind
@@ -91,23 +91,23 @@ TEXT_FORM: Final = SparkForm(Kind.TEXT, *_TEXT)
 
 
 def form_of(column: Column) -> SparkForm:
-    """What a column of the source is to Spark."""
-    found = column_kind(column)
-    array = found.array
-    if found.kind in _PLAIN:
-        return SparkForm(found.kind, *_PLAIN[found.kind], array)
-    if found.kind is Kind.NUMERIC:
-        precision, scale = (found.precision, found.scale) if found.precision is not None else WIDEST
+    """The Spark type of a column of the source."""
+    column_type = column_kind(column)
+    array = column_type.array
+    if column_type.kind in _PLAIN:
+        return SparkForm(column_type.kind, *_PLAIN[column_type.kind], array)
+    if column_type.kind is Kind.NUMERIC:
+        precision, scale = (column_type.precision, column_type.scale) if column_type.precision is not None else WIDEST
         if scale is None or not 0 <= scale <= precision <= LARGEST_PRECISION:
             return TEXT_FORM
-        loose = found.precision is None
+        loose = column_type.precision is None
         return SparkForm(Kind.NUMERIC, pa.decimal128(precision, scale), f"decimal({precision},{scale})", array, loose)
     base = _MODIFIER.sub("", column.type_name).removesuffix("[]").strip()
     return SparkForm(Kind.TEXT, *_TEXT, array=array and base in _TEXTS_IN_ARRAYS)
 
 
 def postgres_column(name: str, type_name: str) -> Column:
-    """A column that a query made, of a type of PostgreSQL's own."""
+    """A column that a query computed, of a built-in PostgreSQL type."""
     base = _MODIFIER.sub("", type_name).strip()
     oid = _ARRAY_OIDS[base.removesuffix("[]")] if base.endswith("[]") else _OIDS[base]
     return Column(name, oid, type_name=type_name)

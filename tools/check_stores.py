@@ -23,7 +23,6 @@ IMPORTS: dict[str, dict[str, str]] = {
         "trucker.capture": "what it captures is PostgreSQL's stream",
         "trucker.engine": "PostgreSQL is the source, and sources have no contract so far",
         "trucker.project": "as the engine: it looks at the source",
-        "trucker.observe.peek": "the change log holds what PostgreSQL sent, and it is decoded there",
     }
 }
 

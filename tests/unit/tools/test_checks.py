@@ -56,7 +56,7 @@ def put(root: Path, name: str, text: str) -> None:
         ("engine/plan.py", "from trucker.engine.truck.truck import Truck"),
         ("changelog/format/block.py", "from trucker.changelog.reader import LogReader"),
         ("changelog/folder/writer.py", "from trucker.changelog.objects.object_writer import ObjectWriter"),
-        ("postgres/pgoutput/run.py", "from trucker.postgres.connect import connect"),
+        ("pgoutput/run.py", "from trucker.postgres.connect import connect"),
         ("sinks/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from trucker.postgres import slot"),
         ("postgres/x.py", "def f():\n    import pyspark.sql"),
     ],

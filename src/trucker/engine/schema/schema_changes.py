@@ -28,9 +28,9 @@ from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema, say
 from trucker.engine.truck.truck import InputTable
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
+from trucker.pgoutput import Relation, Renames, parse_relation
 from trucker.postgres.catalog import SourceType
 from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
-from trucker.postgres.pgoutput import Relation, Renames, parse_relation
 from trucker.sinks.target import Target
 from trucker.table import Column, Partitions, TableId, TableSchema
 

@@ -42,9 +42,9 @@ from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
+from trucker.pgoutput import Renames
 from trucker.postgres.catalog import SourceTable
 from trucker.postgres.catalog_look import Look
-from trucker.postgres.pgoutput import Renames
 from trucker.postgres.slot import ExportedSnapshot
 from trucker.postgres.snapshot import SnapshotChunk
 from trucker.process.backoff import Backoff

@@ -48,8 +48,8 @@ from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
+from trucker.pgoutput import parse_relation
 from trucker.postgres.catalog_look import Sighting
-from trucker.postgres.pgoutput import parse_relation
 from trucker.sinks.batch import Batch, Receipt
 from trucker.table import TableId
 

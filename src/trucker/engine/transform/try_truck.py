@@ -29,7 +29,7 @@ from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkUnavailable
-from trucker.postgres.pgoutput import decode
+from trucker.pgoutput import decode
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Sink
 from trucker.sinks.target import Target

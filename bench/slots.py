@@ -22,6 +22,7 @@ from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor
 from trucker.changelog.identity import SourceIdentity
 from trucker.changelog.log_creation import create_log
 from trucker.lsn import Lsn
+from trucker.postgres.source import PostgresSource
 from ways import Markers, Truck
 
 TABLES = ("bench_1", "bench_2", "bench_3", "bench_4")
@@ -106,7 +107,9 @@ def _spec(bench: Bench, source: psycopg.Connection[Any], slot: str) -> CaptureSp
     folder = bench.folder / f"log-{slot}"
     confirmed = f"select confirmed_flush_lsn::text from pg_replication_slots where slot_name = '{slot}'"
     create_log(folder, identity, Lsn.parse(value(source, confirmed)))
-    return CaptureSpec(bench.source.connection("source", DATABASE), slot, publication, folder, identity, heartbeat=0)
+    connection = bench.source.connection("source", DATABASE)
+    names = {"slot": slot, "publication": publication}
+    return CaptureSpec(PostgresSource(connection.model_copy(update=names), ""), folder, identity, heartbeat=0)
 
 
 # -- until visible --------------------------------------------------------------------------------------------------

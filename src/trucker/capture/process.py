@@ -40,7 +40,7 @@ from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.pg.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
-from trucker.postgres.protocol import heartbeat_content
+from trucker.postgres.protocol import SLOT_SECONDS, heartbeat_content
 from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
 from trucker.postgres.timeline_check import LogTail
 from trucker.process.backoff import Backoff
@@ -51,8 +51,6 @@ SEE_SECONDS: Final = 1.0
 STATUS_SECONDS: Final = 10.0
 PROGRESS_SECONDS: Final = 1.0
 LOCK_SECONDS: Final = 15.0
-# Longer than wal_sender_timeout's default: by then the server has noticed that our own old connection is dead.
-SLOT_SECONDS: Final = 90.0
 RECEIVE_BYTES: Final = 1 << 20
 SLOT_IN_USE: Final = "TRK231"
 

@@ -59,6 +59,11 @@ class Registry:
         modules = {adapter.connection.__module__ for adapter in self._loaded.values()}
         return sorted(module for module in modules if module.partition(".")[0] != TRUCKER)
 
+    def source_modules(self) -> list[str]:
+        """The modules of the sources of the adapters in use, which tasks import."""
+        places = {adapter.source for adapter in self._loaded.values() if adapter.source}
+        return sorted(place.partition(":")[0] for place in places)
+
     def offering(self, offer: Callable[[Adapter], object]) -> list[str]:
         """The names of the adapters that offer something, for a message. One that cannot be loaded is left out."""
         names = []

@@ -21,7 +21,8 @@ from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog_look import Sighting, digests, ended, sightings
+from trucker.postgres.catalog_look import digests, ended, sightings
+from trucker.source.look import Sighting
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.shapes")

@@ -23,10 +23,11 @@ from trucker.finding import Finding, Level
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.pg.connection import PgConnection
-from trucker.postgres.membership import Membership, memberships
+from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
+from trucker.source.publication import Membership
 from trucker.table import SchemaChanges, TableId
 
 log = logging.getLogger("trucker.publication")

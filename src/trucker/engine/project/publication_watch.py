@@ -25,9 +25,10 @@ from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
 from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import identity_problem, is_refused_by_server, load_table
-from trucker.postgres.membership import UNFIT, Membership, memberships
+from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication, unserved
 from trucker.sinks.target import TruckTable
+from trucker.source.publication import UNFIT, Membership
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.publication")

@@ -17,12 +17,13 @@ from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.truck.resolve import ResolvedSource, published_tables
 from trucker.engine.truck.truck import InputTable, Truck
-from trucker.postgres.catalog import SourceTable, load_table
+from trucker.postgres.catalog import load_table
 from trucker.postgres.catalog_look import digests
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import publish_again
 from trucker.sinks.batch import TruckState
+from trucker.source.source_table import SourceTable
 
 log = logging.getLogger("trucker.source")
 

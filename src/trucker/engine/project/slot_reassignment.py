@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.capture.process import SLOT_SECONDS
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination.destination import Destination
@@ -27,6 +26,7 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
+from trucker.postgres.protocol import SLOT_SECONDS
 from trucker.postgres.slot import find_slots
 from trucker.sinks.batch import Batch, Phase, TableState, TruckState
 from trucker.table import TableId

@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trucker.capture.slot_creation import await_slot, new_slot
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, log_exists
@@ -44,7 +43,6 @@ from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
-from trucker.engine.snapshot.snapshot_source import PostgresSnapshots
 from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.pace import PACE, Pace
@@ -59,13 +57,14 @@ from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.postgres.capabilities import ServerFeatures
-from trucker.postgres.catalog import source_types
-from trucker.postgres.catalog_look import look
 from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
+from trucker.postgres.slot import current_lsn, identify
+from trucker.postgres.slot_creation import await_slot, new_slot
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
+from trucker.source.slot import SlotInfo
+from trucker.source.snapshot import ExportedSnapshot
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
@@ -128,9 +127,9 @@ class SourceRun:
         self._keeper = RecordKeeper(self.noted, self.runs)
         self.absent = AbsentDestinations(self.noted, self.runs, destinations)
         self._away = self.absent.reasons
-        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.reads))
+        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.source))
         self._recipes = Recipes(
-            resolved.reads,
+            resolved.source,
             {name: destination.keeps_changes for name, destination in destinations.items()},
             config.slow_query_threshold_ms,
             config.state_folder / "rows" / self.name,
@@ -187,9 +186,7 @@ class SourceRun:
         reach("setup.log.after")
         self._capture = CaptureSupervisor(
             CaptureSpec(
-                resolved.connection,
-                resolved.slot,
-                resolved.publication,
+                resolved.source,
                 self.log,
                 identity,
                 heartbeat=self._config.heartbeat,
@@ -250,7 +247,7 @@ class SourceRun:
             self.destinations,
             self._schemas,
             self._recipes,
-            reads=self.resolved.reads,
+            source=self.resolved.source,
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
             part_bytes=self._config.batch.part_bytes,
@@ -300,7 +297,7 @@ class SourceRun:
         )
 
     def _table_watch(self, stream: SourceStream) -> TableWatch:
-        return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, stream.fail)
+        return TableWatch(self.destinations, self.runs, self.known, self.resolved.source, stream.fail)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
@@ -376,7 +373,7 @@ class SourceRun:
         assert self._jobs is not None
         copier = Copier(
             self._jobs,
-            PostgresSnapshots(self.resolved.connection, self.resolved.temporary_slot),
+            self.resolved.source,
             self.destinations,
             self.known,
             self._recipes,
@@ -437,7 +434,7 @@ class SourceRun:
             self._schemas,
             self._recipes,
             self._jobs,
-            self.resolved,
+            self.resolved.source,
             small_bytes=self._config.batch.small_bytes,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
@@ -474,9 +471,9 @@ class SourceRun:
         return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
 
     def _describe(self, table: TableId, columns: tuple[Column, ...]) -> CatalogDescription:
-        with connect(self.resolved.reads, application="trucker catalog") as database:
-            types = source_types(database, ((column.type_oid, column.typmod) for column in columns))
-            return CatalogDescription(look(database, table), types)
+        with self.resolved.source.reading_session("catalog") as session:
+            types = session.types((column.type_oid, column.typmod) for column in columns)
+            return CatalogDescription(session.look(table), types)
 
     # -- while it runs ------------------------------------------------------------------------------------------
 

@@ -29,9 +29,9 @@ from trucker.engine.truck.truck import InputTable
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
 from trucker.pgoutput import Relation, Renames, parse_relation
-from trucker.postgres.catalog import SourceType
-from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.sinks.target import Target
+from trucker.source.look import Look, SeenColumn, Sighting
+from trucker.source.source_table import SourceType
 from trucker.table import Column, Partitions, TableId, TableSchema
 
 log = logging.getLogger("trucker.shapes")

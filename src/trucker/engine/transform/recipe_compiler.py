@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trucker import private
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
@@ -29,11 +28,10 @@ from trucker.engine.transform.rules import compile_rules
 from trucker.engine.transform.sql_rows import given_columns, relation_of
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
-from trucker.postgres.connect import connect
-from trucker.postgres.source_query import SourceQuery, prepare_query
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.target import Target
 from trucker.slow_sql import SlowQueries
+from trucker.source.base import Source, SourceQuery
 from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
 
@@ -56,13 +54,11 @@ _OPERATION: Final = re.compile(r"\boperation\b", re.IGNORECASE)
 class Recipes:
     """The recipes of one source's trucks. Used by every thread that plans a batch."""
 
-    def __init__(
-        self, reads: PostgresConnection, kept: Mapping[str, bool], slow_ms: int, folder: Path | None = None
-    ) -> None:
+    def __init__(self, source: Source, kept: Mapping[str, bool], slow_ms: int, folder: Path | None = None) -> None:
         """`kept` says of each destination whether it keeps every change; in `folder` rows wait for Spark. Until Spark
         has been started its files are not looked at, and what would come of them is not known. Statements that take
         `slow_ms` are logged, for trucks that do not say otherwise."""
-        self._reads = reads
+        self._source = source
         self._slow_ms = slow_ms
         self._kept = kept
         self.folder = folder
@@ -120,7 +116,7 @@ class Recipes:
             if known is None or known[0] != plain:
                 own = truck.config.slow_query_threshold_ms
                 slow = SlowQueries(truck.name, self._slow_ms if own is None else own)
-                made = _Compiler(truck, truck.config, self._reads, self._kept[truck.destination], self._spark)
+                made = _Compiler(truck, truck.config, self._source, self._kept[truck.destination], self._spark)
                 target, recipe = made.compile(plain)
                 recipe = replace(recipe, slow=slow)
                 target = replace(target, slow_ms=slow.threshold_ms) if target.statement else target
@@ -133,11 +129,11 @@ class _Compiler:
         self,
         truck: Truck,
         config: TruckConfig,
-        reads: PostgresConnection,
+        source: Source,
         kept: bool,
         spark: Mapping[str, SparkTruck] | None,
     ) -> None:
-        self._truck, self._config, self._reads, self._kept, self._spark = truck, config, reads, kept, spark
+        self._truck, self._config, self._source, self._kept, self._spark = truck, config, source, kept, spark
 
     def compile(self, plain: Target) -> tuple[Target, Recipe]:
         config, schema = self._config, plain.source
@@ -205,8 +201,8 @@ class _Compiler:
         file = self._config.file(INPUT)
         if file is None:
             return None
-        with closing(connect(self._reads, application="trucker input", own_sql=True)) as connection:
-            return prepare_query(connection, file, shape, positions=positions)
+        with closing(self._source.query_session()) as session:
+            return session.prepare(file, shape, positions=positions)
 
     def _plan(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan | None:
         if self._spark is None or not any(self._config.file(name) for name in ON_SPARK):

@@ -106,7 +106,7 @@ class Trial:
         """Every step for every table that has changes."""
         with tempfile.TemporaryDirectory() as folder:
             recipes = Recipes(
-                self._source.reads,
+                self._source.source,
                 {self._truck.destination: self._sink.abilities.every_change},
                 self._config.slow_query_threshold_ms,
                 Path(folder) / "rows",
@@ -143,7 +143,7 @@ class Trial:
             if recipe.rules:
                 yield _changes(table, "rules", "after the rules", recipe.ruled(net))
         (done,) = make([(Assignment(self._truck.destination, target, Lsn(0), recipe=recipe), changes)],
-                       self._source.reads, 0)  # fmt: skip
+                       self._source.source, 0)  # fmt: skip
         if recipe.query is not None:
             yield from self._queried(table, recipe, done)
         given = self._on_spark(recipe, done, recipes)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
-from trucker.config.slots import object_part, part_name
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import SourceTable, list_tables, load_table
-from trucker.postgres.publication import PublishedTable
-from trucker.postgres.slot import object_name
+from trucker.postgres.catalog import list_tables, load_table
+from trucker.source.base import Source
+from trucker.source.factory import make_source
+from trucker.source.publication import PublishedTable
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId
 from trucker.types import Unfit
 
@@ -25,7 +26,7 @@ OWN_SCHEMA = "trucker"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """One source connection, the names of its publication and slot, and the trucks that read from it.
+    """One source, and the trucks that read from it.
 
     A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts
     of the trucks that it serves; `name` tells them apart, in the state folder too.
@@ -33,12 +34,18 @@ class ResolvedSource:
 
     name: str
     connection: PostgresConnection
-    publication: str
-    slot: str
-    temporary_slot: str
+    source: Source
     trucks: tuple[Truck, ...]
     tables: Mapping[TableId, SourceTable]
     published: tuple[PublishedTable, ...]
+
+    @property
+    def publication(self) -> str:
+        return self.source.publication
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot
 
     @property
     def reads(self) -> PostgresConnection:
@@ -56,14 +63,8 @@ class ResolvedSource:
 
 def source_names(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> tuple[str, str]:
     """The names of a publication and its slot; `number` is which of the connection's."""
-    name = object_name(config.unique_id, part_name(connection.name, number))
-    publication, slot = (given and object_part(given, number) for given in (connection.publication, connection.slot))
-    return publication or name, slot or name
-
-
-def copy_slot_name(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> str:
-    """How the names of temporary slots begin, in whose snapshots tables are copied."""
-    return object_name(config.unique_id, f"{part_name(connection.name, number)} copy")
+    source = make_source(connection, config.unique_id, number)
+    return source.publication, source.slot
 
 
 def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
@@ -80,13 +81,10 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
         made = connection.publication
         tables |= {name: load_table(database, name, publication=made) for name in wanted if name not in tables}
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
-    publication, slot = source_names(config, connection)
     return ResolvedSource(
         connection.name,
         connection,
-        publication,
-        slot,
-        copy_slot_name(config, connection),
+        make_source(connection, config.unique_id),
         tuple(trucks),
         tables,
         published_tables(trucks, tables),

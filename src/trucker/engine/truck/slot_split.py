@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from trucker.config.models import ProjectConfig
 from trucker.config.slots import part_name, slot_by_name, slot_of
-from trucker.engine.truck.resolve import ResolvedSource, copy_slot_name, published_tables, source_names
+from trucker.engine.truck.resolve import ResolvedSource, published_tables
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
 from trucker.finding import Finding, Level
+from trucker.source.factory import make_source
 from trucker.table import TableId
 
 
@@ -59,13 +60,10 @@ def _stream(
 ) -> ResolvedSource:
     trucks = tuple(part for truck in source.trucks if (part := _part(truck, number, places)).tables)
     tables = {name: table for name, table in source.tables.items() if places[name] == number}
-    publication, slot = source_names(config, source.connection, number)
     return replace(
         source,
         name=part_name(source.connection.name, number),
-        publication=publication,
-        slot=slot,
-        temporary_slot=copy_slot_name(config, source.connection, number),
+        source=make_source(source.connection, config.unique_id, number),
         trucks=trucks,
         tables=tables,
         published=published_tables(trucks, tables),

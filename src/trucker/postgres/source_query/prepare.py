@@ -15,14 +15,15 @@ from trucker.config.sql_lexer import Statement
 from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
 from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import SourceType, source_types
+from trucker.postgres.catalog import source_types
 from trucker.postgres.source_query.failure import refused
-from trucker.postgres.source_query.query import ORDER, ROWS, Source, SourceQuery, Variant, parameters_relation
+from trucker.postgres.source_query.query import ORDER, ROWS, InputStatement, PostgresQuery, Variant, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
 from trucker.postgres.source_query.types import TEXT, InputColumn, given_columns
 from trucker.postgres.source_query.usage import used_columns
 from trucker.rows import OLD, OPERATION, POSITION
+from trucker.source.source_table import SourceType
 
 CLASH: Final = "TRK133"
 UNUSABLE: Final = "TRK134"
@@ -33,7 +34,7 @@ _FROM_ROWS: Final = "select … from {{ rows }}, and join what it needs"
 _PSEUDO: Final = ("record", "record[]", "void", "unknown", "cstring", "anyarray")
 
 
-def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
+def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> PostgresQuery:
     """See that the file can run for this table, and what it gives. `positions` is whether rows say where they stand.
 
     Raises a ConfigError with file, line and the nearest name where it cannot. Runs nothing.
@@ -52,7 +53,7 @@ def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *
             variants[op], found[op] = variants[DELETE], found[DELETE]
             continue
         sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
-        source = Source.of(sql, _only_statement(sql))
+        source = InputStatement.of(sql, _only_statement(sql))
         found[op] = _described(connection, source, given, names)
         used |= used_columns(connection, source, given, found[op])
         fields = tuple(field.name for field in found[op])
@@ -64,7 +65,7 @@ def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *
     with catalogue(connection):
         columns = _result_columns(connection, file, [found[op] for op in (INSERT, UPDATE, DELETE)])
     alone = template.uses_operation or variants[INSERT].operation < 0
-    return SourceQuery(file, table.table, columns, tuple(given), frozenset(used), variants, alone, timeout)
+    return PostgresQuery(file, table.table, columns, tuple(given), frozenset(used), variants, alone, timeout)
 
 
 def _relation_names(file: SqlFile, table: TableSchema, positions: bool) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ def _given(connection: PgConnection, table: TableSchema, positions: bool) -> lis
 
 
 def _described(
-    connection: PgConnection, source: Source, given: Sequence[InputColumn], names: Sequence[str]
+    connection: PgConnection, source: InputStatement, given: Sequence[InputColumn], names: Sequence[str]
 ) -> list[Field]:
     """What the statement gives. It is planned too: PostgreSQL looks at rights on tables only then."""
     relation = parameters_relation(given)

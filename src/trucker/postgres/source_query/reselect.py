@@ -49,7 +49,7 @@ _ANY: Final = "operator(pg_catalog.=)"
 def reselect(connection: PgConnection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
     """The same changes with every value there: none is `unchanged` any more.
 
-    `only` names the columns that are used (`SourceQuery.used`); the others stay NULL. Updates that change
+    `only` names the columns that are used (`PostgresQuery.used`); the others stay NULL. Updates that change
     the key must have been taken apart. A SourceError where the table has no key, or a column is not there any more.
     """
     if only is not None:

@@ -13,7 +13,7 @@ from trucker.config.models import TruckConfig
 from trucker.engine.truck.resolve import _truck, check_outputs, published_tables
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.postgres.publication import PublishedTable
+from trucker.source.publication import PublishedTable
 from trucker.types import Unfit
 
 HERE, THERE = ("1", "shop"), ("2", "shop")

@@ -92,7 +92,7 @@ def tables(situation: Situation) -> Iterator[Finding]:
     for stream in situation.streams:
         known = SchemaStore(shapes_file(situation.config, stream.name))
         kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
-        recipes = Recipes(stream.reads, kept, situation.config.slow_query_threshold_ms)
+        recipes = Recipes(stream.source, kept, situation.config.slow_query_threshold_ms)
         for truck in stream.trucks:
             sink = situation.sinks[truck.destination]
             if truck.destination in situation.stored and isinstance(sink, Examinable) and not _on_spark(truck):

@@ -17,7 +17,8 @@ from trucker.engine.project.slot_reassignment import refuse_moves
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding
-from trucker.postgres.slot import SlotInfo, current_lsn, find_slot, identify
+from trucker.postgres.slot import current_lsn, find_slot, identify
+from trucker.source.slot import SlotInfo
 
 
 def storage(situation: Situation) -> Iterator[Finding]:

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.capture.process import SLOT_SECONDS
 from trucker.errors import TruckerError
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, find_slot, in_use
-from trucker.process.stopping import Stopped as Stopped
+from trucker.postgres.protocol import SLOT_SECONDS
+from trucker.postgres.slot import create_slot, find_slot, in_use
+from trucker.process.stopping import Stopped
+from trucker.source.slot import SlotInfo
+from trucker.source.snapshot import ExportedSnapshot
 
 log = logging.getLogger("trucker.source")
 

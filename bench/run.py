@@ -32,9 +32,7 @@ MEASURES = (
     "tables",
     "sql_truck",
     "storage",
-    "slots",
 )
-WITHOUT_TARGETS = ("slots",)
 RESULT = report.ROOT / "build" / "bench.json"
 
 
@@ -88,9 +86,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="every row of the table in a small form, once")
     parser.add_argument("--rows", type=int, help="rows of each load (default: 1000000)")
     parser.add_argument("--repeat", type=int, help="rounds, in alternating order (default: 5)")
-    parser.add_argument(
-        "--only", type=lambda text: text.split(","), help="which measures (default: all; --quick: those with targets)"
-    )
+    parser.add_argument("--only", type=lambda text: text.split(","), help="which measures (default: all)")
     parser.add_argument(
         "--json", type=Path, default=RESULT, help="the file with the result (default: build/bench.json)"
     )
@@ -101,7 +97,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rows = options.rows or (50_000 if options.quick else 1_000_000)
     options.repeat = options.repeat or (1 if options.quick else 5)
-    options.only = options.only or [name for name in MEASURES if not options.quick or name not in WITHOUT_TARGETS]
+    options.only = options.only or list(MEASURES)
     unknown = set(options.only) - set(MEASURES)
     if unknown:
         parser.error(f"no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")

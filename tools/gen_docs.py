@@ -297,7 +297,6 @@ def _names(kind: Any) -> Iterator[str]:
         "parse_bytes": "size",
         "parse_seconds": "duration",
         "one_or_many": "text or list of texts",
-        "parse_slots": "whole number or list of lists of texts",
     }
     named = next((special[mark] for mark in _validators(kind) if mark in special), None)
     if named:

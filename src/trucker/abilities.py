@@ -30,7 +30,6 @@ class Abilities:
     `output_sql`: it runs a truck's output.sql.
     `dead_letters`: it sets rows aside that it refuses (`sinks.letters`).
     `exactly_once`: positions are stored with the data, or publishing again changes nothing.
-    `many_writers`: several sinks may be open for one destination, each publishing for other trucks.
     `guarantee`: the promise to users in one sentence.
     """
 
@@ -41,5 +40,4 @@ class Abilities:
     output_sql: bool = False
     dead_letters: bool = False
     exactly_once: bool = True
-    many_writers: bool = False
     guarantee: str = ""

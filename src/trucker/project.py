@@ -15,11 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.load import load_project
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.config.slots import part_name, whole_name
 from trucker.config.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
 from trucker.file_errors import all_explained
@@ -84,10 +82,6 @@ class Project:
             return ProjectLock(self.config.state_folder).instance()
         except TruckerError:
             return None
-
-    def _sources(self) -> list[PostgresConnection]:
-        used = {truck.input.connection for truck in self.config.trucks}
-        return [c for c in self.config.connections if c.name in used and isinstance(c, PostgresConnection)]
 
     def _destinations(self) -> list[Connection]:
         used = {truck.output.connection for truck in self.config.trucks}
@@ -166,7 +160,7 @@ class Project:
                     tell(findings)
             run = ProjectRun(
                 self.config,
-                situation.streams,
+                list(situation.sources.values()),
                 once=once,
                 observer=on_status,
                 stop=stop,
@@ -212,22 +206,16 @@ class Project:
         names = self._trucks(truck)
         sources = sorted({t.input.connection for t in names})
         chosen = {
-            name: (log, [p for t in names if t.input.connection == s for p in t.input.tables])
-            for s in sources
-            for name, log in self._logs(s).items()
+            source: (self._log(source), [p for t in names if t.input.connection == source for p in t.input.tables])
+            for source in sources
         }
         return peek(chosen, limit=limit, follow=follow)
 
-    def _logs(self, connection: str) -> dict[str, LogLocation]:
-        """The change logs of a source: one for each of its slots that has run; its first one's where none has."""
-        from trucker.changelog.identity import log_exists
+    def _log(self, source: str) -> LogLocation:
+        """Where the change log of a source is read."""
         from trucker.changelog.location import location_of, truth_of
-        from trucker.engine.project.reset import stream_numbers
 
-        source = next(each for each in self._sources() if each.name == connection)
-        names = [part_name(connection, number) for number in stream_numbers(self.config, source)]
-        logs = {name: truth_of(location_of(self.config, name)) for name in names}
-        return {name: log for name, log in logs.items() if log_exists(log)} or {connection: logs[connection]}
+        return truth_of(location_of(self.config, source))
 
     # -- try ----------------------------------------------------------------------------------------------------
 
@@ -253,14 +241,14 @@ class Project:
         tables = {
             name: table.target(truck, source.tables[name].schema).source for name, table in resolved.tables.items()
         }
-        logs = list(self._logs(config.input.connection).values())
-        if rows is None and not log_exists(logs[0]):
+        change_log = self._log(config.input.connection)
+        if rows is None and not log_exists(change_log):
             raise ChangeLogError(
                 f"there is no change log of {config.input.connection} yet",
                 remedy="run: trucker run; or give changes in a file: --rows changes.jsonl",
                 code="TRK308",
             )
-        changes = given_changes(rows, tables) if rows is not None else recent(logs, tables, limit)
+        changes = given_changes(rows, tables) if rows is not None else recent(change_log, tables, limit)
         sink = self._sink(self.config.connection(config.output.connection))
         try:
             with spark_for(self.config, [config]) as spark:
@@ -294,12 +282,10 @@ class Project:
             sink = self._sink(place)
             try:
                 if own and isinstance(sink, KeepsLetters):
-                    # A truck whose tables are in several slots has letters by part.
-                    names = {*own, *(part for part in sink.count_letters() if whole_name(part) in own)}
-                    choice = Choice(tuple(sorted(names)), source, tuple(ids) if ids else None)
+                    choice = Choice(tuple(sorted(own)), source, tuple(ids) if ids else None)
                     found += _patiently(partial(sink.redrive, choice, dry_run=dry_run))
                     counts = sink.count_letters()
-                    left |= {name: counts.get(name, 0) for name in names}
+                    left |= {name: counts.get(name, 0) for name in own}
             finally:
                 sink.close()
         self._note_letters(left)

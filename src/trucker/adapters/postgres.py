@@ -12,7 +12,6 @@ from trucker.abilities import Abilities
 from trucker.adapters.postgres_url import PARAMETERS, UrlError, parse_url
 from trucker.config.adapter import Adapter, Connection, read_secret
 from trucker.config.model import Model, Port, Text
-from trucker.config.slots import Slots, count_slots
 from trucker.config.values import ProjectPath, Seconds, in_project, refuse
 from trucker.types import Form, Kind, TypeForms
 
@@ -98,12 +97,6 @@ class PostgresConnection(Connection):
     slot: Text | None = Field(
         default=None, description="An existing replication slot to use; trucker does not create or drop it."
     )
-    slots: Slots = Field(
-        default=1,
-        description="The number of replication slots for the tables of this source, each decoded by its own "
-        "server process; or a list with the tables of each slot, as names and patterns. A transaction over "
-        "tables of different slots is not applied as one.",
-    )
     on_slot_loss: Literal["stop", "resnapshot"] = Field(
         default="stop",
         description="When the slot was dropped or invalidated, or the publication was dropped: `stop` stops "
@@ -171,11 +164,6 @@ class PostgresConnection(Connection):
                 remedy="remove slot, so that trucker creates one, or remove on_slot_loss",
             )
         return self
-
-    @property
-    def slot_count(self) -> int:
-        """Over how many slots its tables are spread."""
-        return count_slots(self.slots)
 
     @property
     def replica(self) -> PostgresConnection | None:
@@ -287,7 +275,6 @@ POSTGRES: Final = Adapter(
     abilities=Abilities(
         output_sql=True,
         dead_letters=True,
-        many_writers=True,
         guarantee="exactly once; a source transaction becomes visible as a whole",
     ),
     uses_folder=False,

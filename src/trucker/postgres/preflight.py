@@ -77,14 +77,12 @@ class Needed:
 class _Look:
     """What all checks look at: the server that writes, and `reads`, where slot and copies are (the same, mostly).
 
-    `slots` are all that are to be there; publication, slot and tables those of the one that is looked at. `instance` is
-    the project's own running instance, where there is one.
+    `instance` is the project's own running instance, where there is one.
     """
 
     config: PostgresConnection
     connection: PgConnection
     version: ServerFeatures
-    slots: Sequence[str]
     tables: Sequence[PublishedTable]
     publication: str
     slot: str
@@ -100,11 +98,6 @@ class _Look:
     @property
     def reader(self) -> _Look:
         return self.reads or self
-
-    def at(self, needed: Needed) -> _Look:
-        """The same, looking at this slot."""
-        reads = self.reads.at(needed) if self.reads else None
-        return replace(self, tables=needed.tables, publication=needed.publication, slot=needed.slot, reads=reads)
 
     @property
     def subject(self) -> str:
@@ -128,10 +121,10 @@ class _Look:
         return self.error(error.message, error.remedy, error.code, subject)
 
 
-def check_source(config: PostgresConnection, needed: Sequence[Needed], *, instance: str = "") -> list[Finding]:
-    """All findings, good and bad; `needed` has one entry for every slot.
+def check_source(config: PostgresConnection, needed: Needed, *, instance: str = "") -> list[Finding]:
+    """All findings, good and bad.
 
-    `instance` describes the project's own running instance: it is the one that reads from the slots then.
+    `instance` describes the project's own running instance: it is the one that reads from the slot then.
     """
     with ExitStack() as stack:
         try:
@@ -147,22 +140,16 @@ def check_source(config: PostgresConnection, needed: Sequence[Needed], *, instan
                 return [*findings, look.failure(error, standby_name(config.replica))]
             look = replace(look, reads=replace(reads, standby=True, instance=instance))
             findings += _run(look, _reads_from_standby)
-        for check in (_role, _keeping):
+        for check in (_role, _keeping, _slot, _room, _replication_access):
             findings += _run(look.reader, check)
-        for each in needed:
-            findings += _run(look.at(each).reader, _slot)
-        for check in (_room, _replication_access):
-            findings += _run(look.reader, check)
-        for each in needed:
-            findings += _run(look.at(each), _tables_and_publication)
+        findings += _run(look, _tables_and_publication)
     return findings
 
 
-def _look(stack: ExitStack, config: PostgresConnection, needed: Sequence[Needed]) -> _Look:
+def _look(stack: ExitStack, config: PostgresConnection, needed: Needed) -> _Look:
     connection = stack.enter_context(connect(config, application="trucker check"))
-    version, first = ServerFeatures.of(connection), needed[0]
-    slots = [each.slot for each in needed]
-    return _Look(config, connection, version, slots, first.tables, first.publication, first.slot, _settings(connection))
+    version = ServerFeatures.of(connection)
+    return _Look(config, connection, version, needed.tables, needed.publication, needed.slot, _settings(connection))
 
 
 def _run(look: _Look, check: Callable[[_Look], Iterator[Finding]]) -> list[Finding]:
@@ -241,8 +228,7 @@ def _standby(look: _Look) -> Iterator[Finding]:
 def _reads_from_standby(look: _Look) -> Iterator[Finding]:
     reads = look.reader
     yield from check_standby(look.config, look.connection, reads.config, reads.connection)
-    for slot in look.slots:
-        yield from check_slots(look.config, look.connection, reads.connection, slot)
+    yield from check_slots(look.config, look.connection, reads.connection, look.slot)
 
 
 def _role(look: _Look) -> Iterator[Finding]:
@@ -319,24 +305,23 @@ def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
 
 
 def _room(look: _Look) -> Iterator[Finding]:
-    """For each slot one for good and one for the time of a copy; a sender for each."""
+    """One slot for good and one for the time of a copy; a sender for each."""
     row = look.connection.execute(_IN_USE).fetchone()
     assert row is not None
-    found = [find_slot(look.connection, slot) for slot in look.slots]
-    needed_slots = sum(1 if exists else 2 for exists in found)
-    needed_senders = sum(1 if exists and exists.active_pid else 2 for exists in found)
+    slot = find_slot(look.connection, look.slot)
+    needed_slots = 1 if slot else 2
+    needed_senders = 1 if slot and slot.active_pid else 2
     rooms = (
         ("max_replication_slots", "replication slots", int(row[0]), needed_slots),
         ("max_wal_senders", "WAL senders", int(row[1]), needed_senders),
     )
-    purpose = "one to stream, one while copying" + (", for each slot" if len(look.slots) > 1 else "")
     for setting, what, used, needed in rooms:
         limit = int(look.settings[setting])
         if limit - used >= needed:
             yield look.ok(f"{limit - used} of {limit} {what} are free")
             continue
         yield look.error(
-            f"{used} of {limit} {what} are in use; {needed} more are needed ({purpose})",
+            f"{used} of {limit} {what} are in use; {needed} more are needed (one to stream, one while copying)",
             f"run: ALTER SYSTEM SET {setting} = {used + needed + 2}  and restart the server",
             "TRK230",
         )

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -110,13 +110,6 @@ def find_slot(connection: PgConnection, name: str) -> SlotInfo | None:
         row["failover"],
         row["synced"],
     )
-
-
-@translated("looking for replication slots")
-def find_slots(connection: PgConnection, names: Sequence[str]) -> frozenset[str]:
-    """Which of these slots there are."""
-    rows = connection.execute("select slot_name from pg_replication_slots where slot_name = any (%s)", [list(names)])
-    return frozenset(name for (name,) in rows)
 
 
 def _invalidation(row: dict[str, Any]) -> str | None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import TruckConfig
-from trucker.config.slots import object_part, part_name
 from trucker.errors import SourceError
 from trucker.finding import Finding
 from trucker.lsn import Lsn
@@ -37,7 +36,6 @@ class PostgresSource(Source):
 
     connection: PostgresConnection
     unique_id: str
-    number: int = 1
 
     @property
     def name(self) -> str:
@@ -45,17 +43,15 @@ class PostgresSource(Source):
 
     @property
     def publication(self) -> str:
-        given = self.connection.publication
-        return (given and object_part(given, self.number)) or self._own_name
+        return self.connection.publication or self._own_name
 
     @property
     def slot(self) -> str:
-        given = self.connection.slot
-        return (given and object_part(given, self.number)) or self._own_name
+        return self.connection.slot or self._own_name
 
     @property
     def _own_name(self) -> str:
-        return object_name(self.unique_id, part_name(self.name, self.number))
+        return object_name(self.unique_id, self.name)
 
     @property
     def manages_publication(self) -> bool:
@@ -118,8 +114,7 @@ class PostgresSource(Source):
 
     def export(self, stop: threading.Event) -> ExportedSnapshot:
         """By a temporary slot."""
-        prefix = object_name(self.unique_id, f"{part_name(self.name, self.number)} copy")
-        return new_snapshot(self.connection, prefix, stop)
+        return new_snapshot(self.connection, object_name(self.unique_id, f"{self.name} copy"), stop)
 
     @contextmanager
     def view(self, exported: ExportedSnapshot) -> Iterator[PostgresSnapshotView]:
@@ -157,7 +152,7 @@ class PostgresSource(Source):
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def check(self, tables: Sequence[PublishedTable], *, instance: str = "") -> list[Finding]:
-        return check_source(self.connection, [Needed(self.publication, self.slot, tables)], instance=instance)
+        return check_source(self.connection, Needed(self.publication, self.slot, tables), instance=instance)
 
     def check_input(self, truck: TruckConfig, tables: Sequence[TableSchema]) -> list[Finding]:
         return check_input(self._reads, truck, tables)

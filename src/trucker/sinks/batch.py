@@ -53,9 +53,7 @@ class Batch:
     Where it is another, a commit whose answer was lost took effect after the destination was asked: `SinkUnavailable`,
     and nothing is written (`ledger.Ledger.plan` raises it).
     `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
-    `moved` names tables that another part of their truck had until now, and that part: what is known there of the rows
-    at the destination goes to the table's new part. Both are in `tables`, as COPYING.
-    `stream` tells batches of the same range apart, where several slots bring the changes of one source.
+    `source` names the source of a stream's changes: two connections to one database have batches of the same range.
     `leaving` names tables of `tables` that follow their truck until now, and go on from a position of their own.
     """
 
@@ -68,15 +66,14 @@ class Batch:
     forget: tuple[str, ...] = ()
     builds_on: Mapping[tuple[str, TableId | None], Lsn] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    moved: Mapping[TruckTable, str] = field(default_factory=dict)
-    stream: str = ""
+    source: str = ""
     leaving: frozenset[TruckTable] = frozenset()
 
     @property
     def name(self) -> str:
         """Unique among all batches and attempts of a project that may differ in content."""
-        stream = f"{self.stream}@" if self.stream else ""
-        return self.snapshot or f"{stream}{int(self.start):016x}-{int(self.end):016x}"
+        source = f"{self.source}@" if self.source else ""
+        return self.snapshot or f"{source}{int(self.start):016x}-{int(self.end):016x}"
 
     @property
     def trucks(self) -> frozenset[str]:
@@ -92,7 +89,6 @@ class Batch:
             tables={truck_table: state for truck_table, state in self.tables.items() if truck_table[0] not in left_out},
             targets=tuple(target for target in self.targets if target.truck not in left_out),
             forget=tuple(name for name in self.forget if name not in left_out),
-            moved={truck_table: before for truck_table, before in self.moved.items() if truck_table[0] not in left_out},
         )
 
     def for_parts(self) -> Batch:

@@ -37,14 +37,6 @@ class Entry:
     def state(self) -> TableState:
         return TableState(self.phase, self.lsn)
 
-    @property
-    def empty(self) -> bool:
-        """Whether it says no more than none would: what there was has gone to another part of the truck."""
-        return self == NOTHING
-
-
-NOTHING: Final = Entry(Phase.COPYING, Lsn(0))
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -96,11 +88,7 @@ class Ledger:
         return {
             name: TruckState(
                 self.positions.get(name, Lsn(0)),
-                {
-                    table: entry.state
-                    for (truck, table), entry in self.entries.items()
-                    if truck == name and not entry.empty
-                },
+                {table: entry.state for (truck, table), entry in self.entries.items() if truck == name},
             )
             for name in trucks
         }
@@ -108,11 +96,7 @@ class Ledger:
     @property
     def copying(self) -> list[TruckTable]:
         """The tables that are being copied, or are to be."""
-        return [
-            truck_table
-            for truck_table, entry in self.entries.items()
-            if entry.phase is Phase.COPYING and not entry.empty
-        ]
+        return [truck_table for truck_table, entry in self.entries.items() if entry.phase is Phase.COPYING]
 
     def plan(self, batch: Batch) -> Plan:
         """What of `batch` is not stored yet.
@@ -143,7 +127,6 @@ class Ledger:
                     # A table that is to be copied again has no attempt until one begins.
                     batch.snapshot or (entry.snapshot if entry and state.phase is not Phase.COPYING else ""),
                 )
-        entries_due |= self._moved(batch)
         return Plan(
             tuple(copies.values()),
             frozenset(truck_table for truck_table in targets if now._rows_due(batch, truck_table)),
@@ -204,20 +187,6 @@ class Ledger:
             for truck_table, entry in self.entries.items()
             if truck_table[0] in batch.forget
         }
-
-    def _moved(self, batch: Batch) -> dict[TruckTable, Entry]:
-        """The entries of moved tables, at their new place and at the old one; none of one that has moved already.
-
-        Half of a copy that was never finished stays that: `_whole` must not take it for a complete one.
-        """
-        moved: dict[TruckTable, Entry] = {}
-        for (truck, table), before in batch.moved.items():
-            entry = self.entries.get((before, table), NOTHING)
-            if not entry.empty:
-                snapshot = entry.snapshot if entry.phase is Phase.COPYING else ""
-                moved[truck, table] = replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot=snapshot)
-                moved[before, table] = NOTHING
-        return moved
 
     def _moves(self, truck: str, lsn: Lsn) -> bool:
         stored = self.positions.get(truck)

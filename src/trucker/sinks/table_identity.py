@@ -20,7 +20,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.table import Column, TableId
 
@@ -69,7 +68,7 @@ class TableChange:
 
     def error(self) -> SinkError:
         """The reason for which the truck stops, with the choice."""
-        truck = f"--truck {shlex.quote(whole_name(self.truck))}"
+        truck = f"--truck {shlex.quote(self.truck)}"
         table = "" if self.shared else f" --table {shlex.quote(typed_name(self.source))}"
         return SinkError(
             f"truck {self.truck}: {self.what()}; trucker does not create it again, because rows of "

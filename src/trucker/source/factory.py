@@ -9,7 +9,7 @@ from trucker.config.registry import adapter_of
 from trucker.source.base import Source
 
 
-def make_source(connection: Connection, unique_id: str, number: int = 1) -> Source:
-    """The source for a connection of a project, by the `number` of its slot. Nothing is connected to."""
-    source: Callable[[Connection, str, int], Source] = adapter_of(connection).source_component.load()
-    return source(connection, unique_id, number)
+def make_source(connection: Connection, unique_id: str) -> Source:
+    """The source for a connection of a project. Nothing is connected to."""
+    source: Callable[[Connection, str], Source] = adapter_of(connection).source_component.load()
+    return source(connection, unique_id)

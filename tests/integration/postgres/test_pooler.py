@@ -89,7 +89,7 @@ def test_a_source_behind_a_pooler_is_refused(through: Through, settings: dict[st
             connect(config, application="pooled", replication=replication)
         assert refused.value.code == "TRK207"
         assert not refused.value.transient
-    (finding,) = check_source(config, [Needed("p", "s", [])])
+    (finding,) = check_source(config, Needed("p", "s", []))
     assert (finding.code, "to the server itself" in finding.remedy) == ("TRK207", True)
 
 

@@ -23,7 +23,7 @@ def table(name: str, columns: tuple[str, ...] | None = None, where: str | None =
 
 
 def check(config: PostgresConnection, *tables: PublishedTable, slot: str = "trucker_check") -> list[Finding]:
-    return check_source(config, [Needed("trucker_check", slot, tables)])
+    return check_source(config, Needed("trucker_check", slot, tables))
 
 
 def bad(findings: list[Finding]) -> list[Finding]:
@@ -147,7 +147,7 @@ def test_a_slot_in_use_names_its_reader(database: Database) -> None:
 def test_a_slot_in_use_by_the_projects_own_instance_is_fine(database: Database) -> None:
     name = f"trucker_{database.name}"
     with create_slot(database.connection, name, temporary=True):
-        findings = check_source(database.connection, [Needed("trucker_check", name, ())], instance="process 7 on here")
+        findings = check_source(database.connection, Needed("trucker_check", name, ()), instance="process 7 on here")
         assert one(findings, "running instance (process 7 on here)").level is Level.OK
         assert bad(findings) == []
 
@@ -155,7 +155,7 @@ def test_a_slot_in_use_by_the_projects_own_instance_is_fine(database: Database) 
 def test_a_slot_and_publication_named_beforehand_must_be_there(database: Database) -> None:
     config = database.connection.model_copy(update={"slot": "theirs", "publication": "theirs"})
     database.execute("create table a (id int primary key)")
-    problems = bad(check_source(config, [Needed("theirs", "theirs", [table("a")])]))
+    problems = bad(check_source(config, Needed("theirs", "theirs", [table("a")])))
     assert [problem.code for problem in problems] == ["TRK230", "TRK240"]
     assert "pg_create_logical_replication_slot('theirs'" in problems[0].remedy
 

@@ -22,7 +22,7 @@ TABLE = PublishedTable(TableId("public", "t"))
 
 
 def check(pair: Pair, connection: PostgresConnection | None = None) -> list[Finding]:
-    return check_source(connection or pair.connection, [Needed("trucker_check", pair.slot, [TABLE])])
+    return check_source(connection or pair.connection, Needed("trucker_check", pair.slot, [TABLE]))
 
 
 def bad(findings: list[Finding]) -> list[Finding]:

@@ -186,37 +186,3 @@ def test_from_table_to_statement_and_back_by_a_reset_only(before: Target, after:
         ledger.plan(Batch(AT, Lsn(200), {"main": Lsn(200)}, targets=(after,)))
     assert caught.value.code == "TRK418"
     assert "to output.sql, but" in caught.value.message or "its output is now output.sql" in caught.value.message
-
-
-# -- tables that go to another part of their truck ------------------------------------------------------------------
-
-THERE = ("main~2", ITEMS.table)
-NONE = TableState(Phase.COPYING, Lsn(0))
-MOVED = Batch(Lsn(0), Lsn(0), tables={SLOT: NONE, THERE: NONE}, moved={THERE: "main"})
-
-
-def _copy_there(ledger: Ledger) -> tuple[bool, bool]:
-    target = replace(ITEM, truck="main~2")
-    batch = Batch(AT, AT, tables={THERE: TableState(Phase.COPYING, AT)}, targets=(target,), snapshot="there")
-    (copy,) = ledger.plan(batch).copies
-    return copy.ours, copy.whole
-
-
-def test_a_table_that_moves_takes_along_what_is_known_of_its_rows() -> None:
-    ledger = stored(begun("a"), copied("a"), MOVED)
-    assert ledger.states() == {"main": TruckState(AT, {}), "main~2": TruckState(Lsn(0), {ITEMS.table: NONE})}
-    assert _copy_there(ledger) == (True, True)
-    assert stored(begun("a"), copied("a"), MOVED, MOVED) == ledger
-
-
-def test_half_a_copy_stays_that_when_its_table_moves() -> None:
-    assert _copy_there(stored(begun("a"), MOVED)) == (True, False)
-
-
-def test_a_table_that_moves_back_is_copied_again() -> None:
-    """What its first part knew of it, before it moved, counts no more: it has missed changes since."""
-    back = replace(MOVED, moved={SLOT: "main~2"})
-    ledger = stored(begun("a"), copied("a"), MOVED, back)
-    assert ledger.states()["main"].tables == {ITEMS.table: NONE}
-    assert ledger.states()["main~2"].tables == {}
-    assert ledger.copying == [SLOT]

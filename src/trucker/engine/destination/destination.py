@@ -59,11 +59,6 @@ class Destination:
         """Whether a table of the truck that fails is set aside alone. What keeps every change cannot copy again."""
         return truck.fails_by_table and not self.keeps_changes
 
-    @property
-    def many_writers(self) -> bool:
-        """Whether there may be another one of it, with a sink of its own."""
-        return self.sink.abilities.many_writers
-
     def prepare(self, target: Target) -> frozenset[str]:
         """Have the table ready for the target's shape, if it is not; the columns it has no place for.
 

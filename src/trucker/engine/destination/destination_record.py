@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
-from trucker.config.slots import MOST, part_name
 from trucker.errors import TruckerError
 from trucker.lsn import ZERO, Lsn
 from trucker.sinks.batch import Phase, TableState, TruckState
@@ -103,16 +103,13 @@ class DestinationRecord:
 
 
 def records(config: ProjectConfig, connections: Iterable[PostgresConnection]) -> list[DestinationRecord]:
-    """The records of every slot that these sources have or had; those that can be read."""
-    found = []
+    """The records of these sources; those that can be read."""
+    readable = []
     for connection in connections:
-        numbers = range(1, (MOST if config.log.location is None else connection.slot_count) + 1)
-        for number in numbers:
-            try:
-                found.append(DestinationRecord(destinations_file(config, part_name(connection.name, number))))
-            except TruckerError:  # its storage does not answer, which is reported with the change log
-                continue
-    return found
+        # A storage that does not answer is reported with the change log.
+        with suppress(TruckerError):
+            readable.append(DestinationRecord(destinations_file(config, connection.name)))
+    return readable
 
 
 def _to_json(trucks: Mapping[str, Recorded]) -> dict[str, Any]:

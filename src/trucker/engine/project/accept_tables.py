@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from trucker import private
 from trucker.config.models import ProjectConfig
-from trucker.config.slots import whole_name
 from trucker.engine.project.reset import chosen_trucks
 from trucker.sinks.base import Sink
 from trucker.sinks.committer import Committer
@@ -27,7 +26,7 @@ def accept(
             changes = [
                 change
                 for change in committer.changed_tables()
-                if (change.truck in own or whole_name(change.truck) in own) and table in (None, change.source)
+                if change.truck in own and table in (None, change.source)
             ]
             if changes:
                 committer.accept_tables([(change.truck, change.source) for change in changes])

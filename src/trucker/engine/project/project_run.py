@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import Popen, TimeoutExpired
@@ -17,11 +16,9 @@ from trucker import private
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
-from trucker.config.slots import whole_name
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.project.absent_destinations import Awaited
-from trucker.engine.project.slot_reassignment import rearrange
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
 from trucker.engine.project.truck_status import TruckStatuses
 from trucker.engine.spark.cluster import Executors, is_local, ship
@@ -58,7 +55,7 @@ Observer = Callable[[ProjectStatus], None]
 
 
 class ProjectRun:
-    """One run of these sources, a stream each. They have been checked; nothing has been created yet."""
+    """One run of these sources. They have been checked; nothing has been created yet."""
 
     def __init__(
         self,
@@ -84,9 +81,8 @@ class ProjectRun:
         self._executors: Executors | None = None
         used = {truck.destination for source in resolved for truck in source.trucks}
         self._destinations = {c.name: self._destination(c) for c in config.connections if c.name in used}
-        self._own = {source.name: self._destinations_of(source) for source in resolved}
         self._sources = [
-            SourceRun(config, source, self._own[source.name], once=once, stop=self._stop, listeners=LISTENERS)
+            SourceRun(config, source, self._destinations, once=once, stop=self._stop, listeners=LISTENERS)
             for source in resolved
         ]
 
@@ -95,17 +91,6 @@ class ProjectRun:
         near = is_local(self._config.spark.master)
         workspace = Workspace(self._config.unique_id, folder, near)
         return Destination(SinkSpec(connection, workspace, adapter_of(connection).sink_component))
-
-    def _destinations_of(self, source: ResolvedSource) -> Mapping[str, Destination]:
-        """One for all; but slots beyond a source's first do not wait for each other where the store takes it: nothing
-        that they commit needs to come together."""
-        if source.name == source.connection.name:
-            return self._destinations
-        used = {truck.destination for truck in source.trucks}
-        return {
-            name: self._destination(shared.spec.connection) if name in used and shared.many_writers else shared
-            for name, shared in self._destinations.items()
-        }
 
     def run(self, session: SparkSession | None = None, *, starting: SessionFuture | None = None) -> ProjectStatus:
         """Run until told to stop, or with `once` until all that is there has been taken; the last status.
@@ -152,17 +137,12 @@ class ProjectRun:
 
     def _open(self) -> Mapping[str, TruckState]:
         states: Mapping[str, TruckState] = self._stored(self._sources)
-        resolved = [source.resolved for source in self._sources]
-        shapes = {source.name: source.known for source in self._sources}
-        noted = {name: s for source in self._sources for name, s in source.noted.states(self._away).items()}
-        if rearrange(self._config, resolved, self._destinations, {**noted, **states}, shapes):
-            states = self._stored(self._sources)
         for source in self._sources:
             states = source.start_capture(states, self._away)
         return states
 
     def _stored(self, sources: Sequence[SourceRun], *, anew: bool = False) -> dict[str, TruckState]:
-        """What the destinations say of the sources' trucks, and of every other part of them.
+        """What the destinations say of the sources' trucks.
 
         One that has been used before and does not answer is `_away` from then on; not for a source that begins `anew`,
         which has to tell all of them.
@@ -181,18 +161,12 @@ class ProjectRun:
         return states
 
     def _opened(self, name: str, sources: Sequence[SourceRun]) -> dict[str, TruckState]:
-        """Open a destination for each source that has trucks to it; what it stores of them."""
-        states: dict[str, TruckState] = {}
-        trucks: dict[Destination, set[str]] = defaultdict(set)
-        for source in sources:
-            for run in source.runs.values():
-                if run.truck.destination == name:
-                    trucks[source.destinations[name]].add(whole_name(run.name))
-        for destination, names in trucks.items():
-            private.make_folder(destination.spec.workspace.folder)
-            # A truck that went to another destination before has a state there still: it says nothing of this one.
-            states |= {part: state for part, state in destination.open().items() if whole_name(part) in names}
-        return states
+        """Open a destination; what it stores of these sources' trucks to it."""
+        trucks = {run.name for source in sources for run in source.runs.values() if run.truck.destination == name}
+        destination = self._destinations[name]
+        private.make_folder(destination.spec.workspace.folder)
+        # A truck that went to another destination before has a state there still: it says nothing of this one.
+        return {truck: state for truck, state in destination.open().items() if truck in trucks}
 
     def _await(self, name: str, error: TruckerError) -> None:
         """Take up the destination's trucks when it answers."""
@@ -287,7 +261,7 @@ class ProjectRun:
         with ExitStack() as last:
             if spark is not None:
                 last.callback(_stop_spark, spark)
-            for destination in {each for own in self._own.values() for each in own.values()}:
+            for destination in self._destinations.values():
                 last.callback(destination.close)
             for source in self._sources:
                 source.stop()

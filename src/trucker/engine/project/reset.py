@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
 from trucker.adapters.postgres import PostgresConnection
-from trucker.changelog.location import ObjectLocation, location_of
+from trucker.changelog.location import location_of
 from trucker.changelog.log_creation import delete_log
 from trucker.config.models import ProjectConfig
-from trucker.config.slots import MOST, part_name, whole_name
 from trucker.engine.destination.destination_record import records
 from trucker.engine.project.lock import refuse_unwritable
 from trucker.engine.project.publication_record import PublicationRecord, record_file
@@ -41,34 +40,19 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | N
         f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)
     ]
     if trucks is None:
-        lines += [
-            line for c in _sources(config) for n in stream_numbers(config, c) for line in _stream_plan(config, c, n)
-        ]
+        lines += [line for connection in _sources(config) for line in _source_plan(config, connection)]
     return lines
 
 
-def stream_numbers(config: ProjectConfig, connection: PostgresConnection) -> list[int]:
-    """Which streams the connection has, or has left a log of."""
-    numbers = range(1, MOST + 1)
-    return [number for number in numbers if number <= connection.slot_count or has_log(config, connection, number)]
-
-
-def has_log(config: ProjectConfig, connection: PostgresConnection, number: int) -> bool:
-    """Whether there is something of the stream's log on this machine; object storage is not asked."""
-    location = location_of(config, part_name(connection.name, number))
-    folder = location.folder if isinstance(location, ObjectLocation) else location
-    return folder is not None and folder.exists()
-
-
-def _stream_plan(config: ProjectConfig, connection: PostgresConnection, number: int) -> list[str]:
-    publication, slot = source_names(config, connection, number)
+def _source_plan(config: ProjectConfig, connection: PostgresConnection) -> list[str]:
+    publication, slot = source_names(config, connection)
     lines = []
     if connection.slot is None:
         standby = " and of its standby" if connection.replica else ""
         lines.append(f"replication slot {slot} of {connection.name}{standby}")
     if connection.publication is None:
         lines.append(f"publication {publication} of {connection.name}")
-    return [*lines, f"change log {location_of(config, part_name(connection.name, number))}"]
+    return [*lines, f"change log {location_of(config, connection.name)}"]
 
 
 def reset(
@@ -84,7 +68,7 @@ def reset(
         private.make_folder(config.state_folder / "spool" / destination)
         try:
             stored = committer.open()
-            known = tuple(sorted(name for name in stored if name in own or whole_name(name) in own))
+            known = tuple(sorted(stored.keys() & own))
             if table is not None:
                 _forget_table(committer, table, {name: stored[name] for name in known}, own)
             elif known:
@@ -94,8 +78,7 @@ def reset(
     _forget_positions(config, trucks)
     if trucks is None:
         for connection in _sources(config):
-            # More than the project has now: it may have had more slots at an earlier start.
-            drop_streams(config, connection, range(1, MOST + 1))
+            _drop_source(config, connection)
     return done
 
 
@@ -103,14 +86,14 @@ def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> No
     """What is noted of the trucks for a start without their destinations."""
     own = {name for chosen in chosen_trucks(config, trucks).values() for name in chosen}
     for record in records(config, _sources(config)):
-        record.forget(name for name in record.trucks if name in own or whole_name(name) in own)
+        record.forget(name for name in record.trucks if name in own)
 
 
 def _forget_table(
     committer: Committer, table: TableId, stored: Mapping[str, TruckState], trucks: Iterable[str]
 ) -> None:
-    parts = [name for name, state in stored.items() if table in state.tables]
-    if not parts:
+    readers = [name for name, state in stored.items() if table in state.tables]
+    if not readers:
         tables = sorted(str(each) for state in stored.values() for each in state.tables)
         raise ConfigError(
             f"truck {', '.join(sorted(trucks))} has not copied table {table}",
@@ -119,7 +102,7 @@ def _forget_table(
             else "run: trucker run; it has copied no table yet",
         )
     before = TableState(Phase.COPYING, Lsn(0))
-    committer.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in parts}), ())
+    committer.commit(Batch(Lsn(0), Lsn(0), tables={(name, table): before for name in readers}), ())
 
 
 def _require_trucks(trucks: Sequence[str] | None) -> None:
@@ -127,23 +110,19 @@ def _require_trucks(trucks: Sequence[str] | None) -> None:
         raise ConfigError("--table needs --truck", remedy="write --truck NAME --table TABLE")
 
 
-def drop_streams(config: ProjectConfig, connection: PostgresConnection, numbers: Iterable[int]) -> None:
-    """Drop slots of the connection, their publications and their logs. What was made beforehand stays."""
-    names = {number: source_names(config, connection, number) for number in numbers}
+def _drop_source(config: ProjectConfig, connection: PostgresConnection) -> None:
+    """Drop the slot of the connection, its publication and its log. What was made beforehand stays."""
+    publication, slot = source_names(config, connection)
     if connection.replica is not None and connection.slot is None:
         with connect(connection.replica, application="trucker reset") as standby:
-            for _, slot in names.values():
-                drop_slot(standby, slot)
+            drop_slot(standby, slot)
     with connect(connection, application="trucker reset") as database:
-        for publication, slot in names.values():
-            if connection.slot is None:  # with a standby too: the project may have been run without it before
-                drop_slot(database, slot)
-            if connection.publication is None:
-                drop_publication(database, publication)
-    for number in names:
-        name = part_name(connection.name, number)
-        PublicationRecord(record_file(config, name)).clear()
-        delete_log(location_of(config, name))
+        if connection.slot is None:  # with a standby too: the project may have been run without it before
+            drop_slot(database, slot)
+        if connection.publication is None:
+            drop_publication(database, publication)
+    PublicationRecord(record_file(config, connection.name)).clear()
+    delete_log(location_of(config, connection.name))
 
 
 def _sources(config: ProjectConfig) -> list[PostgresConnection]:
@@ -152,14 +131,13 @@ def _sources(config: ProjectConfig) -> list[PostgresConnection]:
 
 
 def chosen_trucks(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[str, frozenset[str]]:
-    """The trucks to forget, by destination. The part of one that a slot of several has can be named, as status does."""
+    """The trucks to forget, by destination; all of the project's where `trucks` is None."""
     names = [truck.name for truck in config.trucks]
     for name in trucks or ():
-        if whole_name(name) not in names:
+        if name not in names:
             raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {', '.join(names)}")
     chosen: dict[str, set[str]] = defaultdict(set)
     for truck in config.trucks:
-        chosen[truck.output.connection] |= {
-            name for name in (trucks if trucks is not None else [truck.name]) if whole_name(name) == truck.name
-        }
-    return {destination: frozenset(own) for destination, own in chosen.items() if own}
+        if trucks is None or truck.name in trucks:
+            chosen[truck.output.connection].add(truck.name)
+    return {destination: frozenset(own) for destination, own in chosen.items()}

@@ -10,7 +10,6 @@ from trucker import private
 from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
-from trucker.config.slots import part_name
 from trucker.engine.spark.cluster import is_local
 from trucker.errors import FileError
 
@@ -43,8 +42,7 @@ def _log_folders(config: ProjectConfig) -> Iterator[Path]:
     used = {truck.input.connection for truck in config.trucks}
     for connection in config.connections:
         if connection.name in used and isinstance(connection, PostgresConnection):
-            for number in range(1, connection.slot_count + 1):
-                location = location_of(config, part_name(connection.name, number))
-                with suppress(OSError):  # one that cannot be reached is another condition's to tell
-                    if isinstance(location, Path) and location.is_dir():
-                        yield location
+            location = location_of(config, connection.name)
+            with suppress(OSError):  # one that cannot be reached is another condition's to tell
+                if isinstance(location, Path) and location.is_dir():
+                    yield location

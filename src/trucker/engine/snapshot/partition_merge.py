@@ -239,7 +239,7 @@ class Merger:
             targets=(assignment.target,),
             builds_on={truck_table: start},
             dead_letters=letters_of([self._run]),
-            stream=self._stream.name,
+            source=self._stream.name,
         )
 
     def _stage(

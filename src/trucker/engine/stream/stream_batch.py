@@ -15,7 +15,7 @@ from trucker.table import TableId
 
 
 def batch_of(
-    stream: str,
+    source: str,
     destination: str,
     runs: Sequence[TruckRun],
     assignments: Sequence[Assignment],
@@ -42,7 +42,7 @@ def batch_of(
             targets=targets,
             builds_on=builds_on,
             dead_letters=letters_of(own),
-            stream=stream,
+            source=source,
         )
     behind = [run for run in own if run.position < end]
     arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
@@ -56,5 +56,5 @@ def batch_of(
         targets,
         builds_on=believed,
         dead_letters=letters_of(own),
-        stream=stream,
+        source=source,
     )

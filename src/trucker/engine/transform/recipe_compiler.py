@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import private
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.config.slots import whole_name
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
 from trucker.engine.spark.cluster import cores
@@ -90,12 +89,12 @@ class Recipes:
     def give(self, truck: str, plan: SparkPlan, rows: SpooledRows) -> list[Rows]:
         """What the truck's files for Spark give for the rows, to look at."""
         assert self._spark is not None
-        return self._spark[whole_name(truck)].give(plan, rows)
+        return self._spark[truck].give(plan, rows)
 
     def stage(self, plan: SparkPlan, rows: SpooledRows, work: Work, spec: SinkSpec) -> Receipt | None:
         """Put the rows through the files for Spark of the work's truck, and stage what these give, if anything."""
         assert self._spark is not None
-        return self._spark[whole_name(work.target.truck)].run(plan, rows, work, spec)
+        return self._spark[work.target.truck].run(plan, rows, work, spec)
 
     @property
     def parts_at_once(self) -> int:

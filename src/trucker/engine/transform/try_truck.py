@@ -56,19 +56,8 @@ class Shown:
     rows: tuple[tuple[str | None, ...], ...]
 
 
-def recent(
-    logs: Sequence[LogLocation], tables: Mapping[TableId, TableSchema], most: int
-) -> dict[TableId, list[Changes]]:
-    """The last changes of these tables in the change logs, each of which has tables of its own: whole transactions, at
-    least `most` changes if there are."""
-    found: dict[TableId, list[Changes]] = {}
-    for log in logs:
-        for table, own in _recent(log, tables, most).items():
-            found.setdefault(table, []).extend(own)
-    return _last(found, most)
-
-
-def _recent(log: LogLocation, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+def recent(log: LogLocation, tables: Mapping[TableId, TableSchema], most: int) -> dict[TableId, list[Changes]]:
+    """The last changes of these tables in the change log: whole transactions, at least `most` changes if there are."""
     reader = LogReader(log)
     keys = {table: schema.key for table, schema in tables.items()}
     found: dict[TableId, list[Changes]] = {}
@@ -80,7 +69,7 @@ def _recent(log: LogLocation, tables: Mapping[TableId, TableSchema], most: int) 
             count += len(changes)
         if count >= most:
             break
-    return found
+    return _last(found, most)
 
 
 def _last(found: Mapping[TableId, Sequence[Changes]], most: int) -> dict[TableId, list[Changes]]:

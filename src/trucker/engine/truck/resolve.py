@@ -26,13 +26,8 @@ OWN_SCHEMA = "trucker"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """One source, and the trucks that read from it.
+    """One source, and the trucks that read from it."""
 
-    A connection whose tables are spread over several slots has one for each slot (`slot_split.split`), with the parts
-    of the trucks that it serves; `name` tells them apart, in the state folder too.
-    """
-
-    name: str
     connection: PostgresConnection
     source: Source
     trucks: tuple[Truck, ...]
@@ -48,6 +43,11 @@ class ResolvedSource:
         return self.source.slot
 
     @property
+    def name(self) -> str:
+        """What the source is called, in the state folder too."""
+        return self.source.name
+
+    @property
     def reads(self) -> PostgresConnection:
         """Where the slot is and copies are taken: the standby, where one is named."""
         return self.connection.replica or self.connection
@@ -61,9 +61,9 @@ class ResolvedSource:
         return self.connection.slot is None
 
 
-def source_names(config: ProjectConfig, connection: PostgresConnection, number: int = 1) -> tuple[str, str]:
-    """The names of a publication and its slot; `number` is which of the connection's."""
-    source = make_source(connection, config.unique_id, number)
+def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
+    """The names of the publication and the slot."""
+    source = make_source(connection, config.unique_id)
     return source.publication, source.slot
 
 
@@ -82,7 +82,6 @@ def resolve_source(config: ProjectConfig, connection: PostgresConnection, databa
         tables |= {name: load_table(database, name, publication=made) for name in wanted if name not in tables}
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
     return ResolvedSource(
-        connection.name,
         connection,
         make_source(connection, config.unique_id),
         tuple(trucks),

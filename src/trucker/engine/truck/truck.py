@@ -87,7 +87,7 @@ class Truck:
     @property
     def in_order(self) -> bool:
         """Whether the order of changes across its tables, or which of them one transaction made, is seen in what it
-        writes: all of them must then come in one stream."""
+        writes."""
         config = self.config
         if config is None:
             return False

@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 
 from trucker.change import DELETE, UPDATE, TableSchema, quote_identifier
-from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError
 from trucker.sinks.duckdb.session import run
 from trucker.sinks.duckdb.staging import MOVE, StagedPart
@@ -199,7 +198,7 @@ class Applier:
                 f"table {self._load.target.table}: {lost} updated rows are missing, and the source did not send "
                 "all of their values",
                 remedy="another program changed the table; to copy it again, run `trucker reset --truck"
-                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
+                f" {self._load.target.truck}`, then `trucker run`",
                 code="TRK440",
             )
 
@@ -262,7 +261,7 @@ class Applier:
             raise SinkError(
                 f"table {self._load.target.table}: {due - removed} rows to delete are missing",
                 remedy="another program changed the table; to copy it again, run `trucker reset --truck"
-                f" {whole_name(self._load.target.truck)}`, then `trucker run`",
+                f" {self._load.target.truck}`, then `trucker run`",
                 code="TRK441",
             )
 

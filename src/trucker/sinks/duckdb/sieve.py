@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, UPDATE, Lsn, quote_identifier
-from trucker.config.slots import whole_name
 from trucker.errors import SinkError
 from trucker.sinks.duckdb.apply import Batches, key_positions
 from trucker.sinks.duckdb.session import run
@@ -275,7 +274,7 @@ class _Folding:
             raise SinkError(
                 f"table {self._target.table}: an updated row is missing, and the source did not send all of its values",
                 remedy="another program changed the table; to copy it again, run `trucker reset --truck"
-                f" {whole_name(self._target.truck)}`, then `trucker run`",
+                f" {self._target.truck}`, then `trucker run`",
                 code="TRK440",
             )
         return dict(zip(names, rows[0], strict=True))

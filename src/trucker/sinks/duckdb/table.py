@@ -15,7 +15,6 @@ from typing import Final
 import duckdb
 
 from trucker.adapters.duckdb import TEXT
-from trucker.config.slots import whole_name
 from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
 from trucker.sinks.altered import log_altered
 from trucker.sinks.duckdb.bookkeeping import SCHEMA
@@ -225,7 +224,7 @@ def _made_text(target: Target, table: Table, column: str) -> str:
             f"column {column!r} of table {target.table} is {actual}, whose text form differs between DuckDB and "
             "PostgreSQL",
             remedy=f"remove unfit: text ({actual} holds every value of the source); or drop the table and run "
-            f"`trucker reset --truck {whole_name(target.truck)}`, then `trucker run`, which copies it as text",
+            f"`trucker reset --truck {target.truck}`, then `trucker run`, which copies it as text",
             code="TRK438",
         )
     return f"ALTER COLUMN {name} SET DATA TYPE VARCHAR USING {text}"

@@ -33,7 +33,6 @@ CONDITIONS: Final = (
     Condition("other accounts cannot read the state folder", state.private),
     *DESCRIBED,
     Condition("the publication is as the last run left it", source.unaltered),
-    Condition("tables that go to another slot can be copied again", history.spread),
     Condition("slot, change log and stored positions continue each other", history.continuous),
     Condition("the change log is whole", history.whole),
     Condition("the destination's tables are those that were filled", destination_tables.tables),

@@ -89,14 +89,14 @@ def tables(situation: Situation) -> Iterator[Finding]:
 
     Of a truck that has run before a fault is its own, or its table's: the others start.
     """
-    for stream in situation.streams:
-        known = SchemaStore(shapes_file(situation.config, stream.name))
+    for source in situation.sources.values():
+        known = SchemaStore(shapes_file(situation.config, source.name))
         kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
-        recipes = Recipes(stream.source, kept, situation.config.slow_query_threshold_ms)
-        for truck in stream.trucks:
+        recipes = Recipes(source.source, kept, situation.config.slow_query_threshold_ms)
+        for truck in source.trucks:
             sink = situation.sinks[truck.destination]
             if truck.destination in situation.stored and isinstance(sink, Examinable) and not _on_spark(truck):
-                yield from _examine(situation, stream, truck, sink, known, recipes)
+                yield from _examine(situation, source, truck, sink, known, recipes)
 
 
 def _on_spark(truck: Truck) -> bool:
@@ -105,10 +105,10 @@ def _on_spark(truck: Truck) -> bool:
 
 
 def _examine(
-    situation: Situation, stream: ResolvedSource, truck: Truck, sink: Examinable, known: SchemaStore, recipes: Recipes
+    situation: Situation, source: ResolvedSource, truck: Truck, sink: Examinable, known: SchemaStore, recipes: Recipes
 ) -> Iterator[Finding]:
     state = situation.stored[truck.destination].get(truck.name)
-    there = copied_tables(truck, state, situation.incomplete(stream))
+    there = copied_tables(truck, state, situation.incomplete(source))
     looked_at = {
         name: table
         for name, table in truck.tables.items()
@@ -116,7 +116,7 @@ def _examine(
     }
     waits = not situation.is_new(truck.name, truck.destination)
     try:
-        targets = _targets(situation, stream, truck, looked_at, known, recipes)
+        targets = _targets(situation, source, truck, looked_at, known, recipes)
         found = list(sink.examine(targets, looked_at.keys() - there.keys())) if targets else []
     except TruckerError as error:
         yield failure(f"truck {truck.name}", error, waits=waits)
@@ -134,7 +134,7 @@ def _other_key(table: InputTable, known: WrittenSchema | None) -> bool:
 
 def _targets(
     situation: Situation,
-    stream: ResolvedSource,
+    source: ResolvedSource,
     truck: Truck,
     tables: Mapping[TableId, InputTable],
     known: SchemaStore,
@@ -143,10 +143,10 @@ def _targets(
     """The targets as a copy, or the next batch, would have them."""
     targets = []
     for name, table in tables.items():
-        schema, before = stream.tables[name].schema, known.get(truck.name, name)
+        schema, before = source.tables[name].schema, known.get(truck.name, name)
         target = table.target(truck.name, schema)
         if before is not None:
-            seen = look(situation.database(stream.connection), name)
+            seen = look(situation.database(source.connection), name)
             target = copied(truck.name, table, schema, seen, before).target if seen is not None else target
         made = recipes.of(truck, target)
         targets.append(made[0] if made is not None else target)

@@ -15,7 +15,7 @@ from trucker.sinks.base import RecognizesTables
 def tables(situation: Situation) -> Iterator[Finding]:
     """No table or column that trucker has filled was dropped or made again. A run starts all the same: only the truck
     concerned stops."""
-    trucks = {truck.name: (source, truck) for source in situation.streams for truck in source.trucks}
+    trucks = {truck.name: (source, truck) for source in situation.sources.values() for truck in source.trucks}
     for destination, sink in situation.sinks.items():
         try:
             changes = sink.changed_tables() if isinstance(sink, RecognizesTables) else ()

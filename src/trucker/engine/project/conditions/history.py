@@ -13,7 +13,6 @@ from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.continuity import StreamHistory, needed_from, refuse_gap, refuse_pruned
 from trucker.engine.project.slot_loss import begins_anew
-from trucker.engine.project.slot_reassignment import refuse_moves
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding
@@ -39,50 +38,42 @@ def continuous(situation: Situation) -> Iterator[Finding]:
 
     Of a slot that something else reads from nothing can be said: a run waits for it, and verifies this then.
     """
-    for stream in situation.streams:
+    for source in situation.sources.values():
         try:
-            slot = find_slot(situation.database(stream.reads), stream.slot)
+            slot = find_slot(situation.database(source.reads), source.slot)
             used = slot is not None and slot.active_pid is not None and situation.instance is None
-            if not used and not _lost(stream, slot):
-                yield from _continuous(situation, stream, slot)
+            if not used and not _lost(source, slot):
+                yield from _continuous(situation, source, slot)
         except TruckerError as error:
-            yield failure(stream.name, error)
+            yield failure(source.name, error)
 
 
-def _lost(stream: ResolvedSource, slot: SlotInfo | None) -> bool:
+def _lost(source: ResolvedSource, slot: SlotInfo | None) -> bool:
     """Whether the slot is lost and all begins anew for it, so that nothing has to be continued."""
-    return begins_anew(stream.connection) and (slot is None or slot.lost)
+    return begins_anew(source.connection) and (slot is None or slot.lost)
 
 
-def _continuous(situation: Situation, stream: ResolvedSource, slot: SlotInfo | None) -> Iterator[Finding]:
-    database = situation.database(stream.connection)
+def _continuous(situation: Situation, source: ResolvedSource, slot: SlotInfo | None) -> Iterator[Finding]:
+    database = situation.database(source.connection)
     system = identify(database)
-    identity = SourceIdentity(system.system_identifier, system.database, stream.slot, stream.publication)
-    location = location_of(situation.config, stream.name)
-    needed = needed_from(stream.trucks, {**situation.noted(stream), **situation.states(stream)})
-    refuse_gap(StreamHistory(stream.name, location, identity, slot, partial(current_lsn, database)), needed)
+    identity = SourceIdentity(system.system_identifier, system.database, source.slot, source.publication)
+    location = location_of(situation.config, source.name)
+    needed = needed_from(source.trucks, {**situation.noted(source), **situation.states(source)})
+    refuse_gap(StreamHistory(source.name, location, identity, slot, partial(current_lsn, database)), needed)
     if log_exists(location):
-        again = situation.incomplete(stream)
-        refuse_pruned(LogReader(truth_of(location)), needed_from(stream.trucks, situation.states(stream), again))
-        yield fine(stream.name, f"slot, change log and the positions of {len(needed)} trucks are consistent")
+        again = situation.incomplete(source)
+        refuse_pruned(LogReader(truth_of(location)), needed_from(source.trucks, situation.states(source), again))
+        yield fine(source.name, f"slot, change log and the positions of {len(needed)} trucks are consistent")
 
 
 def whole(situation: Situation) -> Iterator[Finding]:
     """The log is whole, as far as it is needed."""
-    for stream in situation.streams:
-        location = location_of(situation.config, stream.name)
-        needed = needed_from(stream.trucks, situation.states(stream))
+    for source in situation.sources.values():
+        location = location_of(situation.config, source.name)
+        needed = needed_from(source.trucks, situation.states(source))
         try:
             if log_exists(location):
                 refuse_damaged(location, min(needed.values(), default=None), writing=situation.instance is not None)
-                yield fine(stream.name, f"the change log {location} is complete")
+                yield fine(source.name, f"the change log {location} is complete")
         except TruckerError as error:
-            yield failure(stream.name, error)
-
-
-def spread(situation: Situation) -> Iterator[Finding]:
-    """Tables that go to another slot than before can be copied again."""
-    try:
-        refuse_moves(situation.streams, {name: s for stored in situation.stored.values() for name, s in stored.items()})
-    except TruckerError as error:
-        yield failure("slots", error)
+            yield failure(source.name, error)

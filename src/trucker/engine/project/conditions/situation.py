@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Self
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig
-from trucker.config.slots import whole_name
 from trucker.engine.destination.destination_record import DestinationRecord, records
 from trucker.engine.project.lock import Instance
 from trucker.engine.project.publication_record import PublicationRecord, record_file
 from trucker.engine.project.publication_start import missed
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.slot_split import split
 from trucker.errors import TruckerError
 from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
@@ -79,11 +77,6 @@ class Situation:
             self._opened.callback(sink.close)
         return made
 
-    @property
-    def streams(self) -> list[ResolvedSource]:
-        """The sources, one for each slot."""
-        return [stream for source in self.sources.values() for stream in split(self.config, source)]
-
     def database(self, connection: PostgresConnection) -> Database:
         """A connection to a source, kept until the walk is over."""
         if connection.place not in self._connections:
@@ -135,6 +128,6 @@ class Situation:
         return {name: state for name, state in states.items() if name in names}
 
     def is_new(self, truck: str, destination: str) -> bool:
-        """Whether its destination, which answered, stores nothing of the truck nor of any part of it."""
+        """Whether its destination, which answered, stores nothing of the truck."""
         stored = self.stored.get(destination)
-        return stored is not None and not any(whole_name(name) == whole_name(truck) for name in stored)
+        return stored is not None and truck not in stored

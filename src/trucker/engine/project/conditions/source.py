@@ -11,7 +11,6 @@ from trucker.engine.project.publication_record import PublicationRecord, record_
 from trucker.engine.project.publication_start import altered_findings
 from trucker.engine.transform.rules import compile_rules
 from trucker.engine.truck.resolve import ResolvedSource, resolve_source
-from trucker.engine.truck.slot_split import split, spread_findings
 from trucker.errors import TruckerError
 from trucker.finding import Finding
 from trucker.postgres.preflight import Needed, check_source
@@ -32,22 +31,20 @@ def _source(situation: Situation, connection: PostgresConnection) -> Iterator[Fi
         system = identify(database)
         situation.databases[connection.name] = (system.system_identifier, system.database)
         resolved = resolve_source(config, connection, database)
-        streams = split(config, resolved)
     except TruckerError as error:
         yield failure(connection.name, error)
         return
     situation.sources[connection.name] = resolved
-    needed = [Needed(each.publication, each.slot, each.published) for each in streams]
+    needed = Needed(resolved.publication, resolved.slot, resolved.published)
     yield from check_source(connection, needed, instance=str(situation.instance or ""))
-    yield from spread_findings(resolved, streams)
     yield from _sql(situation, resolved)
 
 
 def unaltered(situation: Situation) -> Iterator[Finding]:
     """The publication is as the last run left it; where it is not, the run copies tables again."""
-    for stream in situation.streams:
-        record = PublicationRecord(record_file(situation.config, stream.name))
-        yield from altered_findings(stream, record, situation.database(stream.connection))
+    for source in situation.sources.values():
+        record = PublicationRecord(record_file(situation.config, source.name))
+        yield from altered_findings(source, record, situation.database(source.connection))
 
 
 def _sql(situation: Situation, resolved: ResolvedSource) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trucker.config.slots import whole_name
 from trucker.errors import SinkError, SinkUnavailable, TruckFailed
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable, literal
 from trucker.sinks.postgres.ddl.unique_indexes import PARKED, UniqueIndex
@@ -372,7 +371,7 @@ def _check_touched(step: Step, touched: int, expected: int) -> None:
             f"table {table}: to {step.purpose}, {expected} rows were expected at the destination, but {touched} "
             "were found",
             remedy=f"another program changed {table}, or a trigger discards rows; to copy the table again, run "
-            f"`trucker reset --truck {whole_name(step.target.truck)}`, then `trucker run`",
+            f"`trucker reset --truck {step.target.truck}`, then `trucker run`",
             code="TRK411",
         ),
         step.target.source.table,

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from trucker.config.slots import whole_name
 from trucker.errors import SinkError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.copy_text import Cells, copy_text
@@ -298,7 +297,7 @@ def lost_row(target: Target) -> SinkError:
     return SinkError(
         f"table {target.table}: a partial row arrived for a row that is missing at the destination",
         remedy=f"another program changed {target.table}; to copy it again, run `trucker reset --truck "
-        f"{whole_name(target.truck)}`, then `trucker run`",
+        f"{target.truck}`, then `trucker run`",
         code="TRK411",
     )
 

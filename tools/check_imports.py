@@ -4,9 +4,10 @@
       → adapters → config → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
-`SIBLINGS` says so. Large parts have rooms, with arrows of the same kind between them (`ROOMS`). Only `engine` imports
-pyspark, only a sink's own modules import its driver, and modules that have to start without a JVM (`LIGHT`) do not
-import pyspark even there. Imports for type checking count like any other.
+`SIBLINGS` says so, and what is below may be for some parts only (`ONLY`). Large parts have rooms, with arrows of the
+same kind between them (`ROOMS`). Only `engine` imports pyspark, only a sink's own modules import its driver, and
+modules that have to start without a JVM (`LIGHT`) do not import pyspark even there. Imports for type checking count
+like any other.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ LAYERS: tuple[frozenset[str], ...] = (
 
 # Within a layer: who may import whom. The demo drives the engine as a user does; the engine tells its status.
 SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", "observe"), ("migrate", "observe")})
+
+# Part → the only parts that may import it. The engine asks a source through its contract, `trucker.source`.
+ONLY: dict[str, frozenset[str]] = {"postgres": frozenset({"capture"})}
 
 # Part → its rooms, highest first. A room is a folder or a module of the part.
 ROOMS: dict[str, tuple[frozenset[str], ...]] = {
@@ -162,6 +166,8 @@ def fault(found: Import) -> str | None:
 def _wrong_arrow(importer: str, imported: str) -> str | None:
     if importer == imported or not imported:
         return None
+    if importer not in ONLY.get(imported, {importer}):
+        return f"only {', '.join(sorted(ONLY[imported]))} may import {imported}, not {importer}"
     above, below = layer(importer), layer(imported)
     if below == len(LAYERS) or above < below:
         return None

@@ -347,6 +347,12 @@ class ProjectConfig(ProjectFile):
         """The folder of local state."""
         return self.folder / self.state
 
+    @property
+    def sources(self) -> list[Connection]:
+        """The connections that trucks read from."""
+        used = {truck.input.connection for truck in self.trucks}
+        return [connection for connection in self.connections if connection.name in used]
+
     def connection(self, name: str) -> Connection:
         """The connection a truck names."""
         return next(connection for connection in self.connections if connection.name == name)

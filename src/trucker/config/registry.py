@@ -19,7 +19,7 @@ from trucker.errors import ConfigError
 GROUP: Final = "trucker.adapters"
 
 DEFAULT: Final = "postgres"
-"""The adapter of a connection that names none. Every project has such a connection: it is the only source."""
+"""The adapter of a connection that names none. Every project has such a connection: no other adapter has a source."""
 
 TRUCKER: Final = "trucker"
 """The package of trucker's own adapters."""

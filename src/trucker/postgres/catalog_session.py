@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError
@@ -11,6 +12,7 @@ from trucker.lsn import Lsn
 from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import identity_problem, is_refused_by_server, list_tables, load_table, source_types
 from trucker.postgres.catalog_look import altered_by, digests, ended, has_older_rows, has_rows, look, sightings
+from trucker.postgres.connect import connect
 from trucker.postgres.membership import memberships
 from trucker.postgres.publication import ensure_publication, publish_again, unserved
 from trucker.postgres.slot import current_lsn, find_slot, identify
@@ -24,13 +26,19 @@ from trucker.table import TableId
 
 
 class CatalogSession(SourceSession):
-    """Over an open connection in autocommit mode. `config` has the settings of the source that it is of."""
+    """Over an open connection in autocommit mode to a server of the source that `config` describes.
 
-    def __init__(self, connection: PgConnection, config: PostgresConnection, publication: str, slot: str) -> None:
+    `reads` says that it is the server where the slot is and copies are read.
+    """
+
+    def __init__(
+        self, connection: PgConnection, config: PostgresConnection, publication: str, slot: str, *, reads: bool
+    ) -> None:
         self._connection = connection
         self._config = config
         self._publication = publication
         self._slot = slot
+        self._reads = reads
 
     @property
     def _managed(self) -> bool:
@@ -106,7 +114,18 @@ class CatalogSession(SourceSession):
     # -- the slot -------------------------------------------------------------------------------------------------
 
     def find_slot(self) -> SlotInfo | None:
-        return find_slot(self._connection, self._slot)
+        with self._beside_slot() as connection:
+            return find_slot(connection, self._slot)
 
     def await_slot(self, stop: threading.Event) -> SlotInfo | None:
-        return await_slot(self._config, self._connection, self._slot, stop)
+        with self._beside_slot() as connection:
+            return await_slot(connection, self._slot, self._config.name, stop)
+
+    @contextmanager
+    def _beside_slot(self) -> Iterator[PgConnection]:
+        """A connection to the server that has the slot: the standby, where one is named."""
+        if self._reads or self._config.replica is None:
+            yield self._connection
+            return
+        with closing(connect(self._config.replica, application="trucker setup")) as standby:
+            yield standby

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import TruckerError
@@ -46,27 +46,23 @@ def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -
     return new_slot(config, f"{slot[:54]}_{uuid.uuid4().hex[:8]}", stop, temporary=True)
 
 
-def await_slot(config: PostgresConnection, database: PgConnection, name: str, stop: threading.Event) -> SlotInfo | None:
+def await_slot(database: PgConnection, name: str, source: str, stop: threading.Event) -> SlotInfo | None:
     """The slot, once it is not in use: the project's instance that was killed just now soon does not.
 
     Another one that runs, from another folder or machine, would lose its publication and its tables to this one.
     """
-    with ExitStack() as opened:
-        reads = database
-        if config.replica is not None:
-            reads = opened.enter_context(connect(config.replica, application="trucker setup"))
-        began, said = time.monotonic(), False
-        while (slot := find_slot(reads, name)) is not None and slot.active_pid is not None:
-            waited = time.monotonic() - began
-            if waited > 1 and not said:
-                said = True
-                holder = in_use(reads, name, config.name)
-                log.warning("waiting for the slot", extra={"source": config.name, "slot": name, **holder.facts()})
-            if waited > SLOT_SECONDS:
-                raise in_use(reads, name, config.name)
-            if stop.wait(LOOK_SECONDS):
-                raise Stopped
-        return slot
+    began, said = time.monotonic(), False
+    while (slot := find_slot(database, name)) is not None and slot.active_pid is not None:
+        waited = time.monotonic() - began
+        if waited > 1 and not said:
+            said = True
+            holder = in_use(database, name, source)
+            log.warning("waiting for the slot", extra={"source": source, "slot": name, **holder.facts()})
+        if waited > SLOT_SECONDS:
+            raise in_use(database, name, source)
+        if stop.wait(LOOK_SECONDS):
+            raise Stopped
+    return slot
 
 
 @contextmanager

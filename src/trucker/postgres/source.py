@@ -71,12 +71,12 @@ class PostgresSource(Source):
     @contextmanager
     def session(self, purpose: str) -> Iterator[CatalogSession]:
         with closing(connect(self.connection, application=f"trucker {purpose}")) as connection:
-            yield CatalogSession(connection, self.connection, self.publication, self.slot)
+            yield CatalogSession(connection, self.connection, self.publication, self.slot, reads=False)
 
     @contextmanager
     def reading_session(self, purpose: str) -> Iterator[CatalogSession]:
         with closing(connect(self._reads, application=f"trucker {purpose}")) as connection:
-            yield CatalogSession(connection, self.connection, self.publication, self.slot)
+            yield CatalogSession(connection, self.connection, self.publication, self.slot, reads=True)
 
     def query_session(self, snapshot: str | None = None) -> PostgresQuerySession:
         return PostgresQuerySession(self._reads, snapshot)

@@ -114,14 +114,14 @@ class SourcePublication(Protocol):
 
 
 class SourceSession(SourceTables, SourcePublication, Protocol):
-    """An open session. Its slot is the project's, at the server that the session is with."""
+    """An open session."""
 
     def find_slot(self) -> SlotInfo | None:
-        """The slot; None where there is none."""
+        """The project's slot; None where there is none."""
 
     def await_slot(self, stop: threading.Event) -> SlotInfo | None:
-        """The slot, once nothing reads from it, where copies are read. Raises `Stopped` when `stop` is set, and after a
-        while who uses it."""
+        """The slot, once nothing reads from it. Raises `Stopped` when `stop` is set, and after a while a `SourceError`
+        that names who uses it."""
 
 
 class SnapshotView(Protocol):

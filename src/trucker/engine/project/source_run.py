@@ -37,7 +37,7 @@ from trucker.engine.project.publication_record import PublicationRecord, record_
 from trucker.engine.project.publication_start import PublicationStart, rekeyed_tables
 from trucker.engine.project.publication_watch import PublicationWatch
 from trucker.engine.project.recreated_tables import take_up, tell_gone
-from trucker.engine.project.slot_loss import begin_anew, begins_anew, is_lost
+from trucker.engine.project.slot_loss import begin_anew, is_lost
 from trucker.engine.schema.partitions import probe_leaf
 from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
@@ -56,10 +56,6 @@ from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.capabilities import ServerFeatures
-from trucker.postgres.connect import connect
-from trucker.postgres.slot import current_lsn, identify
-from trucker.postgres.slot_creation import await_slot, new_slot
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
@@ -157,28 +153,25 @@ class SourceRun:
         self._away.update({name: error for name, error in (away or {}).items() if self.absent.runs_to(name)})
         known = {**self.noted.states(self._away), **states}
         threading.Thread(target=self._follow_project, name=f"stop {self.name}", daemon=True).start()
-        with connect(resolved.connection, application="trucker setup") as database:
-            slot = await_slot(resolved.connection, database, resolved.slot, self._stop)
-            self.source_lsn = current_lsn(database)
-            system = identify(database)
+        with resolved.source.session("setup") as session:
+            slot = session.await_slot(self._stop)
+            self.source_lsn = session.current_lsn()
+            system = session.identify()
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
                 for error in self._away.values():  # it must be told before anything is dropped
                     raise error
                 states = known = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
-            there = StreamHistory(self.name, self.log, identity, slot, partial(current_lsn, database))
+            there = StreamHistory(self.name, self.log, identity, slot, session.current_lsn)
             begin = refuse_gap(there, self._needed(known))
             marked = self.absent.tell_marked(states)
             rekeyed = rekeyed_tables(resolved, self.runs.values(), self.known, self.destinations)
             start = PublicationStart(resolved, list(self.runs.values()), self.absent.tell, self.record)
-            self._incomplete = start.publish(database, known, rekeyed) | marked
+            self._incomplete = start.publish(session, known, rekeyed) | marked
             if slot is None:
                 reach("setup.slot.before")
-                failover = ServerFeatures.of(database).failover_slots
-                self._first = new_slot(
-                    resolved.connection, resolved.slot, self._stop, temporary=False, failover=failover
-                )
+                self._first = resolved.source.create_slot(self._stop)
                 begin = self._first.lsn
                 reach("setup.slot.after")
         reach("setup.log.before")
@@ -206,7 +199,7 @@ class SourceRun:
     def _begins_anew(self, slot: SlotInfo | None, identity: SourceIdentity) -> bool:
         """Whether the slot is lost and that is no reason to stop. Only a log tells that this is the server as it was:
         not another one, and not one restored to an earlier state (I11)."""
-        if not begins_anew(self.resolved.connection) or not log_exists(self.log):
+        if not self.resolved.source.resnapshots or not log_exists(self.log):
             return False
         check_source(self.log, identity)
         check_against_server(LogReader(truth_of(self.log)).durable(), self.source_lsn)
@@ -287,14 +280,10 @@ class SourceRun:
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
     def _publication_watch(self, stream: SourceStream) -> PublicationWatch:
-        to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
-        return PublicationWatch(to_primary, self.resolved, self.runs.values(), stream, self.record)
+        return PublicationWatch(self.resolved, self.runs.values(), stream, self.record)
 
     def _shape_watch(self, stream: SourceStream) -> CatalogWatch:
-        reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
-        return CatalogWatch(
-            lambda: connect(reads, application="trucker catalog"), publication, runs, stream, self.known
-        )
+        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.known)
 
     def _table_watch(self, stream: SourceStream) -> TableWatch:
         return TableWatch(self.destinations, self.runs, self.known, self.resolved.source, stream.fail)
@@ -547,7 +536,7 @@ class SourceRun:
     def _capture_failed(self, error: TruckerError) -> None:
         """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""
         try:
-            lost = begins_anew(self.resolved.connection) and is_lost(self.resolved, error)
+            lost = self.resolved.source.resnapshots and is_lost(self.resolved, error)
         except TruckerError as away:
             log.warning("reading the slot failed", extra={"source": self.name, **away.facts()})
             return

@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import list_tables, load_table
-from trucker.source.base import Source
-from trucker.source.factory import make_source
+from trucker.source.base import Source, SourceTables
 from trucker.source.publication import PublishedTable
 from trucker.source.source_table import SourceTable
 from trucker.table import TableId
@@ -28,7 +24,6 @@ OWN_SCHEMA = "trucker"
 class ResolvedSource:
     """One source, and the trucks that read from it."""
 
-    connection: PostgresConnection
     source: Source
     trucks: tuple[Truck, ...]
     tables: Mapping[TableId, SourceTable]
@@ -47,53 +42,27 @@ class ResolvedSource:
         """What the source is called, in the state folder too."""
         return self.source.name
 
-    @property
-    def reads(self) -> PostgresConnection:
-        """Where the slot is and copies are taken: the standby, where one is named."""
-        return self.connection.replica or self.connection
 
-    @property
-    def manages_publication(self) -> bool:
-        return self.connection.publication is None
-
-    @property
-    def manages_slot(self) -> bool:
-        return self.connection.slot is None
-
-
-def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
-    """The names of the publication and the slot."""
-    source = make_source(connection, config.unique_id)
-    return source.publication, source.slot
-
-
-def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
+def resolve_source(config: ProjectConfig, source: Source, session: SourceTables) -> ResolvedSource:
     """Everything the project takes from one source; raises what is wrong with it, with the remedy."""
     # Trucker's own tables are never an input: where this database is a destination too, each commit would make the
     # next.
-    available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
+    available = [table for table in session.list_tables() if table.schema != OWN_SCHEMA]
     tables: dict[TableId, SourceTable] = {}
     trucks = []
     for truck in config.trucks:
-        if truck.input.connection != connection.name:
+        if truck.input.connection != source.name:
             continue
-        wanted = _select(truck, available, database)
-        made = connection.publication
-        tables |= {name: load_table(database, name, publication=made) for name in wanted if name not in tables}
+        wanted = _select(truck, available, session)
+        tables |= {name: session.load_table(name) for name in wanted if name not in tables}
         trucks.append(_truck(truck, [tables[name] for name in wanted]))
-    return ResolvedSource(
-        connection,
-        make_source(connection, config.unique_id),
-        tuple(trucks),
-        tables,
-        published_tables(trucks, tables),
-    )
+    return ResolvedSource(source, tuple(trucks), tables, published_tables(trucks, tables))
 
 
-def _select(truck: TruckConfig, available: Sequence[TableId], database: PgConnection) -> list[TableId]:
+def _select(truck: TruckConfig, available: Sequence[TableId], session: SourceTables) -> list[TableId]:
     wanted = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
-        load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
+        session.load_table(missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
         raise SourceError(
             f"truck {truck.name}: {missing} is one of trucker's own tables",
             remedy="leave it out of the truck",

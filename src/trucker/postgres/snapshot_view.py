@@ -17,17 +17,17 @@ from trucker.table import TableId
 
 
 class PostgresSnapshotView(SnapshotView):
-    """`connection` is inside the snapshot, whose consistent point is `lsn`. `made_beforehand` is a publication that
-    trucker does not manage."""
+    """`connection` is inside the snapshot, whose consistent point is `lsn`. `managed` says that the publication is
+    trucker's own."""
 
-    def __init__(self, connection: PgConnection, publication: str, made_beforehand: str | None, lsn: Lsn) -> None:
+    def __init__(self, connection: PgConnection, publication: str, lsn: Lsn, *, managed: bool) -> None:
         self._connection = connection
         self._publication = publication
-        self._made_beforehand = made_beforehand
         self._lsn = lsn
+        self._managed = managed
 
     def describe(self, table: TableId) -> SourceTable:
-        return load_table(self._connection, table, publication=self._made_beforehand)
+        return load_table(self._connection, table, publication=None if self._managed else self._publication)
 
     def look(self, table: TableId) -> Look:
         seen = look(self._connection, table, self._lsn)

@@ -120,7 +120,7 @@ class PostgresSource(Source):
     def view(self, exported: ExportedSnapshot) -> Iterator[PostgresSnapshotView]:
         with closing(connect(self._reads, application="trucker snapshot")) as connection:
             enter_snapshot(connection, exported.snapshot)
-            yield PostgresSnapshotView(connection, self.publication, self.connection.publication, exported.lsn)
+            yield PostgresSnapshotView(connection, self.publication, exported.lsn, managed=self.manages_publication)
 
     def verify(self, exported: ExportedSnapshot) -> None:
         """On a standby recovery may have removed rows that were to be read."""

@@ -19,6 +19,7 @@ from trucker.changelog.identity import SourceIdentity
 from trucker.changelog.location import LogLocation
 from trucker.changelog.log_creation import create_log, delete_log
 from trucker.lsn import Lsn
+from trucker.postgres.source import PostgresSource
 
 PUBLICATION = "bench_capture"
 
@@ -72,7 +73,8 @@ def drain(
     confirmed = f"select confirmed_flush_lsn::text from pg_replication_slots where slot_name = '{slot}'"
     create_log(place, identity, Lsn.parse(value(source, confirmed)))
     connection = bench.source.connection("source", source.info.dbname)
-    spec = CaptureSpec(connection, slot, PUBLICATION, place, identity, heartbeat=0)
+    names = {"slot": slot, "publication": PUBLICATION}
+    spec = CaptureSpec(PostgresSource(connection.model_copy(update=names), ""), place, identity, heartbeat=0)
     with bench.profiled() as cpu:
         began = time.perf_counter()
         supervisor = CaptureSupervisor(spec)

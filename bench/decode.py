@@ -17,7 +17,7 @@ import numpy as np
 from figure import at_least
 from trucker.change import Changes, Frames, TableId
 from trucker.engine.transform.compact import compact
-from trucker.postgres.pgoutput import decode
+from trucker.pgoutput import decode
 
 if TYPE_CHECKING:
     from harness import Bench

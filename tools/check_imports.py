@@ -1,12 +1,13 @@
 """Check the import arrows of the package; `file:line` for each that points the wrong way.
 
-    cli → pipeline → project → engine, migrate, observe, testing → capture → sinks, changelog, postgres → adapters
-      → config → change, errors
+    cli → pipeline → project → engine, migrate, observe, testing → capture → sinks, changelog, postgres
+      → pgoutput, source → adapters → config → change, errors
 
 A module may import its own part and anything below; siblings of one layer do not import each other, save where
-`SIBLINGS` says so. Large parts have rooms, with arrows of the same kind between them (`ROOMS`). Only `engine` imports
-pyspark, only a sink's own modules import its driver, and modules that have to start without a JVM (`LIGHT`) do not
-import pyspark even there. Imports for type checking count like any other.
+`SIBLINGS` says so, and what is below may be for some parts only (`ONLY`). Large parts have rooms, with arrows of the
+same kind between them (`ROOMS`). Only `engine` imports pyspark, only a sink's own modules import its driver, and
+modules that have to start without a JVM (`LIGHT`) do not import pyspark even there. Imports for type checking count
+like any other.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine", "migrate", "observe", "testing"}),
     frozenset({"capture"}),
     frozenset({"sinks", "changelog", "postgres"}),
+    frozenset({"pgoutput", "source"}),
     frozenset({"adapters"}),
     frozenset({"config"}),
 )
 
 # Within a layer: who may import whom. The demo drives the engine as a user does; the engine tells its status.
 SIBLINGS = frozenset({("engine", "observe"), ("testing", "engine"), ("testing", "observe"), ("migrate", "observe")})
+
+# Part → the only parts that may import it. The engine asks a source through its contract, `trucker.source`.
+ONLY: dict[str, frozenset[str]] = {"postgres": frozenset({"capture"})}
 
 # Part → its rooms, highest first. A room is a folder or a module of the part.
 ROOMS: dict[str, tuple[frozenset[str], ...]] = {
@@ -59,13 +64,14 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"location"}),
     ),
     "postgres": (
-        frozenset({"preflight", "lookup"}),
-        frozenset({"source_query", "standby_check"}),
+        frozenset({"source"}),
+        frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
+        frozenset({"source_query", "standby_check", "slot_creation"}),
         frozenset({"snapshot", "slot", "heartbeat", "timeline_check", "publication", "catalog_look", "visibility"}),
         frozenset({"standby", "catalog", "membership", "raw_copy_out"}),
         frozenset({"stream"}),
         frozenset({"replication_frames"}),
-        frozenset({"connect", "capabilities", "protocol", "pgoutput"}),
+        frozenset({"connect", "capabilities", "protocol"}),
     ),
 }
 
@@ -161,6 +167,8 @@ def fault(entry: Import) -> str | None:
 def _wrong_arrow(importer: str, imported: str) -> str | None:
     if importer == imported or not imported:
         return None
+    if importer not in ONLY.get(imported, {importer}):
+        return f"only {', '.join(sorted(ONLY[imported]))} may import {imported}, not {importer}"
     above, below = layer(importer), layer(imported)
     if below == len(LAYERS) or above < below:
         return None

@@ -20,10 +20,7 @@ PACKAGE = "trucker"
 # Who may import modules of a store, by prefix, with the reason.
 IMPORTS: dict[str, dict[str, str]] = {
     "postgres": {
-        "trucker.capture": "what it captures is PostgreSQL's stream",
-        "trucker.engine": "PostgreSQL is the source, and sources have no contract so far",
-        "trucker.project": "as the engine: it looks at the source",
-        "trucker.observe.peek": "the change log holds what PostgreSQL sent, and it is decoded there",
+        "trucker.capture.process": "the stream that it captures is PostgreSQL's",
     }
 }
 

@@ -204,7 +204,7 @@ def _offers() -> str:
     rows = []
     for adapter in ADAPTERS:
         facts = (
-            adapter.is_source,
+            adapter.source,
             adapter.sink,
             adapter.abilities.output_sql,
             adapter.abilities.dead_letters,

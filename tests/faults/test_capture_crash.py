@@ -100,7 +100,7 @@ def test_a_fast_shutdown_does_not_wait_for_us(fragile: Database, tmp_path: Path)
 DRIVER = """
 import sys, time
 from pathlib import Path
-from fixtures.pg import Database
+from fixtures.capture import streamed_source
 from trucker.changelog.identity import read_source
 from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.supervisor import CaptureSpec, CaptureState, CaptureSupervisor
@@ -108,7 +108,8 @@ from trucker.capture.supervisor import CaptureSpec, CaptureState, CaptureSupervi
 connection = PostgresConnection.model_validate_json(sys.stdin.readline())
 folder = Path(sys.argv[1])
 source = read_source(folder)
-capture = CaptureSupervisor(CaptureSpec(connection, source.slot, source.publication, folder, source, heartbeat=0))
+streamed = streamed_source(connection, source.slot, source.publication)
+capture = CaptureSupervisor(CaptureSpec(streamed, folder, source, heartbeat=0))
 capture.start()
 assert capture.wait_state(CaptureState.CONNECTED, timeout=30)
 print(capture.pid, flush=True)
@@ -117,8 +118,8 @@ time.sleep(600)
 
 
 def test_capture_does_not_outlive_its_driver(source: Source) -> None:
-    secret = source.spec.connection.password.get_secret_value()
-    connection = source.spec.connection.model_dump_json(by_alias=True).replace("**********", secret)
+    secret = source.database.connection.password.get_secret_value()
+    connection = source.database.connection.model_dump_json(by_alias=True).replace("**********", secret)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(source.spec.folder)],

@@ -81,7 +81,7 @@ def test_a_slot_that_stays_in_use_is_given_up(
     source: Source, told: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_module, "SLOT_SECONDS", 0.2)
-    create_log(tmp_path / "second", source.spec.source, source.start)
+    create_log(tmp_path / "second", source.spec.identity, source.start)
     task = source.spec.task()
     other = CaptureTask(
         task.conninfo, task.slot, task.publication, tmp_path / "second", task.source, task.heartbeat, task.segment_bytes

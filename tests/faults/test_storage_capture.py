@@ -41,7 +41,7 @@ def stored(source: Source) -> LogReader:
 def move(source: Source) -> None:
     """To another machine: what this one knew of the log is gone."""
     shutil.rmtree(source.spec.folder)
-    create_log(source.spec.log, source.spec.source, source.start)
+    create_log(source.spec.log, source.spec.identity, source.start)
 
 
 def test_what_is_captured_can_be_read_from_anywhere(source: Source) -> None:

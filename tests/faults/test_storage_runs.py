@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.capture import capturing
+from fixtures.capture import capturing, streamed_source
 from fixtures.load import Load
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess, json_lines, postgres, run_cli
@@ -187,7 +187,8 @@ def capture_only(project: ProjectFolder, source: Database, count: int) -> None:
     found = read_source(place)
     connection = config.connection("source")
     assert isinstance(connection, PostgresConnection)
-    with capturing(CaptureSpec(connection, found.slot, found.publication, place, found, 0, put_every=0)) as capture:
+    streamed = streamed_source(connection, found.slot, found.publication)
+    with capturing(CaptureSpec(streamed, place, found, 0, put_every=0)) as capture:
         for number in range(count):
             source.execute(f"insert into t values ({100 + number})")
             lsn = source.query("select pg_current_wal_flush_lsn()::text")[0][0]

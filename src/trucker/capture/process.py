@@ -40,7 +40,7 @@ from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.pg.messages import MESSAGE, Messages
 from trucker.postgres.heartbeat import Heart
-from trucker.postgres.protocol import heartbeat_content
+from trucker.postgres.protocol import SLOT_SECONDS, heartbeat_content
 from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
 from trucker.postgres.timeline_check import LogTail
 from trucker.process.backoff import Backoff
@@ -53,8 +53,6 @@ STATUS_SECONDS: Final = 10.0
 PROGRESS_SECONDS: Final = 1.0
 # A capture process whose parent was killed makes durable what it has, and then releases the log's lock.
 LOCK_SECONDS: Final = 15.0
-# Longer than wal_sender_timeout's default of 60 s: by then the server has closed a dead connection of this project.
-SLOT_SECONDS: Final = 90.0
 RECEIVE_BYTES: Final = 1 << 20
 SLOT_IN_USE: Final = "TRK231"
 

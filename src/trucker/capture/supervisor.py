@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from trucker import private
-from trucker.adapters.postgres import PostgresConnection
 from trucker.capture.process import EXIT_FAILED, CaptureTask
 from trucker.changelog.durable_end import EndWatch
 from trucker.changelog.format.durable import Durable
@@ -26,8 +25,8 @@ from trucker.changelog.objects.object_writer import PUT_EVERY
 from trucker.changelog.reader import LogReader
 from trucker.errors import ChangeLogError, EngineError, LockedError, SourceError, SourceRefused, TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.connect import explain, parameters
 from trucker.process.backoff import Backoff
+from trucker.source.base import CapturedSource
 
 log = logging.getLogger("trucker.capture")
 
@@ -46,16 +45,14 @@ _CLASSES: Final[tuple[tuple[str, type[TruckerError]], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
-    """What to capture (on the standby where `connection` has one), and into which log.
+    """What to capture, and into which log. `identity` is the source's, as the log has it.
 
     `heartbeat` is in seconds, 0 for none.
     """
 
-    connection: PostgresConnection
-    slot: str
-    publication: str
+    source: CapturedSource
     log: LogLocation
-    source: SourceIdentity
+    identity: SourceIdentity
     heartbeat: float = 10.0
     segment_bytes: int = SEGMENT_BYTES
     put_every: float = PUT_EVERY
@@ -67,25 +64,20 @@ class CaptureSpec:
         assert folder is not None
         return folder
 
-    @property
-    def reads(self) -> PostgresConnection:
-        return self.connection.replica or self.connection
-
     def task(self) -> CaptureTask:
         """The task for a new process, with the passwords read anew."""
-        primary, reads = self.connection.refreshed(), self.reads.refreshed()
-        application = f"trucker capture {self.slot}"
+        stream = self.source.stream_parameters()
         return CaptureTask(
-            reads.conninfo(**parameters(reads, application)),
-            self.slot,
-            self.publication,
+            stream.conninfo,
+            self.source.slot,
+            self.source.publication,
             self.log,
-            self.source,
+            self.identity,
             self.heartbeat,
             self.segment_bytes,
-            primary.conninfo(**parameters(primary, application)) if self.connection.replica else None,
-            reads.timeouts.connect,
-            reads.timeouts.silence,
+            stream.primary,
+            stream.timeout,
+            self.source.silence,
             self.put_every,
         )
 
@@ -141,7 +133,7 @@ class CaptureSupervisor:
     def start(self) -> None:
         """Start the process and the thread that supervises it."""
         self._launch()
-        self._thread = threading.Thread(target=self._supervise, name=f"capture {self.spec.slot}", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"capture {self.spec.source.slot}", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = 10.0) -> None:
@@ -181,7 +173,7 @@ class CaptureSupervisor:
 
     def hearing(self, now: float) -> Hearing:
         """When the source was last heard, judged at `now` (seconds since 1970)."""
-        settled, heard, silence = self._settled, self._heard, self.spec.reads.timeouts.silence
+        settled, heard, silence = self._settled, self._heard, self.spec.source.silence
         silent = heard is None or now - heard > silence
         away = self.state is not CaptureState.CONNECTED or self._trouble is not None or silent
         behind = settled is None or heard is None or heard - settled > SETTLE_SECONDS
@@ -289,7 +281,7 @@ class CaptureSupervisor:
             case "reconnecting":
                 self._reconnecting(event, process)
             case "notice":
-                log.info("capture notice", extra={"source": self.spec.connection.name, "notice": event["message"]})
+                log.info("capture notice", extra={"source": self.spec.source.name, "notice": event["message"]})
             case "failed":
                 self._fail(_error(event))
 
@@ -297,7 +289,7 @@ class CaptureSupervisor:
         """Explain why a connection failed, from libpq's message; the modules for that are not loaded by the process."""
         error = _error(event)
         if event.get("stage") == "connect":
-            error = explain(self.spec.reads, event["message"])
+            error = self.spec.source.explain(event["message"])
         if event.get("stage") == "connect" and not error.transient:
             self._fail(error)
             _hang_up(process)
@@ -314,7 +306,7 @@ class CaptureSupervisor:
         if previous is None:
             self._trouble_since = time.time()
         if previous is None or (previous.code, previous.message) != (error.code, error.message):
-            facts = {"source": self.spec.connection.name, "slot": self.spec.slot, **error.facts()}
+            facts = {"source": self.spec.source.name, "slot": self.spec.source.slot, **error.facts()}
             log.warning(_interruption(error), extra=facts)
         self._set_state(CaptureState.RECONNECTING, error)
 
@@ -336,14 +328,14 @@ class CaptureSupervisor:
 
     def _recovered(self) -> None:
         assert self._trouble is not None
-        facts = {"source": self.spec.connection.name, "slot": self.spec.slot}
+        facts = {"source": self.spec.source.name, "slot": self.spec.source.slot}
         seconds = round(time.time() - self._trouble_since, 1)
         message = "change log can be written again" if _concerns_log(self._trouble) else "source available again"
         log.info(message, extra={**facts, "interrupted_seconds": seconds, "after": self._trouble.code})
 
     def _fail(self, error: TruckerError) -> None:
         log.error(
-            "capture failed", extra={"source": self.spec.connection.name, "slot": self.spec.slot, **error.facts()}
+            "capture failed", extra={"source": self.spec.source.name, "slot": self.spec.source.slot, **error.facts()}
         )
         with self._changed:
             self._failure = self._failure or error

@@ -126,7 +126,8 @@ class Adapter:
 
     - `sink` (a `trucker.sinks.base.Sink`, made with the connection and a workspace): it can be a destination;
     - `lookup` (a `trucker.lookup.Lookup`, made with the connection): its tables can be looked up;
-    - `is_source`: changes can be read from it. PostgreSQL's alone, as long as sources have no contract.
+    - `source` (a `trucker.source.base.Source`, made with the connection and the project's `unique_id`): changes can be
+      read from it.
 
     What its destinations do, for those who must know before there is a sink:
 
@@ -143,7 +144,7 @@ class Adapter:
     connection: type[Connection]
     sink: str = ""
     lookup: str = ""
-    is_source: bool = False
+    source: str = ""
     abilities: Abilities = field(default_factory=Abilities)
     uses_folder: bool = True
     uses_stdout: bool = False
@@ -158,7 +159,7 @@ class Adapter:
             raise TypeError(
                 f'adapter {self.name}: {self.connection.__name__} must declare adapter: Literal["{self.name}"]'
             )
-        for place in filter(None, (self.sink, self.lookup)):
+        for place in filter(None, (self.sink, self.lookup, self.source)):
             if not all(place.partition(":")):
                 raise TypeError(f"adapter {self.name}: {place!r} is not of the form module:Class")
 
@@ -171,6 +172,11 @@ class Adapter:
     def lookup_component(self) -> Component:
         """Where its lookup is."""
         return self._component(self.lookup)
+
+    @property
+    def source_component(self) -> Component:
+        """Where its source is."""
+        return self._component(self.source)
 
     def _component(self, place: str) -> Component:
         return Component(self.name, place, self.driver, self.install)

@@ -365,6 +365,12 @@ class ProjectConfig(ProjectFile):
         """Whether it is built in code, without files."""
         return any(truck.folder is None for truck in self.trucks)
 
+    @property
+    def sources(self) -> list[Connection]:
+        """The connections that trucks read from."""
+        used = {truck.input.connection for truck in self.trucks}
+        return [connection for connection in self.connections if connection.name in used]
+
     def connection(self, name: str) -> Connection:
         """The connection a truck names."""
         return next(connection for connection in self.connections if connection.name == name)

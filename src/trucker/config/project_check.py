@@ -245,8 +245,8 @@ class ProjectCheck:
     def _references(self, document: Item) -> None:
         """The connections a truck names must exist, its input must be a source and its output a destination."""
         item, adapter = self._named(document.entries.get("input"))
-        if item is not None and adapter is not None and not adapter.is_source:
-            self._cannot(item, adapter, "which cannot be an input", lambda other: other.is_source)
+        if item is not None and adapter is not None and not adapter.source:
+            self._cannot(item, adapter, "which cannot be an input", lambda other: other.source)
         item, adapter = self._named(document.entries.get("output"))
         if item is not None and adapter is not None:
             if not adapter.sink:

@@ -19,7 +19,7 @@ from trucker.errors import ConfigError
 GROUP: Final = "trucker.adapters"
 
 DEFAULT: Final = "postgres"
-"""The adapter of a connection that names none. Every project has such a connection: it is the only source."""
+"""The adapter of a connection that names none. Every project has such a connection: no other adapter has a source."""
 
 TRUCKER: Final = "trucker"
 """The package of trucker's own adapters."""
@@ -63,6 +63,11 @@ class Registry:
         """The modules in use that are not trucker's own, of adapters and of programs: executors must have them, too."""
         modules = {adapter.connection.__module__ for adapter in self._loaded.values()} | self._modules
         return sorted(module for module in modules if module.partition(".")[0] != TRUCKER)
+
+    def source_modules(self) -> list[str]:
+        """The modules of the sources of the adapters in use, which tasks import."""
+        places = {adapter.source for adapter in self._loaded.values() if adapter.source}
+        return sorted(place.partition(":")[0] for place in places)
 
     def offering(self, offer: Callable[[Adapter], object]) -> list[str]:
         """The names of the adapters that offer something, for a message. One that cannot be loaded is left out."""

@@ -14,7 +14,7 @@ from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.config.patterns import select_tables
 from trucker.errors import ChangeLogError
-from trucker.postgres.pgoutput import decode, parse_relation
+from trucker.pgoutput import decode, parse_relation
 from trucker.sinks.json_lines import lines
 
 POLL_SECONDS = 0.5

@@ -7,7 +7,6 @@ out qualified with their schema.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -16,6 +15,7 @@ from trucker.errors import SourceError
 from trucker.pg.connection import PgConnection
 from trucker.pg.type_definition import FIRST_USER_OID, definitions_query
 from trucker.postgres.connect import translated
+from trucker.source.source_table import Leaf, SourceTable, SourceType
 from trucker.table import Column, TableId, TableSchema, quote_identifier
 
 _LIST = """
@@ -118,78 +118,6 @@ _KINDS = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A table that holds rows: an ordinary one, or a partition. `identity_columns` is what its old tuples carry."""
-
-    oid: int
-    table: TableId
-    identity: str
-    identity_columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table that can be published.
-
-    `identity` is pg_class.relreplident. `identity_columns` are the columns every old tuple carries, whichever
-    partition it is of; all columns under FULL, none where rows cannot be identified. `generated` columns are
-    computed by the server and not part of `schema`, unless the publication sends them. `hidden` are those for which
-    PostgreSQL refuses to change a row that is identified as a whole, because its old tuple could not be sent whole.
-    `bytes` counts the rows with their TOAST, not indexes. `key_numbers` are the key's columns by the number each keeps
-    for life. `toastable` columns may hold values that an update does not send where it leaves them as they are.
-    """
-
-    schema: TableSchema
-    oid: int
-    identity: str
-    identity_columns: tuple[str, ...]
-    partitioned: bool
-    row_security: bool
-    bytes: int
-    leaves: tuple[Leaf, ...]
-    generated: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    key_numbers: tuple[int, ...] = ()
-    toastable: tuple[str, ...] = ()
-    own_identity: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> TableId:
-        return self.schema.table
-
-    @property
-    def full(self) -> bool:
-        """Whether every old tuple is the whole row, and is sent as such."""
-        return self.whole_rows and self.identity == "f"
-
-    @property
-    def whole_rows(self) -> bool:
-        """Whether every old tuple holds the whole row."""
-        return all(leaf.identity == "f" for leaf in self.holders)
-
-    @property
-    def holders(self) -> tuple[Leaf, ...]:
-        """The leaves; the table itself while it has no partition."""
-        return self.leaves or (Leaf(self.oid, self.table, self.identity, self.own_identity),)
-
-    @property
-    def described(self) -> bool:
-        """Whether old tuples are sent as whole rows, or as keys of some columns."""
-        return self.identity == "f" or bool(self.own_identity)
-
-    @property
-    def unfit(self) -> tuple[Leaf, ...]:
-        """The leaves whose old tuples are not what they are sent as, or do not hold the key."""
-        key = set(self.schema.key)
-        return tuple(
-            leaf
-            for leaf in self.holders
-            if leaf.identity != "f"
-            and ((self.partitioned and self.identity == "f") or not key or not key <= set(leaf.identity_columns))
-        )
 
 
 @translated("reading the catalogue")
@@ -330,14 +258,6 @@ def _hidden_problem(table: SourceTable, leaf: Leaf) -> SourceError:
         "publish_generated_columns = stored)",
         code="TRK212",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SourceType:
-    """A type's name by `format_type()`, domains resolved, and the statements that make it where it is a user's."""
-
-    name: str = ""
-    definition: str = ""
 
 
 @translated("reading the catalogue")

@@ -18,16 +18,14 @@ from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.pg.connection import PgConnection
 from trucker.postgres.capabilities import ServerFeatures
-from trucker.postgres.catalog import SourceTable, identity_problem, load_table
+from trucker.postgres.catalog import identity_problem, load_table
 from trucker.postgres.connect import connect, translated
-from trucker.postgres.publication import (
-    PublishedTable,
-    outside_identity,
-    unmanageable,
-    unserved,
-)
-from trucker.postgres.slot import PLUGIN, SlotInfo, find_slot, in_use
+from trucker.postgres.publication import outside_identity, unmanageable, unserved
+from trucker.postgres.slot import PLUGIN, find_slot, in_use
 from trucker.postgres.standby_check import check_slots, check_standby, prevention, standby_name
+from trucker.source.publication import PublishedTable
+from trucker.source.slot import SlotInfo
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId, quote_identifier
 
 _SETTINGS = """

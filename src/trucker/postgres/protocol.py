@@ -38,6 +38,9 @@ XLOG_HEADER: Final = 25
 EPOCH: Final = 946_684_800_000_000
 HEARTBEAT: Final = "trucker.heartbeat"
 
+# Longer than wal_sender_timeout's default: by then the server has noticed that our own old connection is dead.
+SLOT_SECONDS: Final = 90.0
+
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
 _HEARTBEAT_START = b"M\x00"

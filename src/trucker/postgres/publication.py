@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -20,8 +19,10 @@ from psycopg.rows import dict_row
 from trucker.errors import SourceError
 from trucker.pg.connection import PgConnection
 from trucker.postgres.capabilities import ServerFeatures
-from trucker.postgres.catalog import SourceTable, identity_problem, load_table
+from trucker.postgres.catalog import identity_problem, load_table
 from trucker.postgres.connect import translated
+from trucker.source.publication import PublishedTable
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId, quote_identifier
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -56,15 +57,6 @@ _NOT_OWNED = """
       from pg_class c
      where c.oid = any (%s::oid[]) and not pg_has_role(c.relowner, 'USAGE')
      order by 1"""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """What is wanted of a table: `columns` None means all of them, `where` is a condition on its own columns."""
-
-    table: TableId
-    columns: tuple[str, ...] | None = None
-    where: str | None = None
 
 
 @translated("making the publication")

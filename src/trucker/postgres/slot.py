@@ -12,9 +12,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg import errors, sql
@@ -27,6 +25,8 @@ from trucker.pg.connection import PgConnection
 from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect, query_error, translated
 from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
+from trucker.source.slot import SlotInfo, SystemIdentity
+from trucker.source.snapshot import ExportedSnapshot
 
 log = logging.getLogger("trucker.slot")
 
@@ -89,41 +89,6 @@ def object_name(unique_id: str, connection_name: str) -> str:
     return f"{plain[: _LIMIT - 11].rstrip('_')}_{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotInfo:
-    """A row of pg_replication_slots. `invalidation` says why the slot cannot be used any more, if that is so.
-
-    One that is `synced` is a standby's copy of the primary's slot, which cannot be read from there.
-    """
-
-    name: str
-    plugin: str | None
-    database: str | None
-    temporary: bool
-    active_pid: int | None
-    confirmed_flush_lsn: Lsn | None
-    restart_lsn: Lsn | None
-    wal_status: str | None
-    safe_wal_size: int | None
-    invalidation: str | None
-    failover: bool
-    synced: bool = False
-
-    @property
-    def lost(self) -> bool:
-        """Whether the server has thrown away what the slot would still need."""
-        return self.wal_status == "lost" or self.invalidation is not None
-
-
-@dataclass(frozen=True, slots=True)
-class SystemIdentity:
-    """Which database this is, wherever it is reached: a restored or another server has another identifier."""
-
-    system_identifier: str
-    timeline: int
-    database: str
-
-
 @translated("looking for the replication slot")
 def find_slot(connection: PgConnection, name: str) -> SlotInfo | None:
     """The slot of that name, or None."""
@@ -157,35 +122,6 @@ def _invalidation(row: dict[str, Any]) -> str | None:
 
 def _lsn(text: str | None) -> Lsn | None:
     return Lsn.parse(text) if text else None
-
-
-class ExportedSnapshot:
-    """A slot just created and the snapshot of its consistent point, which shows exactly what committed before `lsn`.
-
-    Holds the replication connection open, which the snapshot needs until everybody who reads from it has imported
-    it, and which a temporary slot needs to live. On a `standby` recovery ends this session before it removes a row
-    that the snapshot shows, and it may not end those that have imported it: what they have read is whole if the
-    snapshot can still be imported afterwards.
-    """
-
-    def __init__(self, connection: PgConnection, slot: str, lsn: Lsn, snapshot: str, *, standby: bool = False) -> None:
-        self.slot = slot
-        self.lsn = lsn
-        self.snapshot = snapshot
-        self.standby = standby
-        self._connection = connection
-
-    def close(self) -> None:
-        """End the snapshot, and the slot if it is temporary."""
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def create_slot(

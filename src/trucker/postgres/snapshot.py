@@ -15,19 +15,20 @@ import io
 import select
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 
 import psycopg
 from psycopg import errors, pq
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.change import CopiedRows, Lsn, RawCopy, TableId, TableSchema, quote_identifier
+from trucker.change import CopiedRows, Lsn, RawCopy, TableId, quote_identifier
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import SourceTable
 from trucker.postgres.connect import connect, query_error, translated
 from trucker.postgres.raw_copy_out import CopyOut
+from trucker.source.base import ChunkReader
+from trucker.source.snapshot import SnapshotChunk
+from trucker.source.source_table import SourceTable
 
 PIECE_BYTES = 4 * 1024 * 1024
 RAW_BYTES = 256 * 1024
@@ -55,19 +56,6 @@ _REWRITTEN = b"""
        and l.database = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
        and c.relfilenode <> 0 and pg_catalog.pg_relation_filenode(c.oid) is distinct from c.relfilenode
      limit 1"""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotChunk:
-    """A range of pages of one leaf; `schema` is the root table with the columns to copy. `last` None is open."""
-
-    schema: TableSchema
-    leaf: TableId
-    oid: int
-    first: int
-    last: int | None
-    where: str | None = None
-    bytes: int = 0
 
 
 @translated("importing the snapshot")
@@ -120,19 +108,28 @@ def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
     return [*(pages * i // count for i in range(count)), None]
 
 
-class SnapshotSession:
+class PostgresChunkReader(ChunkReader):
     """A connection for one chunk after the other, each read in a transaction of its own inside the snapshot.
 
     So that no chunk's table stays locked while the next one is read. A connection that is lost is made anew.
     """
 
-    def __init__(self, config: PostgresConnection, snapshot: str) -> None:
+    def __init__(self, config: PostgresConnection, snapshot: str, lsn: Lsn) -> None:
         self._config = config
         self._snapshot = snapshot
+        self._lsn = lsn
         self._connection: PgConnection | None = None
 
-    def enter(self) -> PgConnection:
-        """A connection that has just entered the snapshot. What was read before must have been taken to its end."""
+    def read(self, chunk: SnapshotChunk) -> Iterator[CopiedRows]:
+        """See `read_chunk`. What was read before must have been taken to its end."""
+        return read_chunk(self._enter(), chunk, self._lsn)
+
+    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
+        """See `RawChunk`."""
+        return RawChunk(self._enter(), chunk, names, binary=binary, framed=framed)
+
+    def _enter(self) -> PgConnection:
+        """A connection that has just entered the snapshot."""
         if self._connection is not None and not self._connection.closed:
             try:
                 self._connection.execute("rollback")

@@ -12,9 +12,10 @@ from trucker.finding import Finding, Level
 from trucker.pg.connection import PgConnection
 from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect, translated
-from trucker.postgres.slot import PLUGIN, SystemIdentity, current_lsn, find_slot, identify
+from trucker.postgres.slot import PLUGIN, current_lsn, find_slot, identify
 from trucker.postgres.standby import REPLAY_SECONDS, grant
 from trucker.postgres.stream import promoted
+from trucker.source.slot import SystemIdentity
 
 _SETTINGS = """
     select name, setting from pg_settings

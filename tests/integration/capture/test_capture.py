@@ -12,7 +12,7 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from fixtures.capture import Source, all_captured, capturing, inserted, prepare
+from fixtures.capture import Source, all_captured, capturing, inserted, prepare, streamed_source
 from fixtures.pg import Database, new_database
 from fixtures.waiting import wait_until
 from trucker.capture.supervisor import CaptureState, CaptureSupervisor
@@ -176,14 +176,14 @@ def test_a_missing_slot(source: Source) -> None:
 
 
 def test_a_missing_publication(source: Source) -> None:
-    name = source.spec.publication.replace('"', '""')
+    name = source.spec.source.publication.replace('"', '""')
     source.database.execute(f'drop publication "{name}"')
     assert "does not exist" in str(refused(source))
 
 
 def test_a_publication_dropped_in_use_is_noticed(source: Source) -> None:
     """PostgreSQL 18 would go on without it, and changes would be missing in silence."""
-    name = source.spec.publication.replace('"', '""')
+    name = source.spec.source.publication.replace('"', '""')
     with capturing(replace(source.spec, heartbeat=0.05)) as capture:
         source.database.execute(f'drop publication "{name}"', "insert into t values (1)")
         wait_until(lambda: capture.state is CaptureState.FAILED)
@@ -192,16 +192,17 @@ def test_a_publication_dropped_in_use_is_noticed(source: Source) -> None:
 
 def test_the_slot_of_another_database(modern: Source) -> None:
     name = f"{modern.slot}_other"
-    spec = replace(modern.spec, slot=name)
+    streamed = streamed_source(modern.database.connection, name, modern.spec.source.publication)
+    spec = replace(modern.spec, source=streamed)
     with modern.database.server.connect() as connection:
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput', true)", [name])
         assert "database postgres" in str(refused(replace(modern, spec=spec)))
 
 
 def test_another_server_behind_the_same_name(modern: Source, tmp_path: Path) -> None:
-    other = replace(modern.spec.source, system_identifier="1")
+    other = replace(modern.spec.identity, system_identifier="1")
     create_log(tmp_path / "other", other, modern.start)
-    spec = replace(modern.spec, log=tmp_path / "other", source=other)
+    spec = replace(modern.spec, log=tmp_path / "other", identity=other)
     assert "is not the one of the change log" in str(refused(replace(modern, spec=spec)))
 
 
@@ -214,7 +215,7 @@ def test_a_log_that_is_behind_the_slot(modern: Source, tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_ahead_of_the_server(modern: Source, tmp_path: Path) -> None:
-    create_log(tmp_path / "ahead", modern.spec.source, Lsn(modern.lsn() + (1 << 40)))
+    create_log(tmp_path / "ahead", modern.spec.identity, Lsn(modern.lsn() + (1 << 40)))
     assert "ahead of the server" in str(refused(replace(modern, spec=replace(modern.spec, log=tmp_path / "ahead"))))
 
 
@@ -225,8 +226,9 @@ def test_a_missing_log(modern: Source, tmp_path: Path) -> None:
 
 
 def test_a_wrong_password_never_shows(modern: Source) -> None:
-    connection = modern.spec.connection.model_copy(update={"password": SecretStr("not-it-4711")})
-    with capturing(replace(modern.spec, connection=connection), connected=False) as capture:
+    connection = modern.database.connection.model_copy(update={"password": SecretStr("not-it-4711")})
+    streamed = streamed_source(connection, modern.slot, modern.spec.source.publication)
+    with capturing(replace(modern.spec, source=streamed), connected=False) as capture:
         trouble = wait_until(lambda: capture.trouble)
         assert "[TRK202]" in trouble
         assert "4711" not in trouble
@@ -234,19 +236,20 @@ def test_a_wrong_password_never_shows(modern: Source) -> None:
 
 
 def test_a_password_that_is_put_right_in_its_file_is_used_at_the_next_connect(modern: Source, tmp_path: Path) -> None:
-    given = modern.spec.connection
+    given = modern.database.connection
     file = tmp_path / "password"
     file.write_text("not-it-4711\n")
     connection = given.model_copy(update={"password": SecretStr("not-it-4711")})
     connection.secrets_in({"pass": file})
-    with capturing(replace(modern.spec, connection=connection), connected=False) as capture:
+    streamed = streamed_source(connection, modern.slot, modern.spec.source.publication)
+    with capturing(replace(modern.spec, source=streamed), connected=False) as capture:
         wait_until(lambda: "[TRK202]" in (capture.trouble or ""))
         file.write_text(given.password.get_secret_value() + "\n")
         wait_until(lambda: capture.state is CaptureState.CONNECTED)
 
 
 def test_a_slot_in_use_is_waited_for_and_its_user_is_named(modern: Source, tmp_path: Path) -> None:
-    create_log(tmp_path / "second", modern.spec.source, modern.start)
+    create_log(tmp_path / "second", modern.spec.identity, modern.start)
     other = replace(modern.spec, log=tmp_path / "second")
     with capturing(modern.spec) as first, capturing(other, connected=False) as second:
         wait_until(lambda: second.state is CaptureState.RECONNECTING)
@@ -260,7 +263,7 @@ def test_a_slot_in_use_is_waited_for_and_its_user_is_named(modern: Source, tmp_p
 
 def test_a_second_writer_of_the_same_log(modern: Source) -> None:
     with capturing(modern.spec), pytest.raises(LockedError, match="is being written by process"):
-        LogWriter(modern.spec.folder, modern.spec.source)
+        LogWriter(modern.spec.folder, modern.spec.identity)
 
 
 @pytest.fixture

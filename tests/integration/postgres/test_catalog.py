@@ -8,15 +8,9 @@ import pytest
 from fixtures.pg import Database
 from trucker.change import TableId
 from trucker.errors import SourceError
-from trucker.postgres.catalog import (
-    SourceTable,
-    SourceType,
-    identity_problem,
-    list_tables,
-    load_table,
-    source_types,
-)
+from trucker.postgres.catalog import identity_problem, list_tables, load_table, source_types
 from trucker.postgres.connect import connect
+from trucker.source.source_table import SourceTable, SourceType
 
 
 def public(name: str) -> TableId:

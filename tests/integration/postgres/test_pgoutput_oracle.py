@@ -25,7 +25,7 @@ from trucker.change import (
     parse_copy_csv,
 )
 from trucker.engine.transform.compact import compact
-from trucker.postgres.pgoutput import decode
+from trucker.pgoutput import decode
 
 TYPES = {
     "boolean": ["true", "null"],

@@ -13,8 +13,8 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
 from trucker.finding import Finding, Level
 from trucker.postgres.preflight import Needed, check_source
-from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import create_slot
+from trucker.source.publication import PublishedTable
 from trucker.testing.server import Server
 
 

@@ -14,7 +14,8 @@ from trucker.change import TableId
 from trucker.errors import SourceError
 from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect
-from trucker.postgres.publication import PublishedTable, drop_publication, ensure_publication
+from trucker.postgres.publication import drop_publication, ensure_publication
+from trucker.source.publication import PublishedTable
 
 NAME = "trucker_test"
 

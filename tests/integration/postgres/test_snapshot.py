@@ -16,12 +16,13 @@ from fixtures.pg import Database
 from fixtures.waiting import wait_until
 from trucker.change import CopiedRows, Frames, Lsn, TableId
 from trucker.errors import SourceError, SourceUnavailable
+from trucker.pgoutput import decode
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect, parameters
-from trucker.postgres.pgoutput import decode
 from trucker.postgres.slot import create_slot
-from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks, read_chunk
+from trucker.postgres.snapshot import enter_snapshot, plan_chunks, read_chunk
 from trucker.postgres.stream import ReplicationStream
+from trucker.source.snapshot import SnapshotChunk
 
 
 @contextmanager

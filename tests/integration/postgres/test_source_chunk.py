@@ -17,9 +17,10 @@ from trucker.errors import SourceUnavailable, TruckerError
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import create_slot
-from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import enter_snapshot, plan_chunks
 from trucker.postgres.source_query import query_chunk, run_query
 from trucker.rows import OLD
+from trucker.source.snapshot import SnapshotChunk
 
 MOST = 1_000_000
 

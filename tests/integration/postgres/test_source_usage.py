@@ -13,7 +13,7 @@ from fixtures.pg import new_database
 from fixtures.source_rows import Connection, listed, prepared, rows_of, schema_of, sql_session
 from trucker.change import UPDATE, TableId, TableSchema
 from trucker.errors import ConfigError
-from trucker.postgres.source_query import SourceQuery, run_query
+from trucker.postgres.source_query import PostgresQuery, run_query
 from trucker.rows import Rows
 from trucker.testing.server import Server
 
@@ -26,13 +26,13 @@ class Source:
     schema: TableSchema
     rows: Rows
 
-    def prepare(self, text: str) -> SourceQuery:
+    def prepare(self, text: str) -> PostgresQuery:
         return prepared(self.connection, text, self.schema)
 
-    def answers(self, query: SourceQuery) -> list[tuple[str | None, ...]]:
+    def answers(self, query: PostgresQuery) -> list[tuple[str | None, ...]]:
         return sorted(listed(run_query(self.connection, query, self.rows, rows_max=100_000)), key=str)
 
-    def check(self, query: SourceQuery) -> None:
+    def check(self, query: PostgresQuery) -> None:
         assert self.answers(query) == self.answers(replace(query, used=ALL))
 
 

@@ -13,16 +13,17 @@ import pytest
 from fixtures.pg import Database
 from fixtures.standby import Pair
 from fixtures.waiting import wait_until
-from trucker.capture.slot_creation import Stopped, new_slot
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import Lsn
 from trucker.postgres import standby as reading
 from trucker.postgres.connect import connect
 from trucker.postgres.heartbeat import Heart
 from trucker.postgres.slot import STANDBY_TRIES, create_slot, current_lsn, find_slot, identify
+from trucker.postgres.slot_creation import new_slot
 from trucker.postgres.snapshot import enter_snapshot
 from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
 from trucker.postgres.stream import ReplicationStream
+from trucker.process.stopping import Stopped
 
 PEEK = """
     select count(*) filter (where get_byte(data, 0) = 73)

@@ -15,8 +15,8 @@ from trucker.change import TableId
 from trucker.finding import Finding, Level
 from trucker.postgres import capabilities
 from trucker.postgres.preflight import Needed, check_source
-from trucker.postgres.publication import PublishedTable
 from trucker.postgres.slot import create_slot, find_slot
+from trucker.source.publication import PublishedTable
 
 TABLE = PublishedTable(TableId("public", "t"))
 

@@ -19,8 +19,7 @@ class Capture:
     """A supervisor that is told what a capture process would tell, and no process."""
 
     def __init__(self) -> None:
-        connection = SimpleNamespace(name="shop", timeouts=SimpleNamespace(silence=60.0))
-        spec: Any = SimpleNamespace(connection=connection, reads=connection, slot="s")
+        spec: Any = SimpleNamespace(source=SimpleNamespace(name="shop", slot="s", silence=60.0))
         self.supervisor = CaptureSupervisor(spec)
         self.start = time.time()
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
@@ -102,10 +101,10 @@ class DestinationRecord:
         self.put({name: Recorded(self._trucks[name].destination) for name in trucks if name in self._trucks})
 
 
-def records(config: ProjectConfig, connections: Iterable[PostgresConnection]) -> list[DestinationRecord]:
-    """The records of these sources; those that can be read."""
+def records(config: ProjectConfig) -> list[DestinationRecord]:
+    """The records of the project's sources; those that can be read."""
     readable = []
-    for connection in connections:
+    for connection in config.sources:
         # A storage that does not answer is reported with the change log.
         with suppress(TruckerError):
             readable.append(DestinationRecord(destinations_file(config, connection.name)))

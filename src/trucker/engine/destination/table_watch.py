@@ -10,16 +10,14 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog_look import look
-from trucker.postgres.connect import connect
 from trucker.sinks.table_identity import TableChange
+from trucker.source.base import Source
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.tables")
@@ -37,13 +35,13 @@ class TableWatch:
         destinations: Mapping[str, Destination],
         runs: Mapping[str, TruckRun],
         known: SchemaStore,
-        reads: PostgresConnection,
+        source: Source,
         fail: FailTruck,
     ) -> None:
         self._destinations = destinations
         self._runs = runs
         self._known = known
-        self._reads = reads
+        self._source = source
         self._fail = fail
 
     def run(self, stop: threading.Event) -> None:
@@ -75,8 +73,8 @@ class TableWatch:
 
     def _columns(self, table: TableId) -> frozenset[str]:
         """The columns that a source table has now."""
-        with connect(self._reads, application="trucker catalog") as database:
-            seen = look(database, table)
+        with self._source.reading_session("catalog") as session:
+            seen = session.look(table)
             return frozenset(seen.numbers) if seen is not None else frozenset()
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
-from contextlib import closing
+from collections.abc import Collection
 from dataclasses import replace
 
 from trucker.capture.supervisor import CaptureSupervisor
@@ -20,8 +19,8 @@ from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog_look import Sighting, digests, ended, sightings
+from trucker.source.base import Source
+from trucker.source.look import Sighting
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.shapes")
@@ -29,22 +28,12 @@ log = logging.getLogger("trucker.shapes")
 LOOK_SECONDS = 5.0
 APPLY_SECONDS = 0.02
 
-OpenConnection = Callable[[], PgConnection]
-
 
 class CatalogWatch:
-    """Watches the tables of one source, as `publication` sends them."""
+    """Watches the tables of one source, as its publication sends them."""
 
-    def __init__(
-        self,
-        connect: OpenConnection,
-        publication: str,
-        runs: Collection[TruckRun],
-        stream: SourceStream,
-        known: SchemaStore,
-    ) -> None:
-        self._connect = connect
-        self._publication = publication
+    def __init__(self, source: Source, runs: Collection[TruckRun], stream: SourceStream, known: SchemaStore) -> None:
+        self._source = source
         self._runs = runs
         self._tables = frozenset(table for run in runs for table in run.truck.tables)
         self._stream = stream
@@ -76,16 +65,16 @@ class CatalogWatch:
 
     def look(self) -> Lsn:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""
-        with closing(self._connect()) as database:
-            horizon = ended(database)
-            found = digests(database, self._tables)
+        with self._source.reading_session("catalog") as session:
+            horizon = session.horizon()
+            found = session.digests(self._tables)
             missing = (None, "never looked at")
             changed = {t for t in self._tables if self._digests.get(t, missing) != found.get(t)}
             self._since |= dict.fromkeys(self._tables - changed - self._waiting.keys(), horizon)
             if changed:
                 # Counted before the look: what changes meanwhile makes it void.
                 counts = {table: self._known.changes(table) for table in changed}
-                for seen in sightings(database, self._publication, changed):
+                for seen in session.sightings(changed):
                     dated = replace(seen, since=self._since.get(seen.table, 0))
                     self._waiting[seen.table] = dated, counts[seen.table]
                     self._digests[seen.table] = found.get(seen.table)

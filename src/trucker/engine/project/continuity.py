@@ -22,8 +22,8 @@ from trucker.changelog.reader import LogReader
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ChangeLogError, SourceError
 from trucker.lsn import Lsn
-from trucker.postgres.slot import SlotInfo
 from trucker.sinks.batch import Phase, TableState, TruckState
+from trucker.source.slot import SlotInfo
 from trucker.table import TableId
 
 

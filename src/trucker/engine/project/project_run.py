@@ -13,7 +13,6 @@ from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Final
 
 from trucker import private
-from trucker.capture.slot_creation import Stopped
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
@@ -34,6 +33,7 @@ from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckPhase, write_status
 from trucker.process.backoff import Backoff
+from trucker.process.stopping import Stopped
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import TruckState
 
@@ -312,7 +312,7 @@ def checked_on_spark(
         findings: list[Finding] = []
         for source in resolved.values():
             recipes = Recipes(
-                source.reads, kept, config.slow_query_threshold_ms, config.state_folder / "spool" / "check"
+                source.source, kept, config.slow_query_threshold_ms, config.state_folder / "spool" / "check"
             )
             recipes.start(spark, config)
             findings += check_sql(source, sinks, recipes, spark=True)

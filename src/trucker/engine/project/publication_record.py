@@ -15,8 +15,8 @@ from typing import Any, Final
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
-from trucker.postgres.membership import Membership
 from trucker.sinks.target import TruckTable
+from trucker.source.publication import Membership
 from trucker.table import TableId
 
 FORMAT: Final = 1

@@ -22,11 +22,10 @@ from trucker.failpoint import reach
 from trucker.finding import Finding, Level
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.pg.connection import PgConnection
-from trucker.postgres.membership import Membership, memberships
-from trucker.postgres.publication import ensure_publication
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
+from trucker.source.base import SourcePublication
+from trucker.source.publication import Membership
 from trucker.table import SchemaChanges, TableId
 
 log = logging.getLogger("trucker.publication")
@@ -53,7 +52,7 @@ class PublicationStart:
         self._record = record
 
     def publish(
-        self, database: PgConnection, states: Mapping[str, TruckState], rekeyed: Collection[TruckTable] = ()
+        self, session: SourcePublication, states: Mapping[str, TruckState], rekeyed: Collection[TruckTable] = ()
     ) -> frozenset[TruckTable]:
         """Make the publication, or check the one that was made beforehand; the tables that must be copied again, those
         that have got another key (`rekeyed`) among them.
@@ -61,8 +60,8 @@ class PublicationStart:
         A truck that may not copy a table again fails. Raises where the publication cannot be used, before anything is
         changed.
         """
-        found = self._memberships(database)
-        changed = self._ensure(database, dry=True)
+        found = session.memberships(self._resolved.tables)
+        changed = session.ensure_publication(self._resolved.published, dry=True)
         copied = set(_copied(self._runs, states))
         first = {truck_table: found[truck_table[1]] for truck_table in copied if self._record.get(*truck_table) is None}
         self._record.put(first)
@@ -73,9 +72,9 @@ class PublicationStart:
         again = {truck_table: why for truck_table, why in again.items() if truck_table[0] not in failed}
         self._tell_destinations(again)
         reach("setup.publication.before")
-        self._ensure(database, dry=False)
+        session.ensure_publication(self._resolved.published)
         reach("setup.publication.after")
-        now = self._memberships(database)
+        now = session.memberships(self._resolved.tables)
         self._record.put(
             {
                 (run.name, table): now[table]
@@ -85,15 +84,6 @@ class PublicationStart:
             }
         )
         return frozenset(again)
-
-    def _memberships(self, database: PgConnection) -> dict[TableId, Membership]:
-        return memberships(database, self._resolved.publication, self._resolved.tables)
-
-    def _ensure(self, database: PgConnection, *, dry: bool) -> frozenset[TableId]:
-        resolved = self._resolved
-        return ensure_publication(
-            database, resolved.publication, resolved.published, managed=resolved.manages_publication, dry=dry
-        )
 
     def _missed(self, copied: Iterable[TruckTable], found: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
         return {truck_table: why for truck_table in copied if (why := missed(self._record, truck_table, found))}
@@ -164,9 +154,9 @@ def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Itera
                 yield run.name, table
 
 
-def altered_findings(resolved: ResolvedSource, record: PublicationRecord, database: PgConnection) -> list[Finding]:
+def altered_findings(resolved: ResolvedSource, record: PublicationRecord, session: SourcePublication) -> list[Finding]:
     """What `check` says of a publication that was altered since the project last ran."""
-    found = memberships(database, resolved.publication, resolved.tables)
+    found = session.memberships(resolved.tables)
     truck_tables = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
     altered = [(truck, table) for truck, table in truck_tables if missed(record, (truck.name, table), found)]
     again = sorted({str(table) for truck, table in altered if may_copy_again(truck, table)})

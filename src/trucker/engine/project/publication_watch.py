@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
 
@@ -23,11 +22,9 @@ from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.observe.status import TruckPhase
-from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import identity_problem, is_refused_by_server, load_table
-from trucker.postgres.membership import UNFIT, Membership, memberships
-from trucker.postgres.publication import ensure_publication, unserved
 from trucker.sinks.target import TruckTable
+from trucker.source.base import SourcePublication
+from trucker.source.publication import UNFIT, Membership
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.publication")
@@ -38,17 +35,15 @@ Found = Mapping[TableId, Membership]
 
 
 class PublicationWatch:
-    """Watches the publication of one source. `connect` is to the server that writes."""
+    """Watches the publication of one source."""
 
     def __init__(
         self,
-        connect: Callable[[], PgConnection],
         resolved: ResolvedSource,
         runs: Collection[TruckRun],
         stream: SourceStream,
         record: PublicationRecord,
     ) -> None:
-        self._connect = connect
         self._resolved = resolved
         self._runs = runs
         self._stream = stream
@@ -66,15 +61,15 @@ class PublicationWatch:
 
     def look(self) -> None:
         """Compare the publication with the record; correct it, and have copied again what may be incomplete."""
-        with closing(self._connect()) as database:
-            found: Found = memberships(database, self._resolved.publication, self._resolved.tables)
-            self._judge_identities(database, found)
+        with self._resolved.source.session("catalog") as session:
+            found: Found = session.memberships(self._resolved.tables)
+            self._judge_identities(session, found)
             altered = self._altered(found)
             if not altered:
                 return
             failures: Mapping[TableId, TruckerError] = {}
             if found != self._right:
-                found, failures = self._set_right(database, found, altered)
+                found, failures = self._set_right(session, found, altered)
         for run in self._runs:
             own = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
             stopped = {table for table in own if self._stops(run, table, own[table], failures)}
@@ -91,7 +86,7 @@ class PublicationWatch:
             self._stream.fail(run, trouble.of_table(table))
         return trouble is not None
 
-    def _judge_identities(self, database: PgConnection, found: Found) -> None:
+    def _judge_identities(self, session: SourcePublication, found: Found) -> None:
         """Look at partitioned tables whose partitions, or the replica identities of them, are other ones than before.
 
         Where PostgreSQL refuses what could not be followed nothing is lost, and the log has the statement. Other
@@ -106,7 +101,7 @@ class PublicationWatch:
             }
             if not before or self._refused.get(table) == now.identities:
                 continue
-            problem, refused = self._identity_problem(database, table)
+            problem, refused = session.identity_problem(table)
             if problem is not None and refused:
                 self._refused[table] = now.identities
                 log.warning("rows of a partition cannot be updated", extra={"table": str(table), **problem.facts()})
@@ -120,16 +115,6 @@ class PublicationWatch:
             for run, _ in before.values():
                 if problem is not None:
                     self._stream.fail(run, problem.of_table(table))
-
-    def _identity_problem(self, database: PgConnection, table: TableId) -> tuple[TruckerError | None, bool]:
-        """What is wrong with a table's identities or partitions; and whether the server refuses such changes itself."""
-        try:
-            source = load_table(database, table, publication=self._resolved.connection.publication)
-        except TruckerError as error:
-            if error.transient:
-                raise
-            return error, False
-        return identity_problem(source), is_refused_by_server(source)
 
     def _altered(self, found: Found) -> dict[TruckTable, str]:
         """The tables whose changes may be missing."""
@@ -151,36 +136,25 @@ class PublicationWatch:
         )
 
     def _set_right(
-        self, database: PgConnection, found: Found, altered: Mapping[TruckTable, str]
+        self, session: SourcePublication, found: Found, altered: Mapping[TruckTable, str]
     ) -> tuple[Found, Mapping[TableId, TruckerError]]:
         """The publication as it is when it has been corrected; or what is wrong with it, by table."""
         tables = sorted({table for _, table in altered})
         extra = {"publication": self._resolved.publication, "tables": [str(table) for table in tables]}
         log.warning("publication was altered, and changes may be missing", extra=extra)
-        if not self._resolved.manages_publication:
-            failures = self._shortfalls(database, tables)
+        if not self._resolved.source.manages_publication:
+            failures = session.shortfalls(each for each in self._resolved.published if each.table in tables)
             self._right = found if not failures else {}
             return found, failures
         wanted = [each for each in self._resolved.published if each.table in found]
         try:
-            ensure_publication(database, self._resolved.publication, wanted)
+            session.ensure_publication(wanted)
         except TruckerError as error:
             if error.transient:
                 raise
             return found, {table: copy(error) for table in tables}
-        now: Found = memberships(database, self._resolved.publication, self._resolved.tables)
+        now: Found = session.memberships(self._resolved.tables)
         if now != found:
             log.warning("publication was corrected", extra=extra)
         self._right = now
         return now, {}
-
-    def _shortfalls(self, database: PgConnection, tables: Collection[TableId]) -> Mapping[TableId, TruckerError]:
-        """In what a publication that was made beforehand does not serve these tables any more."""
-        name, problems = self._resolved.publication, {}
-        for wanted in self._resolved.published:
-            if wanted.table in tables:
-                source = load_table(database, wanted.table, publication=name)
-                found = unserved(database, name, [wanted], {wanted.table: source})
-                if found:
-                    problems[wanted.table] = found[0]
-        return problems

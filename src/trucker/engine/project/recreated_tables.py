@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 
 from trucker.engine.project.publication_record import PublicationRecord
@@ -17,12 +16,8 @@ from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.truck.resolve import ResolvedSource, published_tables
 from trucker.engine.truck.truck import InputTable, Truck
-from trucker.postgres.catalog import SourceTable, load_table
-from trucker.postgres.catalog_look import digests
-from trucker.postgres.connect import connect
-from trucker.postgres.membership import memberships
-from trucker.postgres.publication import publish_again
 from trucker.sinks.batch import TruckState
+from trucker.source.source_table import SourceTable
 
 log = logging.getLogger("trucker.source")
 
@@ -42,17 +37,17 @@ def take_up(
     ]
     if not copied:
         return resolved
-    with closing(connect(resolved.connection, application="trucker setup")) as database:
-        found = digests(database, {table for _, table, _ in copied})
+    with resolved.source.session("setup") as session:
+        found = session.digests({table for _, table, _ in copied})
         for run, table, oid in copied:
             if table not in found or found[table][0] == oid:
                 continue
-            source = load_table(database, table, publication=resolved.connection.publication)
+            source = session.load_table(table)
             resolved = _renewed(resolved, source)
             wanted = next(each for each in resolved.published if each.table == table)
-            publish_again(database, resolved.publication, wanted, managed=resolved.manages_publication)
+            session.publish_again(wanted)
             run.truck = _reading(run.truck, source)
-            record.put({(run.name, table): memberships(database, resolved.publication, [table])[table]})
+            record.put({(run.name, table): session.memberships([table])[table]})
     return resolved
 
 

@@ -6,22 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from trucker import private
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.location import location_of
 from trucker.changelog.log_creation import delete_log
 from trucker.config.models import ProjectConfig
 from trucker.engine.destination.destination_record import records
 from trucker.engine.project.lock import refuse_unwritable
 from trucker.engine.project.publication_record import PublicationRecord, record_file
-from trucker.engine.truck.resolve import source_names
 from trucker.errors import ConfigError
 from trucker.lsn import Lsn
-from trucker.postgres.connect import connect
-from trucker.postgres.publication import drop_publication
-from trucker.postgres.slot import drop_slot
 from trucker.sinks.base import Sink
 from trucker.sinks.batch import Batch, Phase, TableState, TruckState
 from trucker.sinks.committer import Committer
+from trucker.source.base import Source
+from trucker.source.factory import make_source
 from trucker.table import TableId
 
 
@@ -40,19 +37,9 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | N
         f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)
     ]
     if trucks is None:
-        lines += [line for connection in _sources(config) for line in _source_plan(config, connection)]
+        for source in _sources(config):
+            lines += [*source.objects(), f"change log {location_of(config, source.name)}"]
     return lines
-
-
-def _source_plan(config: ProjectConfig, connection: PostgresConnection) -> list[str]:
-    publication, slot = source_names(config, connection)
-    lines = []
-    if connection.slot is None:
-        standby = " and of its standby" if connection.replica else ""
-        lines.append(f"replication slot {slot} of {connection.name}{standby}")
-    if connection.publication is None:
-        lines.append(f"publication {publication} of {connection.name}")
-    return [*lines, f"change log {location_of(config, connection.name)}"]
 
 
 def reset(
@@ -77,15 +64,15 @@ def reset(
             committer.close()
     _forget_positions(config, trucks)
     if trucks is None:
-        for connection in _sources(config):
-            _drop_source(config, connection)
+        for source in _sources(config):
+            _drop_source(config, source)
     return done
 
 
 def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> None:
     """What is noted of the trucks for a start without their destinations."""
     own = {name for chosen in chosen_trucks(config, trucks).values() for name in chosen}
-    for record in records(config, _sources(config)):
+    for record in records(config):
         record.forget(name for name in record.trucks if name in own)
 
 
@@ -110,24 +97,15 @@ def _require_trucks(trucks: Sequence[str] | None) -> None:
         raise ConfigError("--table needs --truck", remedy="write --truck NAME --table TABLE")
 
 
-def _drop_source(config: ProjectConfig, connection: PostgresConnection) -> None:
-    """Drop the slot of the connection, its publication and its log. What was made beforehand stays."""
-    publication, slot = source_names(config, connection)
-    if connection.replica is not None and connection.slot is None:
-        with connect(connection.replica, application="trucker reset") as standby:
-            drop_slot(standby, slot)
-    with connect(connection, application="trucker reset") as database:
-        if connection.slot is None:  # with a standby too: the project may have been run without it before
-            drop_slot(database, slot)
-        if connection.publication is None:
-            drop_publication(database, publication)
-    PublicationRecord(record_file(config, connection.name)).clear()
-    delete_log(location_of(config, connection.name))
+def _drop_source(config: ProjectConfig, source: Source) -> None:
+    """Drop the slot of the source, its publication and its log. What was made beforehand stays."""
+    source.drop_objects()
+    PublicationRecord(record_file(config, source.name)).clear()
+    delete_log(location_of(config, source.name))
 
 
-def _sources(config: ProjectConfig) -> list[PostgresConnection]:
-    used = {truck.input.connection for truck in config.trucks}
-    return [c for c in config.connections if c.name in used and isinstance(c, PostgresConnection)]
+def _sources(config: ProjectConfig) -> list[Source]:
+    return [make_source(connection, config.unique_id) for connection in config.sources]
 
 
 def chosen_trucks(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[str, frozenset[str]]:

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.location import LogLocation
 from trucker.changelog.log_creation import delete_log
 from trucker.engine.destination.destination import Destination
@@ -24,8 +23,6 @@ from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.connect import connect
-from trucker.postgres.slot import drop_slot, find_slot
 from trucker.sinks.batch import Batch, TruckState
 
 log = logging.getLogger("trucker.source")
@@ -34,22 +31,17 @@ PUBLICATION_GONE: Final = "TRK240"
 _SLOT_GONE: Final = frozenset({"TRK230", "TRK232"})
 
 
-def begins_anew(connection: PostgresConnection) -> bool:
-    """Whether a lost slot leads to new copies by itself."""
-    return connection.on_slot_loss == "resnapshot"
-
-
 def is_lost(resolved: ResolvedSource, failure: TruckerError) -> bool:
     """Whether capture failed because the slot, or what it streams, is lost. The server is asked: it may be away.
 
     Raises the server's error where it cannot be asked.
     """
     if failure.code == PUBLICATION_GONE:
-        return resolved.manages_publication
+        return resolved.source.manages_publication
     if failure.code not in _SLOT_GONE:
         return False
-    with connect(resolved.reads, application="trucker setup") as database:
-        slot = find_slot(database, resolved.slot)
+    with resolved.source.reading_session("setup") as session:
+        slot = session.find_slot()
     return slot is None or slot.lost
 
 
@@ -65,8 +57,7 @@ def begin_anew(
         extra={"source": resolved.name, "slot": resolved.slot},
     )
     _forget(resolved.trucks, destinations, states)
-    with connect(resolved.reads, application="trucker setup") as database:
-        drop_slot(database, resolved.slot)
+    resolved.source.drop_slot()
     delete_log(location)
     return {name: state for name, state in states.items() if name not in {truck.name for truck in resolved.trucks}}
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trucker.capture.slot_creation import await_slot, new_slot
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, log_exists
@@ -38,13 +37,12 @@ from trucker.engine.project.publication_record import PublicationRecord, record_
 from trucker.engine.project.publication_start import PublicationStart, rekeyed_tables
 from trucker.engine.project.publication_watch import PublicationWatch
 from trucker.engine.project.recreated_tables import take_up, tell_gone
-from trucker.engine.project.slot_loss import begin_anew, begins_anew, is_lost
+from trucker.engine.project.slot_loss import begin_anew, is_lost
 from trucker.engine.schema.partitions import probe_leaf
 from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.partition_merge import Merger
-from trucker.engine.snapshot.snapshot_source import PostgresSnapshots
 from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.pace import PACE, Pace
@@ -58,14 +56,11 @@ from trucker.errors import ChangeLogUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.capabilities import ServerFeatures
-from trucker.postgres.catalog import source_types
-from trucker.postgres.catalog_look import look
-from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, current_lsn, identify
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
+from trucker.source.slot import SlotInfo
+from trucker.source.snapshot import ExportedSnapshot
 from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
@@ -128,9 +123,9 @@ class SourceRun:
         self._keeper = RecordKeeper(self.noted, self.runs)
         self.absent = AbsentDestinations(self.noted, self.runs, destinations)
         self._away = self.absent.reasons
-        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.reads))
+        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.source))
         self._recipes = Recipes(
-            resolved.reads,
+            resolved.source,
             {name: destination.keeps_changes for name, destination in destinations.items()},
             config.slow_query_threshold_ms,
             config.state_folder / "rows" / self.name,
@@ -158,28 +153,25 @@ class SourceRun:
         self._away.update({name: error for name, error in (away or {}).items() if self.absent.runs_to(name)})
         known = {**self.noted.states(self._away), **states}
         threading.Thread(target=self._follow_project, name=f"stop {self.name}", daemon=True).start()
-        with connect(resolved.connection, application="trucker setup") as database:
-            slot = await_slot(resolved.connection, database, resolved.slot, self._stop)
-            self.source_lsn = current_lsn(database)
-            system = identify(database)
+        with resolved.source.session("setup") as session:
+            slot = session.await_slot(self._stop)
+            self.source_lsn = session.current_lsn()
+            system = session.identify()
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
                 for error in self._away.values():  # it must be told before anything is dropped
                     raise error
                 states = known = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
-            there = StreamHistory(self.name, self.log, identity, slot, partial(current_lsn, database))
+            there = StreamHistory(self.name, self.log, identity, slot, session.current_lsn)
             begin = refuse_gap(there, self._needed(known))
             marked = self.absent.tell_marked(states)
             rekeyed = rekeyed_tables(resolved, self.runs.values(), self.known, self.destinations)
             start = PublicationStart(resolved, list(self.runs.values()), self.absent.tell, self.record)
-            self._incomplete = start.publish(database, known, rekeyed) | marked
+            self._incomplete = start.publish(session, known, rekeyed) | marked
             if slot is None:
                 reach("setup.slot.before")
-                failover = ServerFeatures.of(database).failover_slots
-                self._first = new_slot(
-                    resolved.connection, resolved.slot, self._stop, temporary=False, failover=failover
-                )
+                self._first = resolved.source.create_slot(self._stop)
                 begin = self._first.lsn
                 reach("setup.slot.after")
         reach("setup.log.before")
@@ -187,9 +179,7 @@ class SourceRun:
         reach("setup.log.after")
         self._capture = CaptureSupervisor(
             CaptureSpec(
-                resolved.connection,
-                resolved.slot,
-                resolved.publication,
+                resolved.source,
                 self.log,
                 identity,
                 heartbeat=self._config.heartbeat,
@@ -209,7 +199,7 @@ class SourceRun:
     def _begins_anew(self, slot: SlotInfo | None, identity: SourceIdentity) -> bool:
         """Whether the slot is lost and that is no reason to stop. Only a log tells that this is the server as it was:
         not another one, and not one restored to an earlier state (I11)."""
-        if not begins_anew(self.resolved.connection) or not log_exists(self.log):
+        if not self.resolved.source.resnapshots or not log_exists(self.log):
             return False
         check_source(self.log, identity)
         check_against_server(LogReader(truth_of(self.log)).durable(), self.source_lsn)
@@ -250,7 +240,7 @@ class SourceRun:
             self.destinations,
             self._schemas,
             self._recipes,
-            reads=self.resolved.reads,
+            source=self.resolved.source,
             max_bytes=self._config.batch.max_bytes,
             patience=self._config.batch.patience,
             part_bytes=self._config.batch.part_bytes,
@@ -290,17 +280,13 @@ class SourceRun:
         threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
 
     def _publication_watch(self, stream: SourceStream) -> PublicationWatch:
-        to_primary = partial(connect, self.resolved.connection, application="trucker catalog")
-        return PublicationWatch(to_primary, self.resolved, self.runs.values(), stream, self.record)
+        return PublicationWatch(self.resolved, self.runs.values(), stream, self.record)
 
     def _shape_watch(self, stream: SourceStream) -> CatalogWatch:
-        reads, publication, runs = self.resolved.reads, self.resolved.publication, self.runs.values()
-        return CatalogWatch(
-            lambda: connect(reads, application="trucker catalog"), publication, runs, stream, self.known
-        )
+        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.known)
 
     def _table_watch(self, stream: SourceStream) -> TableWatch:
-        return TableWatch(self.destinations, self.runs, self.known, self.resolved.reads, stream.fail)
+        return TableWatch(self.destinations, self.runs, self.known, self.resolved.source, stream.fail)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
@@ -376,7 +362,7 @@ class SourceRun:
         assert self._jobs is not None
         copier = Copier(
             self._jobs,
-            PostgresSnapshots(self.resolved.connection, self.resolved.temporary_slot),
+            self.resolved.source,
             self.destinations,
             self.known,
             self._recipes,
@@ -437,7 +423,7 @@ class SourceRun:
             self._schemas,
             self._recipes,
             self._jobs,
-            self.resolved,
+            self.resolved.source,
             small_bytes=self._config.batch.small_bytes,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
@@ -474,9 +460,9 @@ class SourceRun:
         return Backoff(retry.first, min(retry.longest, 2.0) if self._once else retry.longest)
 
     def _describe(self, table: TableId, columns: tuple[Column, ...]) -> CatalogDescription:
-        with connect(self.resolved.reads, application="trucker catalog") as database:
-            types = source_types(database, ((column.type_oid, column.typmod) for column in columns))
-            return CatalogDescription(look(database, table), types)
+        with self.resolved.source.reading_session("catalog") as session:
+            types = session.types((column.type_oid, column.typmod) for column in columns)
+            return CatalogDescription(session.look(table), types)
 
     # -- while it runs ------------------------------------------------------------------------------------------
 
@@ -550,7 +536,7 @@ class SourceRun:
     def _capture_failed(self, error: TruckerError) -> None:
         """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""
         try:
-            lost = begins_anew(self.resolved.connection) and is_lost(self.resolved, error)
+            lost = self.resolved.source.resnapshots and is_lost(self.resolved, error)
         except TruckerError as away:
             log.warning("reading the slot failed", extra={"source": self.name, **away.facts()})
             return

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from trucker import private
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
 from trucker.engine.spark.cluster import is_local
@@ -39,10 +38,8 @@ def _log_folders(config: ProjectConfig) -> Iterator[Path]:
     """The folders of change logs that are not in the state folder, those that exist."""
     if not isinstance(config.log.location, Path):
         return
-    used = {truck.input.connection for truck in config.trucks}
-    for connection in config.connections:
-        if connection.name in used and isinstance(connection, PostgresConnection):
-            location = location_of(config, connection.name)
-            with suppress(OSError):  # one that cannot be reached is another condition's to tell
-                if isinstance(location, Path) and location.is_dir():
-                    yield location
+    for connection in config.sources:
+        location = location_of(config, connection.name)
+        with suppress(OSError):  # one that cannot be reached is another condition's to tell
+            if isinstance(location, Path) and location.is_dir():
+                yield location

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from trucker.postgres.catalog_look import Look
+from trucker.source.look import Look
 from trucker.table import Column, TableSchema
 
 MOST_READINGS = 256

@@ -8,13 +8,11 @@ the table, when each was attached, and the file that each has its rows in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
-from trucker.adapters.postgres import PostgresConnection
-from trucker.postgres.catalog_look import Look, altered_by, has_older_rows, has_rows
-from trucker.postgres.connect import connect
+from trucker.source.base import Source
+from trucker.source.look import Look
 from trucker.table import TableId
 
 
@@ -55,12 +53,12 @@ def _named(leaves: tuple[TableId, ...]) -> str:
     return f"partition{'s' if len(leaves) > 1 else ''} {', '.join(map(str, leaves))} {'were' if leaves[1:] else 'was'}"
 
 
-def probe_leaf(connection: PostgresConnection, asked: Asked, leaf: TableId, horizon: int) -> int:
-    """A `Probe`, of the server at the other end of `connection`."""
-    with closing(connect(connection, application="trucker catalog")) as database:
+def probe_leaf(source: Source, asked: Asked, leaf: TableId, horizon: int) -> int:
+    """A `Probe` of a source."""
+    with source.reading_session("catalog") as session:
         if asked is Asked.ALTERED:
-            return altered_by(database, leaf)
-        return has_rows(database, leaf) if asked is Asked.ROWS else has_older_rows(database, leaf, horizon)
+            return session.altered_by(leaf)
+        return session.has_rows(leaf) if asked is Asked.ROWS else session.has_older_rows(leaf, horizon)
 
 
 def tree_change(before: Look, now: Look, told: int, probe: Probe) -> TreeChange | None:

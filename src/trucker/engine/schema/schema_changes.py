@@ -28,10 +28,10 @@ from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema, say
 from trucker.engine.truck.truck import InputTable
 from trucker.errors import SinkError, SourceError
 from trucker.lsn import Lsn
-from trucker.postgres.catalog import SourceType
-from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
-from trucker.postgres.pgoutput import Relation, Renames, parse_relation
+from trucker.pgoutput import Relation, Renames, parse_relation
 from trucker.sinks.target import Target
+from trucker.source.look import Look, SeenColumn, Sighting
+from trucker.source.source_table import SourceType
 from trucker.table import Column, Partitions, TableId, TableSchema
 
 log = logging.getLogger("trucker.shapes")

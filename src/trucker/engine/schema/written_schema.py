@@ -17,7 +17,7 @@ from typing import Any, Final
 from trucker.changelog.document import Document, FileDocument, document_beside
 from trucker.changelog.location import location_of
 from trucker.config.models import ProjectConfig
-from trucker.postgres.catalog_look import Look
+from trucker.source.look import Look
 from trucker.table import TableId
 
 FORMAT: Final = 1

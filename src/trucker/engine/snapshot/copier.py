@@ -20,12 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trucker.capture.slot_creation import Stopped
 from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
-from trucker.engine.snapshot.snapshot_source import SnapshotSource
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.task.partition import copy_shares, room
@@ -42,14 +40,15 @@ from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog import SourceTable
-from trucker.postgres.catalog_look import Look
-from trucker.postgres.pgoutput import Renames
-from trucker.postgres.slot import ExportedSnapshot
-from trucker.postgres.snapshot import SnapshotChunk
+from trucker.pgoutput import Renames
 from trucker.process.backoff import Backoff
+from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.sinks.target import Target
+from trucker.source.base import Source
+from trucker.source.look import Look
+from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.copy")
@@ -81,7 +80,7 @@ class Copier:
     def __init__(
         self,
         jobs: Jobs,
-        source: SnapshotSource,
+        source: Source,
         destinations: Mapping[str, Destination],
         known: SchemaStore,
         recipes: Recipes,
@@ -205,7 +204,7 @@ class _Attempt:
         self._commit(targets, Phase.COPYING, {})
         reach("copy.begin.after")
         receipts = self._copy(targets, self._parts(targets, chunks))
-        self._copier.source.check(self._exported)
+        self._copier.source.verify(self._exported)
         reach("copy.end.before")
         self._commit(targets, None, receipts)
         reach("copy.end.after")
@@ -407,7 +406,7 @@ class _Attempt:
         """What every part needs to know, the parts' own aside."""
         exported, destinations = self._exported, self._copier.destinations
         return CopyBatch(
-            self._copier.source.reads,
+            self._copier.source,
             exported.snapshot,
             exported.lsn,
             {name: self._batch(own, exported.lsn, None).for_parts() for name, own in targets.items()},

@@ -18,12 +18,10 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from trucker.capture.slot_creation import Stopped, new_snapshot
 from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.snapshot.copier import TASKS_PER_CORE, chunk_bytes
@@ -40,20 +38,17 @@ from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
-from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import load_table
-from trucker.postgres.catalog_look import Sighting, sighting_at
-from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot
-from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot, plan_chunks
 from trucker.process.backoff import Backoff
+from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.source.base import SnapshotView, Source
+from trucker.source.look import Sighting
+from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
 
 log = logging.getLogger("trucker.merge")
 
@@ -79,7 +74,7 @@ class Merger:
         schemas: Schemas,
         recipes: Recipes,
         jobs: Jobs,
-        source: ResolvedSource,
+        source: Source,
         *,
         small_bytes: int,
         backoff: Backoff,
@@ -110,8 +105,7 @@ class Merger:
         """Merge; whether the lane goes on, in a thread of its own."""
         while not stop.is_set():
             try:
-                source = self._source
-                with new_snapshot(source.connection, source.temporary_slot, stop) as exported:
+                with self._source.export(stop) as exported:
                     if not self._approach(exported, stop):
                         return False
                     self._merge(exported)
@@ -176,9 +170,8 @@ class Merger:
 
     def _merge(self, exported: ExportedSnapshot) -> None:
         """Merge the partitions that the snapshot shows as attached, and record it; the lane has applied all before."""
-        with closing(connect(self._source.reads, application="trucker snapshot")) as connection:
-            enter_snapshot(connection, exported.snapshot)
-            seen = sighting_at(connection, self._source.publication, self._table, exported.lsn)
+        with self._source.view(exported) as view:
+            seen = view.sighting(self._table)
             reading = self._schemas.examine(self._run.name, self._run.truck.tables[self._table], seen)
             if reading is None:
                 return
@@ -186,7 +179,7 @@ class Merger:
             if reading.again:
                 self._copy_again(reading.again)
                 return
-            chunks = self._chunks(connection, seen, reading) if reading.merge else []
+            chunks = self._chunks(view, seen, reading) if reading.merge else []
         assignment = assignment_of(self._run, reading, exported.lsn, self._destination, self._recipes)
         parts = [CopyPart(index, chunk, [assignment]) for index, chunk in enumerate(chunks)]
         with CopyWatch(parts, {self._run.name: self._run}) as watch:
@@ -208,16 +201,16 @@ class Merger:
             raise trouble
         self._stream.copy_again(self._run, {self._table: why}, self._lane)
 
-    def _chunks(self, connection: PgConnection, seen: Sighting, reading: SchemaReading) -> list[SnapshotChunk]:
+    def _chunks(self, view: SnapshotView, seen: Sighting, reading: SchemaReading) -> Sequence[SnapshotChunk]:
         """What is to be read of the attached partitions, as a copy would read it."""
         assert seen.look is not None
         own = self._run.truck.tables[self._table]
-        described = load_table(connection, self._table, publication=self._source.connection.publication)
+        described = view.describe(self._table)
         leaves = tuple(leaf for leaf in described.leaves if leaf.table in reading.merge)
         key = own.key_by({number: name for name, number in seen.look.numbers.items()})
         columns = [name for name in described.schema.names if name in key or own.chooses(name)]
         size = chunk_bytes(described.bytes, self._jobs.cores)
-        return plan_chunks(connection, replace(described, leaves=leaves), size, columns=columns, where=own.where)
+        return view.chunks(replace(described, leaves=leaves), size, columns=columns, where=own.where)
 
     def _write(
         self, exported: ExportedSnapshot, assignment: Assignment, parts: Sequence[CopyPart], watch: CopyWatch
@@ -259,7 +252,7 @@ class Merger:
     ) -> list[Receipt]:
         destination, name = self._destination, assignment.destination
         shared = CopyBatch(
-            self._source.reads,
+            self._source,
             exported.snapshot,
             exported.lsn,
             {name: batch.for_parts()},
@@ -285,9 +278,7 @@ class Merger:
         return outcomes
 
     def _commit(self, exported: ExportedSnapshot, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        if exported.standby:  # recovery may have removed rows that were to be read (see `ExportedSnapshot`)
-            with closing(connect(self._source.reads, application="trucker snapshot")) as connection:
-                enter_snapshot(connection, exported.snapshot)
+        self._source.verify(exported)
         trouble = self._destination.commit(batch, receipts).get(self._run.name)
         if trouble is not None:
             raise trouble

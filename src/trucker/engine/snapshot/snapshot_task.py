@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from trucker.change import Changes, CopiedRows, Lsn, RawCopy, TableId, TableSchema, UnreadRows
+from trucker.change import Changes, CopiedRows, RawCopy, TableId, TableSchema, UnreadRows
 from trucker.engine.destination import task_sinks
 from trucker.engine.stream.stream_task import failing_alone, hand_on, reason_of, write_share
 from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, WaitingRows
@@ -20,17 +20,18 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.row_transform import make_copy
 from trucker.errors import TruckerError
 from trucker.failpoint import reach
-from trucker.postgres.snapshot import RawChunk, SnapshotChunk, SnapshotSession, read_chunk
 from trucker.rows import concat_rows
 from trucker.sinks.base import FinishesCopies
 from trucker.sinks.batch import Receipt
+from trucker.source.base import ChunkReader
+from trucker.source.snapshot import SnapshotChunk
 
 
 @noting_slow
 def copy_share(batch: CopyBatch, share: CopyShare) -> Outcome:
     """Copy one chunk after the other, each to every target."""
-    with closing(SnapshotSession(batch.connection, batch.snapshot)) as session:
-        task = _Task(batch, session)
+    with closing(batch.source.chunk_reader(batch.snapshot, batch.lsn)) as reader:
+        task = _Task(batch, reader)
         for part in share:
             task.copy(part)
     return Outcome(task.receipts, task.failures, task.waiting, copied=task.copied())
@@ -52,12 +53,12 @@ def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
 class _Task:
     """Copies chunks over one connection to the source; what has come of it."""
 
-    def __init__(self, batch: CopyBatch, session: SnapshotSession) -> None:
+    def __init__(self, batch: CopyBatch, reader: ChunkReader) -> None:
         self.receipts: dict[str, list[Receipt]] = defaultdict(list)
         self.failures: list[Failure] = []
         self.waiting: list[WaitingRows] = []
         self._batch = batch
-        self._session = session
+        self._reader = reader
         self._stopped: dict[tuple[str, TableId], TruckerError] = {}
         self._chunks: list[tuple[int, dict[str, int], float, float]] = []
 
@@ -100,12 +101,12 @@ class _Task:
         return error is not None
 
     def _write(self, part: CopyPart, assignments: Sequence[Assignment]) -> None:
-        chunk, lsn = part.chunk, self._batch.lsn
+        chunk = part.chunk
         if len(assignments) == 1 and assignments[0].recipe is None:
-            unread = _Unread(self._session, chunk, assignments[0], lsn)
+            unread = _Unread(self._reader, chunk, assignments[0])
             write_share(self._batch, part.index, assignments[0], unread, self.receipts, self.failures)
             return
-        pieces: Iterable[CopiedRows] = read_chunk(self._session.enter(), chunk, lsn)
+        pieces: Iterable[CopiedRows] = self._reader.read(chunk)
         if len(assignments) > 1:
             pieces = list(pieces)
         for assignment in assignments:
@@ -135,23 +136,22 @@ class _Task:
 class _Unread(UnreadRows):
     """A chunk for one target, by the names that the target has for its columns."""
 
-    def __init__(self, session: SnapshotSession, chunk: SnapshotChunk, assignment: Assignment, lsn: Lsn) -> None:
+    def __init__(self, reader: ChunkReader, chunk: SnapshotChunk, assignment: Assignment) -> None:
         self.schema = _names(chunk.schema, assignment)
-        self._session = session
+        self._reader = reader
         self._chunk = chunk
         self._assignment = assignment
-        self._lsn = lsn
         self._pieces: Iterator[CopiedRows] | None = None
 
     def __next__(self) -> Changes | CopiedRows:
         if self._pieces is None:
-            self._pieces = read_chunk(self._session.enter(), self._chunk, self._lsn)
+            self._pieces = self._reader.read(self._chunk)
         return _narrow(next(self._pieces), self._assignment)
 
     def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
         called = dict(zip(self.schema.names, self._chunk.schema.names, strict=True))
         own = [called[name] for name in names]
-        return RawChunk(self._session.enter(), self._chunk, own, binary=binary, framed=framed)
+        return self._reader.raw(self._chunk, own, binary=binary, framed=framed)
 
 
 def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:

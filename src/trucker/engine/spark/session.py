@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker import private
-from trucker.engine.spark import cluster
+from trucker.config.registry import installed
+from trucker.engine.spark import cluster, worker_daemon
 from trucker.engine.spark.application import ContextAlone, Spark, session_of
 from trucker.engine.spark.interpreter import away, python_environment
 from trucker.engine.spark.java import cache_folder, find_java
@@ -268,6 +269,7 @@ def _defaults(app_name: str, state: Path, *, here: bool) -> dict[str, str]:
         **_SETTINGS,
         **(_LOOPBACK_SETTINGS if here else {}),
         "spark.app.name": app_name,
+        f"spark.executorEnv.{worker_daemon.MODULES}": ",".join(installed().source_modules()),
         "spark.sql.warehouse.dir": str(state.resolve() / "spark" / "warehouse"),
     }
 

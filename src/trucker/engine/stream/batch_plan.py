@@ -16,7 +16,7 @@ from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.pgoutput import parse_relation
+from trucker.pgoutput import parse_relation
 from trucker.sinks.target import Target
 from trucker.table import SchemaChanges, TableId
 

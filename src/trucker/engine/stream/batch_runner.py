@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
 from trucker.changelog.location import LogLocation
 from trucker.engine.destination.destination import Destination
@@ -22,6 +21,7 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Batch
+from trucker.source.base import Source
 
 # So that the first parts are applied while the last are made.
 PARTS_PER_CORE: Final = 2
@@ -67,7 +67,7 @@ class BatchRunner:
         destinations: Mapping[str, Destination],
         recipes: Recipes,
         *,
-        reads: PostgresConnection,
+        source: Source,
         part_bytes: int,
         small_bytes: int,
     ) -> None:
@@ -75,7 +75,7 @@ class BatchRunner:
         self._log = log
         self._destinations = destinations
         self._recipes = recipes
-        self._reads = reads
+        self._source = source
         self._part_bytes = part_bytes
         self.small_bytes = small_bytes
         self._left = 1.0
@@ -93,7 +93,7 @@ class BatchRunner:
             {name: self._destinations[name].spec for name in batches},
             assignments,
             room(len(pieces), len(assignments)),
-            self._reads if any(self._reads_source(assignment) for assignment in assignments) else None,
+            self._source if any(self._reads_source(assignment) for assignment in assignments) else None,
             self._recipes.folder,
         )
         return Staging(batch, parts, sum(block.bytes for block in blocks), end)

@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import RUN_BYTES
 from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
@@ -48,9 +47,10 @@ from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
-from trucker.postgres.catalog_look import Sighting
-from trucker.postgres.pgoutput import parse_relation
+from trucker.pgoutput import parse_relation
 from trucker.sinks.batch import Batch, Receipt
+from trucker.source.base import Source
+from trucker.source.look import Sighting
 from trucker.table import TableId
 
 log = logging.getLogger("trucker.query")
@@ -75,7 +75,7 @@ class SourceStream:
         schemas: Schemas,
         recipes: Recipes,
         *,
-        reads: PostgresConnection,
+        source: Source,
         max_bytes: int,
         patience: float,
         part_bytes: int,
@@ -109,7 +109,7 @@ class SourceStream:
         self._worth = max(max_bytes // pace.worth_share, small_bytes)
         self._recent: dict[tuple[str, TableId], Assignment] = {}
         self._stager = BatchRunner(
-            jobs, log_place, destinations, recipes, reads=reads, part_bytes=part_bytes, small_bytes=small_bytes
+            jobs, log_place, destinations, recipes, source=source, part_bytes=part_bytes, small_bytes=small_bytes
         )
         self._ahead = Prefetch(self._stager.start, self._discard)
         self._readers = threading.local()

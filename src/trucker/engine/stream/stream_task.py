@@ -26,7 +26,7 @@ from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.row_transform import make, whole_rows
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import EngineError, SinkError, TruckerError
-from trucker.postgres.pgoutput import ShapeKeys, decode
+from trucker.pgoutput import ShapeKeys, decode
 from trucker.rows import Rows
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.target import Target

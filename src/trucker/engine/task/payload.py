@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.changelog.format.reference import BlockRef
 from trucker.changelog.location import LogLocation
 from trucker.engine.destination.task_sinks import SinkSpec
@@ -15,9 +14,10 @@ from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.spark_sql.spark_plan import SpooledRows
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.postgres.snapshot import SnapshotChunk
 from trucker.sinks.batch import CARRIED, Batch, Receipt
 from trucker.slow_sql import SlowStatement
+from trucker.source.base import Source
+from trucker.source.snapshot import SnapshotChunk
 from trucker.table import TableId
 
 
@@ -34,7 +34,7 @@ class StreamBatch:
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
     room: int = CARRIED
-    source: PostgresConnection | None = None
+    source: Source | None = None
     folder: Path | None = None
 
 
@@ -53,7 +53,7 @@ class StreamPart:
 class CopyBatch:
     """What all chunks of a snapshot share; `room` and `folder` as above."""
 
-    connection: PostgresConnection
+    source: Source
     snapshot: str
     lsn: Lsn
     batches: Mapping[str, Batch]

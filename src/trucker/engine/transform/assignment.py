@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trucker.engine.schema.column_identity import OwnShapes
 from trucker.engine.transform.recipe import Recipe
 from trucker.lsn import Lsn
-from trucker.postgres.pgoutput import Renames
+from trucker.pgoutput import Renames
 from trucker.sinks.target import Target
 from trucker.table import TableSchema
 

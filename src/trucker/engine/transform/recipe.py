@@ -8,10 +8,9 @@ from trucker.change import Changes, Column, TableSchema
 from trucker.engine.transform.fold import Fold
 from trucker.engine.transform.rules import RuleSet
 from trucker.engine.transform.spark_sql.spark_plan import SparkPlan
-from trucker.pg.connection import PgConnection as SourceConnection
-from trucker.postgres.source_query import SourceQuery, run_query
 from trucker.rows import Rows
 from trucker.slow_sql import SlowQueries
+from trucker.source.base import QuerySession, SourceQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Recipe:
         """The changes after the rules."""
         return self.rules.apply(changes) if self.rules else changes
 
-    def ask(self, session: SourceConnection, rows: Rows) -> Rows:
+    def ask(self, session: QuerySession, rows: Rows) -> Rows:
         """The result of input.sql for the rows."""
         assert self.query is not None
-        return run_query(session, self.query, rows, rows_max=self.rows_max, slow=self.slow)
+        return session.run(self.query, rows, rows_max=self.rows_max, slow=self.slow)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trucker import private
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
 from trucker.config.sql_template import SqlTemplate
@@ -27,11 +26,10 @@ from trucker.engine.transform.rules import compile_rules
 from trucker.engine.transform.sql_rows import relation_of, written_columns
 from trucker.engine.truck.truck import Truck
 from trucker.errors import ConfigError
-from trucker.postgres.connect import connect
-from trucker.postgres.source_query import SourceQuery, prepare_query
 from trucker.sinks.batch import Receipt, Work
 from trucker.sinks.target import Target
 from trucker.slow_sql import SlowQueries
+from trucker.source.base import Source, SourceQuery
 from trucker.table import Column, TableId, TableSchema
 from trucker.types import Unfit
 
@@ -55,12 +53,12 @@ class Recipes:
     """The recipes of one source's trucks. Used by every thread that plans a batch."""
 
     def __init__(
-        self, reads: PostgresConnection, keeps_changes: Mapping[str, bool], slow_ms: int, folder: Path | None = None
+        self, source: Source, keeps_changes: Mapping[str, bool], slow_ms: int, folder: Path | None = None
     ) -> None:
         """`keeps_changes`: for each destination, whether it keeps every change. `folder` holds rows that wait for
         Spark. Until Spark is started, its files are ignored, and recipes have no columns of their results. Statements
         that take `slow_ms` are logged, except where a truck has another setting."""
-        self._reads = reads
+        self._source = source
         self._slow_ms = slow_ms
         self._keeps_changes = keeps_changes
         self.folder = folder
@@ -120,7 +118,7 @@ class Recipes:
                 truck_ms = truck.config.slow_query_threshold_ms
                 slow = SlowQueries(truck.name, self._slow_ms if truck_ms is None else truck_ms)
                 compiler = _Compiler(
-                    truck, truck.config, self._reads, self._keeps_changes[truck.destination], self._spark
+                    truck, truck.config, self._source, self._keeps_changes[truck.destination], self._spark
                 )
                 target, recipe = compiler.compile(plain)
                 recipe = replace(recipe, slow=slow)
@@ -134,17 +132,12 @@ class _Compiler:
         self,
         truck: Truck,
         config: TruckConfig,
-        reads: PostgresConnection,
+        source: Source,
         keeps_changes: bool,
         spark: Mapping[str, SparkTruck] | None,
     ) -> None:
-        self._truck, self._config, self._reads, self._keeps_changes, self._spark = (
-            truck,
-            config,
-            reads,
-            keeps_changes,
-            spark,
-        )
+        self._truck, self._config, self._source = truck, config, source
+        self._keeps_changes, self._spark = keeps_changes, spark
 
     def compile(self, plain: Target) -> tuple[Target, Recipe]:
         config, schema = self._config, plain.source
@@ -213,8 +206,8 @@ class _Compiler:
         file = self._config.file(INPUT)
         if file is None:
             return None
-        with closing(connect(self._reads, application="trucker input", own_sql=True)) as connection:
-            return prepare_query(connection, file, shape, positions=positions)
+        with closing(self._source.query_session()) as session:
+            return session.prepare(file, shape, positions=positions)
 
     def _plan(self, columns: tuple[Column, ...], table: TableId) -> SparkPlan | None:
         if self._spark is None or not any(self._config.file(name) for name in ON_SPARK):

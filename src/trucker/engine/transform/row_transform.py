@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
@@ -33,23 +32,20 @@ from trucker.engine.transform.sql_rows import (
 from trucker.engine.transform.statement_runs import Runs, number_runs
 from trucker.errors import SinkError
 from trucker.lsn import ZERO, Lsn
-from trucker.pg.connection import PgConnection
-from trucker.postgres.connect import connect
-from trucker.postgres.snapshot import SnapshotChunk, enter_snapshot
-from trucker.postgres.source_query import query_chunk, reselect
-from trucker.postgres.visibility import await_visible
 from trucker.rows import Rows
 from trucker.sinks.output_sql import TRUNCATED
 from trucker.sinks.target import Target
+from trucker.source.base import QuerySession, Source
+from trucker.source.snapshot import SnapshotChunk
 
 PLACE = ("commit_lsn", "ordinal")
 
 
 class ReadSnapshot(Protocol):
-    """The snapshot that a copy reads: where, by which name, and as of which position."""
+    """The snapshot that a copy reads: of which source, by which name, and as of which position."""
 
     @property
-    def connection(self) -> PostgresConnection: ...
+    def source(self) -> Source: ...
     @property
     def snapshot(self) -> str: ...
     @property
@@ -76,7 +72,7 @@ def recipe_of(assignment: Assignment) -> Recipe:
 
 def make(
     shares: Sequence[tuple[Assignment, Sequence[Changes]]],
-    source: PostgresConnection | None,
+    source: Source | None,
     part: int,
     *,
     whole: bool = False,
@@ -96,7 +92,7 @@ def make(
     return transformed
 
 
-def whole_rows(changes: Sequence[Changes], source: PostgresConnection | None) -> list[Changes]:
+def whole_rows(changes: Sequence[Changes], source: Source | None) -> list[Changes]:
     """Net changes with every cell, for a destination that cannot leave a cell unchanged (I7).
 
     The source is read as of now. Where a value is newer than the batch, its change follows in a later batch.
@@ -110,7 +106,7 @@ def _whole(changes: Changes, reader: _SourceReader) -> list[Changes]:
     if not rows.unchanged:
         return [rows]
     with reader.session() as session:
-        return fold([reselect(session, split_moves(rows))], Fold.NET)
+        return fold([session.reselect(split_moves(rows))], Fold.NET)
 
 
 class _SourceReader:
@@ -119,16 +115,16 @@ class _SourceReader:
     The stream may deliver a commit before other sessions see it, so the first session waits for the transactions.
     """
 
-    def __init__(self, source: PostgresConnection | None, xids: Sequence[npt.NDArray[np.uint32]]) -> None:
+    def __init__(self, source: Source | None, xids: Sequence[npt.NDArray[np.uint32]]) -> None:
         self._source = source
         self._xids = xids
 
     @contextmanager
-    def session(self) -> Iterator[PgConnection]:
+    def session(self) -> Iterator[QuerySession]:
         assert self._source is not None
         with source_session(self._source) as session:
             if self._xids:
-                await_visible(session, np.unique(np.concatenate(self._xids)).tolist())
+                session.await_visible(np.unique(np.concatenate(self._xids)).tolist())
                 self._xids = ()
             yield session
 
@@ -176,7 +172,7 @@ def _reselected(rows: Changes, recipe: Recipe, reader: _SourceReader) -> Changes
     only = recipe.rules.needs if recipe.rules else used
     apart = rows if recipe.fold is Fold.NONE else split_moves(rows)
     with reader.session() as session:
-        reselected = reselect(session, apart, only=only)
+        reselected = session.reselect(apart, only=only)
     if apart is rows:
         return reselected
     folded = fold([reselected], recipe.fold)
@@ -231,7 +227,7 @@ def written(rows: Rows, target: Target, lsn: Lsn, first: int, *, every: bool, co
     return changes if every else last_by_key(changes)
 
 
-def _enriched(session: PgConnection, recipe: Recipe, rows: Rows) -> Rows:
+def _enriched(session: QuerySession, recipe: Recipe, rows: Rows) -> Rows:
     """The result of the query for the rows, run by run; for all runs at once where the result has the position of its
     row, so that its run is known."""
     query = recipe.query
@@ -278,20 +274,12 @@ def make_copy(
         for number, piece in enumerate(pieces):
             yield _transformed_piece(assignment, piece, number, None, batch.lsn)
         return
-    with closing(connect(batch.connection, application="trucker input", own_sql=True)) as session:
-        enter_snapshot(session, batch.snapshot)
+    with closing(batch.source.query_session(batch.snapshot)) as session:
         if recipe.rules is not None:
             for number, piece in enumerate(pieces):
                 yield _transformed_piece(assignment, piece, number, session, batch.lsn)
             return
-        results = query_chunk(
-            session,
-            recipe.query,
-            chunk,
-            rows_max=recipe.rows_max,
-            lsn=batch.lsn,
-            slow=recipe.slow,
-        )
+        results = session.run_chunk(recipe.query, chunk, rows_max=recipe.rows_max, lsn=batch.lsn, slow=recipe.slow)
         for number, rows in enumerate(results):
             transformed = TransformedRows(assignment)
             _finish(transformed, _numbered(rows, number), batch.lsn, number)
@@ -299,7 +287,7 @@ def make_copy(
 
 
 def _transformed_piece(
-    assignment: Assignment, piece: CopiedRows, number: int, session: PgConnection | None, lsn: Lsn
+    assignment: Assignment, piece: CopiedRows, number: int, session: QuerySession | None, lsn: Lsn
 ) -> TransformedRows:
     recipe, transformed = recipe_of(assignment), TransformedRows(assignment)
     changes = recipe.ruled(piece.to_changes().reshaped(recipe.reads))

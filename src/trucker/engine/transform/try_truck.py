@@ -29,7 +29,7 @@ from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkUnavailable
-from trucker.postgres.pgoutput import decode
+from trucker.pgoutput import decode
 from trucker.rows import OPERATION, Rows
 from trucker.sinks.base import Sink
 from trucker.sinks.target import Target
@@ -97,7 +97,7 @@ class Trial:
         """Every step for every table that has changes."""
         with tempfile.TemporaryDirectory() as folder:
             recipes = Recipes(
-                self._source.reads,
+                self._source.source,
                 {self._truck.destination: self._sink.abilities.every_change},
                 self._config.slow_query_threshold_ms,
                 Path(folder) / "rows",
@@ -134,7 +134,7 @@ class Trial:
             if recipe.rules:
                 yield _changes(table, "rules", "after the rules", recipe.ruled(net))
         (transformed,) = make([(Assignment(self._truck.destination, target, Lsn(0), recipe=recipe), changes)],
-                       self._source.reads, 0)  # fmt: skip
+                       self._source.source, 0)  # fmt: skip
         if recipe.query is not None:
             yield from self._queried(table, recipe, transformed)
         spark_result = self._on_spark(recipe, transformed, recipes)

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
 from trucker.config.sql_files import OUTPUT
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import SourceTable, list_tables, load_table
-from trucker.postgres.publication import PublishedTable
-from trucker.postgres.slot import object_name
+from trucker.source.base import Source, SourceTables
+from trucker.source.publication import PublishedTable
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId
 from trucker.types import Unfit
 
@@ -24,76 +22,47 @@ OWN_SCHEMA = "trucker"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """One source connection, the names of its publication and slot, and the trucks that read from it."""
+    """One source, and the trucks that read from it."""
 
-    connection: PostgresConnection
-    publication: str
-    slot: str
-    temporary_slot: str
+    source: Source
     trucks: tuple[Truck, ...]
     tables: Mapping[TableId, SourceTable]
     published: tuple[PublishedTable, ...]
 
     @property
+    def publication(self) -> str:
+        return self.source.publication
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot
+
+    @property
     def name(self) -> str:
         """What the source is called, in the state folder too."""
-        return self.connection.name
-
-    @property
-    def reads(self) -> PostgresConnection:
-        """Where the slot is and copies are taken: the standby, where one is named."""
-        return self.connection.replica or self.connection
-
-    @property
-    def manages_publication(self) -> bool:
-        return self.connection.publication is None
-
-    @property
-    def manages_slot(self) -> bool:
-        return self.connection.slot is None
+        return self.source.name
 
 
-def source_names(config: ProjectConfig, connection: PostgresConnection) -> tuple[str, str]:
-    """The names of the publication and the slot."""
-    name = object_name(config.unique_id, connection.name)
-    return connection.publication or name, connection.slot or name
-
-
-def copy_slot_name(config: ProjectConfig, connection: PostgresConnection) -> str:
-    """How the names of temporary slots begin, in whose snapshots tables are copied."""
-    return object_name(config.unique_id, f"{connection.name} copy")
-
-
-def resolve_source(config: ProjectConfig, connection: PostgresConnection, database: PgConnection) -> ResolvedSource:
+def resolve_source(config: ProjectConfig, source: Source, session: SourceTables) -> ResolvedSource:
     """The trucks and tables of one source; raises `SourceError` or `ConfigError` where they do not match it."""
     # Trucker's own tables are never an input: where this database is a destination too, each commit would make the
     # next.
-    available = [table for table in list_tables(database) if table.schema != OWN_SCHEMA]
+    available = [table for table in session.list_tables() if table.schema != OWN_SCHEMA]
     tables: dict[TableId, SourceTable] = {}
     trucks = []
     for truck in config.trucks:
-        if truck.input.connection != connection.name:
+        if truck.input.connection != source.name:
             continue
-        names = _select(truck, available, database)
-        existing = connection.publication
-        tables |= {name: load_table(database, name, publication=existing) for name in names if name not in tables}
+        names = _select(truck, available, session)
+        tables |= {name: session.load_table(name) for name in names if name not in tables}
         trucks.append(_truck(truck, [tables[name] for name in names]))
-    publication, slot = source_names(config, connection)
-    return ResolvedSource(
-        connection,
-        publication,
-        slot,
-        copy_slot_name(config, connection),
-        tuple(trucks),
-        tables,
-        published_tables(trucks, tables),
-    )
+    return ResolvedSource(source, tuple(trucks), tables, published_tables(trucks, tables))
 
 
-def _select(truck: TruckConfig, available: Sequence[TableId], database: PgConnection) -> list[TableId]:
+def _select(truck: TruckConfig, available: Sequence[TableId], session: SourceTables) -> list[TableId]:
     selected = select_tables(truck.input.tables, available)
     for missing in missing_tables(truck.input.tables, available):
-        load_table(database, missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
+        session.load_table(missing)  # says why it cannot be read: it does not exist, is a view, is unlogged …
         raise SourceError(
             f"truck {truck.name}: {missing} is one of trucker's own tables",
             remedy="leave it out of the truck",

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from trucker.postgres.source_query.check import check_input, check_old_values, old_values_problem
 from trucker.postgres.source_query.prepare import prepare_query
-from trucker.postgres.source_query.query import SourceQuery
+from trucker.postgres.source_query.query import PostgresQuery
 from trucker.postgres.source_query.reselect import reselect
 from trucker.postgres.source_query.run import query_chunk, run_query
 
 __all__ = [
-    "SourceQuery",
+    "PostgresQuery",
     "check_input",
     "check_old_values",
     "old_values_problem",

@@ -11,9 +11,10 @@ from trucker.config.sql_files import INPUT
 from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.catalog import SourceTable, to_full
+from trucker.postgres.catalog import to_full
 from trucker.postgres.connect import connect
 from trucker.postgres.source_query.prepare import prepare_query
+from trucker.source.source_table import SourceTable
 from trucker.table import TableSchema
 
 NO_OLD_VALUES = "TRK135"

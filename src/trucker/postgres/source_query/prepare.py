@@ -15,14 +15,15 @@ from trucker.config.sql_lexer import Statement
 from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
 from trucker.pg.connection import PgConnection
-from trucker.postgres.catalog import SourceType, source_types
+from trucker.postgres.catalog import source_types
 from trucker.postgres.source_query.failure import refused
-from trucker.postgres.source_query.query import ORDER, ROWS, Source, SourceQuery, Variant, parameters_relation
+from trucker.postgres.source_query.query import ORDER, ROWS, InputStatement, PostgresQuery, Variant, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.session import catalogue
 from trucker.postgres.source_query.types import TEXT, InputColumn, load_input_columns
 from trucker.postgres.source_query.usage import used_columns
 from trucker.rows import OLD, OPERATION, POSITION
+from trucker.source.source_table import SourceType
 
 CLASH: Final = "TRK133"
 UNUSABLE: Final = "TRK134"
@@ -33,7 +34,7 @@ _FROM_ROWS: Final = "select … from {{ rows }}, and join what it needs"
 _PSEUDO: Final = ("record", "record[]", "void", "unknown", "cstring", "anyarray")
 
 
-def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> SourceQuery:
+def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *, positions: bool) -> PostgresQuery:
     """Check that the file can run for this table, and describe its result. `positions`: rows have position columns.
 
     Raises a ConfigError with file, line and a suggestion where it cannot. Runs nothing.
@@ -52,7 +53,7 @@ def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *
             variants[op], fields_by_operation[op] = variants[DELETE], fields_by_operation[DELETE]
             continue
         sql = template.render(relation, operation=OPERATIONS[op], input_table=str(table.table))
-        source = Source.of(sql, _only_statement(sql))
+        source = InputStatement.of(sql, _only_statement(sql))
         fields_by_operation[op] = _described(connection, source, input_columns, names)
         used |= used_columns(connection, source, input_columns, fields_by_operation[op])
         fields = tuple(field.name for field in fields_by_operation[op])
@@ -64,7 +65,7 @@ def prepare_query(connection: PgConnection, file: SqlFile, table: TableSchema, *
     with catalogue(connection):
         columns = _result_columns(connection, file, [fields_by_operation[op] for op in (INSERT, UPDATE, DELETE)])
     by_operation = template.uses_operation or variants[INSERT].operation < 0
-    return SourceQuery(
+    return PostgresQuery(
         file, table.table, columns, tuple(input_columns), frozenset(used), variants, by_operation, timeout
     )
 
@@ -109,7 +110,7 @@ def _input_columns(connection: PgConnection, table: TableSchema, positions: bool
 
 
 def _described(
-    connection: PgConnection, source: Source, input_columns: Sequence[InputColumn], names: Sequence[str]
+    connection: PgConnection, source: InputStatement, input_columns: Sequence[InputColumn], names: Sequence[str]
 ) -> list[Field]:
     """The columns of the statement's result. It is planned, too: PostgreSQL checks privileges on tables only then."""
     relation = parameters_relation(input_columns)

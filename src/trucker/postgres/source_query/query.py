@@ -21,7 +21,7 @@ ROWS: Final = "\ue000rows\ue001"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputStatement:
     """The one statement of a file, with `ROWS` where the rows go. `sql` is the whole file.
 
     `uses_rows`: `ROWS` is used outside comments and strings; a template may omit it for some operations.
@@ -32,7 +32,7 @@ class Source:
     uses_rows: bool
 
     @classmethod
-    def of(cls, sql: RenderedSql, statement: Statement) -> Source:
+    def of(cls, sql: RenderedSql, statement: Statement) -> InputStatement:
         uses = any(token.kind == OTHER and token.text == ROWS[0] for token in tokens(statement.text))
         return cls(sql, statement, uses)
 
@@ -50,13 +50,13 @@ class Source:
 class Variant:
     """The file for some operations. `fields` are its result's columns; `operation` is one of them, or -1."""
 
-    source: Source
+    source: InputStatement
     fields: tuple[str, ...]
     operation: int
 
 
 @dataclass(frozen=True, slots=True)
-class SourceQuery:
+class PostgresQuery:
     """An input.sql prepared for one table. `columns` are its result's, without `operation`.
 
     `given` are the columns of `{{ rows }}`, the last of them `operation`; only those in `used` are sent. `variants` has

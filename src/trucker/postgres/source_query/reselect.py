@@ -49,8 +49,9 @@ _ANY: Final = "operator(pg_catalog.=)"
 def reselect(connection: PgConnection, changes: Changes, *, only: Collection[str] | None = None) -> Changes:
     """The same changes with every value: none is `unchanged` any more.
 
-    `only` names the columns that are used (`SourceQuery.used`); the others stay NULL. Updates that change the key must
-    have been split (`fold.split_moves`). Raises SourceError where the table has no key, or a column no longer exists.
+    `only` names the columns that are used (`PostgresQuery.used`); the others stay NULL. Updates that change the key
+    must have been split (`fold.split_moves`). Raises SourceError where the table has no key, or a column no longer
+    exists.
     """
     if only is not None:
         changes = replace(changes, unchanged={name: mask for name, mask in changes.unchanged.items() if name in only})

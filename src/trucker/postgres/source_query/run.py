@@ -19,14 +19,15 @@ from trucker.change import INSERT, OPERATIONS, Column, Lsn, quote_identifier
 from trucker.errors import SourceError
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
-from trucker.postgres.snapshot import PIECE_BYTES, SnapshotChunk, chunk_condition, lock_chunk, refuse_rewritten
+from trucker.postgres.snapshot import PIECE_BYTES, chunk_condition, lock_chunk, refuse_rewritten
 from trucker.postgres.source_query.arrays import LARGEST, array_literal
 from trucker.postgres.source_query.failure import FAILED, failed, too_many
-from trucker.postgres.source_query.query import ORDER, Source, SourceQuery, Variant
+from trucker.postgres.source_query.query import ORDER, InputStatement, PostgresQuery, Variant
 from trucker.postgres.source_query.result import stream
 from trucker.postgres.source_query.types import TEXT
 from trucker.rows import OLD, OPERATION, POSITION, Rows
 from trucker.slow_sql import SlowQueries, Timing
+from trucker.source.snapshot import SnapshotChunk
 
 SMALLEST_ROW: Final = 24
 """Bytes of the smallest row on its page: a heap tuple's header."""
@@ -37,7 +38,7 @@ _CODES: Final = np.array(ORDER, np.uint8)
 
 def run_query(
     connection: PgConnection,
-    query: SourceQuery,
+    query: PostgresQuery,
     rows: Rows,
     *,
     rows_max: int,
@@ -60,7 +61,7 @@ def run_query(
 
 def query_chunk(
     connection: PgConnection,
-    query: SourceQuery,
+    query: PostgresQuery,
     chunk: SnapshotChunk,
     *,
     rows_max: int,
@@ -86,7 +87,7 @@ def query_chunk(
         refuse_rewritten(connection)
 
 
-def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
+def _parameters(query: PostgresQuery, variant: Variant, rows: Rows) -> list[bytes | None]:
     if not variant.source.uses_rows:
         return []
     present = set(rows.names)
@@ -107,7 +108,7 @@ def _parameters(query: SourceQuery, variant: Variant, rows: Rows) -> list[bytes 
     return parameters
 
 
-def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
+def _statements(query: PostgresQuery, rows: Rows) -> Iterator[Rows]:
     """The rows of each statement, in order: by run, and by operation where each has its own statement."""
     cuts = [0, *(np.flatnonzero(np.diff(rows.run)) + 1), len(rows)]
     for first, last in pairwise(cuts):
@@ -122,7 +123,7 @@ def _statements(query: SourceQuery, rows: Rows) -> Iterator[Rows]:
                 yield run.take(of_operation)
 
 
-def _chunk_relation(query: SourceQuery, chunk: SnapshotChunk, lsn: Lsn | None) -> str:
+def _chunk_relation(query: PostgresQuery, chunk: SnapshotChunk, lsn: Lsn | None) -> str:
     """The chunk's rows with the types that changed rows have. The condition is inside, with the table's own names."""
     positions = {column.name for column in POSITION}
     columns = []
@@ -144,7 +145,7 @@ def _chunk_relation(query: SourceQuery, chunk: SnapshotChunk, lsn: Lsn | None) -
 class _Running:
     """One execution of a statement, with what its error message needs."""
 
-    source: Source
+    source: InputStatement
     relation: str
     timeout: float | None
     watch: AbstractContextManager[Timing | None]
@@ -189,11 +190,11 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield piece
 
 
-def _watch(slow: SlowQueries | None, query: SourceQuery, rows: int) -> AbstractContextManager[Timing | None]:
+def _watch(slow: SlowQueries | None, query: PostgresQuery, rows: int) -> AbstractContextManager[Timing | None]:
     return slow.watch(query.file.label, rows) if slow is not None else nullcontext()
 
 
-def _result(query: SourceQuery, variant: Variant, batch: pa.RecordBatch, op: int, run: int) -> Rows:
+def _result(query: PostgresQuery, variant: Variant, batch: pa.RecordBatch, op: int, run: int) -> Rows:
     """A piece of a result: the query's columns by name, NULL where this operation's statement does not have one."""
     places = {name: place for place, name in enumerate(variant.fields)}
     count = batch.num_rows
@@ -213,7 +214,7 @@ def _batch(columns: Sequence[Column], cells: Sequence[pa.Array], count: int) -> 
     return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
-def _operations(query: SourceQuery, names: pa.Array) -> npt.NDArray[np.uint8]:
+def _operations(query: PostgresQuery, names: pa.Array) -> npt.NDArray[np.uint8]:
     indices = pc.index_in(names, _NAMES)
     if indices.null_count:
         raise SourceError(

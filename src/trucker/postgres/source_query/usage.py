@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from trucker.pg.connection import PgConnection
-from trucker.postgres.source_query.query import Source, parameters_relation
+from trucker.postgres.source_query.query import InputStatement, parameters_relation
 from trucker.postgres.source_query.result import Field, describe, stream
 from trucker.postgres.source_query.types import InputColumn
 from trucker.table import quote_identifier
@@ -24,7 +24,7 @@ _COLUMN: Final = re.compile(r'"\*VALUES\*(?:_\d+)?"\.(?:column(\d+)|\*)')
 
 
 def used_columns(
-    connection: PgConnection, source: Source, input_columns: Sequence[InputColumn], fields: Sequence[Field]
+    connection: PgConnection, source: InputStatement, input_columns: Sequence[InputColumn], fields: Sequence[Field]
 ) -> frozenset[str]:
     """The names of the columns that the statement needs, or of all. `fields` are the columns of its result."""
     everything = frozenset(one.name for one in input_columns)

@@ -52,7 +52,7 @@ def test_the_same_project_from_another_folder_touches_nothing(
     twin.connect(postgres("source", database), postgres("replica", destination))
     twin.truck("copy", ["public.item"], {"connection": "replica"})
     twin.truck("more", ["public.item"], {"connection": "replica", "schema": "more"})
-    monkeypatch.setattr("trucker.capture.slot_creation.SLOT_SECONDS", 1)
+    monkeypatch.setattr("trucker.postgres.slot_creation.SLOT_SECONDS", 1)
     with InThread(shop, spark) as first:
         first.wait_streaming()
         with pytest.raises(SourceError) as refused:

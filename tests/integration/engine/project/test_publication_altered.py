@@ -268,10 +268,9 @@ def test_killed_when_trucker_has_altered_its_publication(
 
 
 def test_random_alterations(database: Database, destination: Database, project: ProjectFolder, spark: Any) -> None:
-    """Whatever is done to the publications of two slots, between changes and restarts, both sides are equal then."""
+    """Whatever is done to the publication, between changes and restarts, both sides are equal then."""
     dml = RandomDml(database, chosen_seed(), rare=0)
     dml.create()
-    project.config["connections"][0]["slots"] = 2
     project.connect(postgres("place", destination)).truck("all", ["public.*"], {"connection": "place"})
     InThread(project, spark, once=True).join()
     for _ in range(2):

@@ -115,7 +115,7 @@ def test_a_copy_of_which_recovery_took_rows_is_taken_again(
             raise SourceUnavailable("the exported snapshot is gone")
         enter_snapshot(connection, snapshot)
 
-    monkeypatch.setattr("trucker.engine.snapshot.snapshot_source.enter_snapshot", once_ended)
+    monkeypatch.setattr("trucker.postgres.source.enter_snapshot", once_ended)
     InThread(folder, spark, once=True).join()
     assert checked == [True, False, True, True]
     assert same(source, copy, "t", "u")

@@ -26,6 +26,7 @@ from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import create_slot
 from trucker.postgres.snapshot import enter_snapshot, plan_chunks
+from trucker.postgres.source import PostgresSource
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Phase, TableState
 from trucker.sinks.committer import Committer
@@ -81,7 +82,9 @@ class Copying:
     def _shared(self) -> CopyBatch:
         spec = SinkSpec(self._destination, Workspace("project", Path("unused")))
         batches = {"destination": self._batch(Phase.STREAMING)}
-        return CopyBatch(self._source, self._snapshot, Lsn(7), batches, {"destination": spec})
+        return CopyBatch(
+            PostgresSource(self._source, "project"), self._snapshot, Lsn(7), batches, {"destination": spec}
+        )
 
     def unfinished(self, outcome: Outcome) -> set[bool]:
         """What the sink says of the receipts."""

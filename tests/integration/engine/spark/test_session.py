@@ -46,6 +46,18 @@ def test_workers_run_this_python_with_this_trucker_and_no_zip(spark: SparkSessio
     assert found == [(sys.executable, trucker.__file__, pyspark.__file__)]
 
 
+def test_workers_are_forked_with_the_modules_of_the_projects_sources(spark: SparkSession) -> None:
+    """No task has to import a driver: the engine does not name it, the adapters in use do."""
+
+    def look(_: object) -> tuple[bool, str]:
+        import os
+
+        return "trucker.postgres.source" in sys.modules, os.environ["TRUCKER_WORKER_MODULES"]
+
+    (found,) = spark.sparkContext.parallelize([1], 1).map(look).collect()
+    assert found == (True, "trucker.postgres.source")
+
+
 def test_spark_looks_for_no_data_sources_in_the_modules_of_this_python(spark: SparkSession) -> None:
     jvm = spark.sparkContext._jvm
     manager = getattr(getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$"), "MODULE$")

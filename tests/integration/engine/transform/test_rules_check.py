@@ -10,12 +10,12 @@ import yaml
 
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, postgres
-from trucker.adapters.postgres import PostgresConnection
 from trucker.change import TableId
 from trucker.engine.truck.resolve import resolve_source
 from trucker.errors import CheckFailed
 from trucker.finding import Finding, Level
 from trucker.project import Project
+from trucker.source.factory import make_source
 
 USERS = "create table users (id int primary key, email text, age int, born date)"
 PARTS = (
@@ -126,10 +126,9 @@ def test_routes_and_written_columns(shop: ProjectFolder, database: Database) -> 
     ]
     assert ruled(shop, ["public.users", "public.notes"], *rules, schema="elsewhere") == []
     config = Project.load(shop.folder).config
-    source = config.connection("source")
-    assert isinstance(source, PostgresConnection)
-    with database.connect() as connection:
-        (truck,) = resolve_source(config, source, connection).trucks
+    source = make_source(config.connection("source"), config.unique_id)
+    with source.session("test") as session:
+        (truck,) = resolve_source(config, source, session).trucks
     outputs = {name.name: table.output for name, table in truck.tables.items()}
     assert outputs == {"users": TableId("copies", "users"), "notes": TableId("archive", "old_notes")}
 

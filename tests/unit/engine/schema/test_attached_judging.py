@@ -16,8 +16,8 @@ from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
 from trucker.engine.stream.batch_plan import _check_merge
 from trucker.engine.truck.truck import InputTable
 from trucker.errors import SourceError
-from trucker.postgres.catalog_look import Look, SeenColumn, Sighting
 from trucker.sinks.target import Target
+from trucker.source.look import Look, SeenColumn, Sighting
 
 P, OLD, NEW = TableId("public", "p"), TableId("public", "p_1"), TableId("public", "p_2")
 TABLE = InputTable(P, P, ("id",), partitions=Partitions.KEEP, key_numbers=(1,))

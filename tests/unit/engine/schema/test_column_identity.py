@@ -9,8 +9,8 @@ import pytest
 
 from trucker.change import Column, Lsn, TableId
 from trucker.engine.schema.column_identity import Doubt, numbers_of, renaming, replaced, rewritten
-from trucker.postgres.catalog_look import Look, SeenColumn
 from trucker.sinks.postgres.ddl.widening import holds, widens
+from trucker.source.look import Look, SeenColumn
 
 T = TableId("public", "t")
 INT, TEXT = 23, 25

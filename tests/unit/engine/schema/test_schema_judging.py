@@ -14,7 +14,7 @@ from trucker.engine.schema.schema_changes import CatalogDescription, SchemaReadi
 from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
 from trucker.engine.truck.truck import InputTable
 from trucker.errors import TruckerError
-from trucker.postgres.catalog_look import Look, SeenColumn
+from trucker.source.look import Look, SeenColumn
 
 T = TableId("public", "t")
 INT, BIGINT = 23, 20

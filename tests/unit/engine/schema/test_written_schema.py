@@ -11,7 +11,7 @@ import pytest
 from trucker.change import Column, Lsn, TableId
 from trucker.changelog.document import FileDocument
 from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
-from trucker.postgres.catalog_look import Look, SeenColumn
+from trucker.source.look import Look, SeenColumn
 
 
 def known(number: int, lsn: int = 1) -> WrittenSchema:

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from trucker.capture.slot_creation import Stopped
 from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.snapshot.copier import Copier, Need
-from trucker.engine.snapshot.snapshot_source import PostgresSnapshots
 from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
@@ -24,9 +22,10 @@ from trucker.engine.truck.truck import InputTable, Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import JobFailed, SinkError, SourceUnavailable, TruckerError
 from trucker.observe.status import CopyProgress, TruckPhase
-from trucker.postgres.catalog_look import Look, SeenColumn
 from trucker.process.backoff import Backoff
+from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Phase, TableState, Work
+from trucker.source.look import Look, SeenColumn
 from trucker.testing.faults import FaultySink, unavailable
 from trucker.testing.memory import MemorySink, drop_store, store
 
@@ -44,8 +43,6 @@ def _look(table: TableId, lsn: Lsn) -> Look:
 
 class World:
     """A source of two tables and one destination; what goes wrong is in `trouble`, attempt by attempt."""
-
-    reads: Any = SimpleNamespace(replica=None, publication=None)
 
     def __init__(self) -> None:
         self.sink = FaultySink(MemorySink(STORE))
@@ -69,7 +66,7 @@ class World:
             self,
             {"store": self.destination},
             SimpleNamespace(get=lambda *_: None, put=lambda *_: None),  # type: ignore[arg-type]
-            Recipes(self.reads, {"store": False}, 1000),
+            Recipes(self, {"store": False}, 1000),
             backoff=Backoff(1e-9, 1e-9),
             tries=None,
             spawn=self.lanes.append,
@@ -96,7 +93,7 @@ class World:
         self.rewritten[:1] = []
         return self.exported()
 
-    def check(self, exported: Any) -> None:
+    def verify(self, exported: Any) -> None:
         """It shows what it did."""
 
     def view(self, exported: Any) -> Any:
@@ -169,22 +166,6 @@ def test_the_first_snapshot_is_the_slots_own(world: World) -> None:
     assert (run.position, run.stored, run.floors) == (Lsn(110), Lsn(110), {A: Lsn(110), B: Lsn(110)})
     assert [(lane.position, lane.tables) for lane in world.lanes] == [(Lsn(110), None)]
     assert world.state("one").tables[A] == TableState(Phase.STREAMING, Lsn(110))
-
-
-def test_every_snapshot_has_a_slot_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead try's temporary slot may still be there."""
-    names: list[str] = []
-
-    def new_slot(_: object, name: str, stop: object, *, temporary: bool) -> None:
-        assert temporary
-        names.append(name)
-
-    monkeypatch.setattr("trucker.capture.slot_creation.new_slot", new_slot)
-    snapshots = PostgresSnapshots(World.reads, "x" * 63)
-    for _ in range(3):
-        snapshots.export(threading.Event())
-    assert len(set(names)) == 3
-    assert all(len(name) <= 63 for name in names)
 
 
 def test_every_try_takes_a_snapshot_and_keeps_the_log(world: World) -> None:

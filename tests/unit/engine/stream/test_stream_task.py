@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures import wal
+from fixtures.fake_source import FakeSource
 from trucker.abilities import Abilities
 from trucker.change import Changes, Column, CopiedRows, Lsn, TableId, TableSchema
 from trucker.changelog.folder.writer import LogWriter
@@ -224,26 +225,22 @@ def copy(
 ) -> Any:
     """A share of one chunk of `a`, or of `parts`; reading `a` fails with the `error`."""
 
-    def read(_: object, chunk: Any, lsn: Lsn) -> Iterator[CopiedRows]:
+    def read(chunk: Any, lsn: Lsn) -> Iterator[CopiedRows]:
         yield CopiedRows(chunk.schema, b'"1","one"\n"2","two"\n', 2, lsn)
         if error is not None and chunk.leaf.name == "a":
             raise error
         yield CopiedRows(chunk.schema, b'"3",\n', 1, lsn)
 
     _lend(monkeypatch, sinks)
-    session: Any = SimpleNamespace(enter=lambda: None, close=lambda: None)
-    monkeypatch.setattr(snapshot_task, "SnapshotSession", lambda *_: session)
-    monkeypatch.setattr(snapshot_task, "read_chunk", read)
     batch = Batch(Lsn(9), Lsn(9), snapshot="copy")
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
-    connection: Any = None
     share = []
     for index, table in parts:
         chunk: Any = SimpleNamespace(schema=schema(table), leaf=TableId("public", table))
         own = [each for each in given if each.target.source.table.name == table]
         share.append(CopyPart(index, chunk, own))
     return snapshot_task.copy_share(
-        CopyBatch(connection, "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), tuple(share)
+        CopyBatch(FakeSource(read), "snapshot", Lsn(9), dict.fromkeys(sinks, batch), specs), tuple(share)
     )
 
 

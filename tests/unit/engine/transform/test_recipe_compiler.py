@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trucker.adapters.postgres import PostgresConnection
+from fixtures.fake_source import FakeSource
 from trucker.change import TableId
 from trucker.config.models import InputConfig, OutputConfig, TruckConfig
 from trucker.config.sql_files import SqlFile
@@ -33,7 +33,7 @@ def compiled(*, letters: int | None = None, files: dict[str, str] | None = None,
         for name in names
     }
     truck = Truck("shared", "source", "there", tables, letters, config)
-    recipes = Recipes(PostgresConnection(name="source"), {"there": False}, 1000)
+    recipes = Recipes(FakeSource(), {"there": False}, 1000)
     return recipes.of(truck, tables[ONE.table].target("shared", ONE))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trucker.adapters.postgres import PostgresConnection
+from fixtures.fake_source import FakeSource
 from trucker.change import OPERATIONS, Lsn, TableId
 from trucker.config.models import TruckConfig
 from trucker.config.rules import RuleConfig
@@ -64,7 +64,7 @@ def test_columns_have_their_policies_under_the_names_that_rules_give() -> None:
     policies = (("n", Unfit.NULL), ("number", Unfit.TEXT))
     table = InputTable(TABLE, TABLE, ("id",), unfit=policies)
     truck = Truck("truck", "source", "there", {TABLE: table}, config=config)
-    recipes = Recipes(PostgresConnection(name="source"), {"there": False}, 1000)
+    recipes = Recipes(FakeSource(), {"there": False}, 1000)
     found = recipes.of(truck, replace(table.target("truck", SCHEMA), dropped=("gone", "n")))
     assert found is not None
     assert found[0].dropped == ("gone", "number")

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from fixtures.fake_source import FakeCatalog, FakeSource
+from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, TableSchema
-from trucker.config.models import TruckConfig
-from trucker.engine.truck.resolve import _truck, check_outputs, published_tables
+from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.engine.truck.resolve import ResolvedSource, _truck, check_outputs, published_tables, resolve_source
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
-from trucker.postgres.publication import PublishedTable
+from trucker.source.publication import PublishedTable
 from trucker.types import Unfit
 
 HERE, THERE = ("1", "shop"), ("2", "shop")
@@ -99,3 +101,36 @@ def test_policies_apply_to_the_columns_that_are_read(tmp_path: Path) -> None:
 def test_a_key_has_no_policy_null(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"'id' is part of the key of public\.a"):
         _truck(_configured(tmp_path, "public.*", id="null"), [_source("id", "x")])
+
+
+def _resolved(tmp_path: Path, pattern: str, *tables: str) -> ResolvedSource:
+    """What a truck of this pattern takes from a source of these tables."""
+    ids = [TableId(*name.split(".")) for name in tables]
+    known: Any = {
+        table: SimpleNamespace(schema=TableSchema(table, (Column("id", 23),), ("id",)), key_numbers=(1,))
+        for table in ids
+    }
+    trucks = (_configured(tmp_path, pattern),)
+    config = ProjectConfig(
+        unique_id="demo",
+        folder=tmp_path,
+        state=Path("state"),
+        connections=(PostgresConnection(name="source"),),
+        trucks=trucks,
+    )
+    return resolve_source(config, FakeSource(), FakeCatalog(known))
+
+
+def test_a_pattern_takes_the_tables_of_the_source_but_not_truckers_own(tmp_path: Path) -> None:
+    resolved = _resolved(tmp_path, "*.*", "public.a", "public.b", "trucker.positions")
+    assert [str(table) for table in resolved.tables] == ["public.a", "public.b"]
+    assert [each.table.name for each in resolved.published] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"), [("public.absent", "TRK210"), ("other.*", "TRK210"), ("trucker.positions", "TRK218")]
+)
+def test_a_truck_that_can_take_nothing_is_refused(tmp_path: Path, pattern: str, code: str) -> None:
+    with pytest.raises(SourceError) as refused:
+        _resolved(tmp_path, pattern, "public.a", "trucker.positions")
+    assert refused.value.code == code

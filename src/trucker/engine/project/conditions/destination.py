@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
+from trucker.config.registry import adapter_of
 from trucker.config.sql_files import ON_SPARK
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
@@ -17,12 +17,10 @@ from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import SinkHeld, TruckerError
 from trucker.finding import Checkable, Finding, Level
-from trucker.postgres.catalog_look import look
-from trucker.postgres.connect import connect
-from trucker.postgres.slot import identify
 from trucker.sinks.base import Examinable
 from trucker.sinks.letters import KeepsLetters
 from trucker.sinks.target import Target
+from trucker.source.factory import make_source
 from trucker.table import TableId
 
 
@@ -52,9 +50,9 @@ def reachable(situation: Situation) -> Iterator[Finding]:
 
 def _identify(situation: Situation, connection: Connection) -> None:
     """Which database it really is; told by the source's look where both are one connection."""
-    if isinstance(connection, PostgresConnection) and connection.name not in situation.databases:
-        with connect(connection, application="trucker check") as database:
-            system = identify(database)
+    if adapter_of(connection).source and connection.name not in situation.databases:
+        with make_source(connection, situation.config.unique_id).session("check") as session:
+            system = session.identify()
             situation.databases[connection.name] = (system.system_identifier, system.database)
 
 
@@ -92,7 +90,7 @@ def tables(situation: Situation) -> Iterator[Finding]:
     for source in situation.sources.values():
         known = SchemaStore(shapes_file(situation.config, source.name))
         kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
-        recipes = Recipes(source.reads, kept, situation.config.slow_query_threshold_ms)
+        recipes = Recipes(source.source, kept, situation.config.slow_query_threshold_ms)
         for truck in source.trucks:
             sink = situation.sinks[truck.destination]
             if truck.destination in situation.stored and isinstance(sink, Examinable) and not _on_spark(truck):
@@ -146,7 +144,7 @@ def _targets(
         schema, before = source.tables[name].schema, known.get(truck.name, name)
         target = table.target(truck.name, schema)
         if before is not None:
-            seen = look(situation.database(source.connection), name)
+            seen = situation.session(source.source).look(name)
             target = copied(truck.name, table, schema, seen, before).target if seen is not None else target
         made = recipes.of(truck, target)
         targets.append(made[0] if made is not None else target)

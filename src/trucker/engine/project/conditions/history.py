@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from trucker.changelog.identity import SourceIdentity, log_exists
 from trucker.changelog.inspection import refuse_damaged
@@ -12,16 +11,15 @@ from trucker.changelog.reader import LogReader
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.continuity import StreamHistory, needed_from, refuse_gap, refuse_pruned
-from trucker.engine.project.slot_loss import begins_anew
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
 from trucker.finding import Finding
-from trucker.postgres.slot import SlotInfo, current_lsn, find_slot, identify
+from trucker.source.slot import SlotInfo
 
 
 def storage(situation: Situation) -> Iterator[Finding]:
     """The storage of a log of objects can be asked; whether it takes what it is given shows at the start."""
-    for connection in situation.source_connections:
+    for connection in situation.config.sources:
         location = location_of(situation.config, connection.name)
         if not isinstance(location, ObjectLocation):
             continue
@@ -39,7 +37,7 @@ def continuous(situation: Situation) -> Iterator[Finding]:
     """
     for source in situation.sources.values():
         try:
-            slot = find_slot(situation.database(source.reads), source.slot)
+            slot = situation.session(source.source).find_slot()
             used = slot is not None and slot.active_pid is not None and situation.instance is None
             if not used and not _lost(source, slot):
                 yield from _continuous(situation, source, slot)
@@ -49,16 +47,16 @@ def continuous(situation: Situation) -> Iterator[Finding]:
 
 def _lost(source: ResolvedSource, slot: SlotInfo | None) -> bool:
     """Whether the slot is lost and all begins anew for it, so that nothing has to be continued."""
-    return begins_anew(source.connection) and (slot is None or slot.lost)
+    return source.source.resnapshots and (slot is None or slot.lost)
 
 
 def _continuous(situation: Situation, source: ResolvedSource, slot: SlotInfo | None) -> Iterator[Finding]:
-    database = situation.database(source.connection)
-    system = identify(database)
+    session = situation.session(source.source)
+    system = session.identify()
     identity = SourceIdentity(system.system_identifier, system.database, source.slot, source.publication)
     location = location_of(situation.config, source.name)
     needed = needed_from(source.trucks, {**situation.noted(source), **situation.states(source)})
-    refuse_gap(StreamHistory(source.name, location, identity, slot, partial(current_lsn, database)), needed)
+    refuse_gap(StreamHistory(source.name, location, identity, slot, session.current_lsn), needed)
     if log_exists(location):
         again = situation.incomplete(source)
         refuse_pruned(LogReader(truth_of(location)), needed_from(source.trucks, situation.states(source), again))

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig
 from trucker.engine.destination.destination_record import DestinationRecord, records
@@ -17,23 +16,19 @@ from trucker.engine.project.publication_record import PublicationRecord, record_
 from trucker.engine.project.publication_start import missed
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.errors import TruckerError
-from trucker.postgres.connect import connect
-from trucker.postgres.membership import memberships
-from trucker.postgres.publication import ensure_publication
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import TruckState
 from trucker.sinks.factory import make_sink
 from trucker.sinks.target import TruckTable
-
-if TYPE_CHECKING:
-    from trucker.pg.connection import PgConnection as Database
+from trucker.source.base import Source, SourceSession
+from trucker.source.factory import make_source
 
 
 class Situation:
     """Filled by the walk: a condition finds what those before it in the list have learnt.
 
     `instance` is the project's running instance, None where it does not run or it is the caller. `databases` tells
-    what a PostgreSQL connection really is, its server's identifier and database. `sources` has the sources that could
+    what a connection really leads to, its server's identifier and database. `sources` has the sources that could
     be read. `stored` has, of the destinations that answered, what they store of each truck; `away` has why the others
     did not.
     """
@@ -47,7 +42,7 @@ class Situation:
         self.away: dict[str, TruckerError] = {}
         self._incomplete: dict[str, frozenset[TruckTable]] = {}
         self._opened = ExitStack()
-        self._connections: dict[str, Database] = {}
+        self._sessions: dict[str, SourceSession] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -58,9 +53,9 @@ class Situation:
         self._opened.close()
 
     @cached_property
-    def source_connections(self) -> list[PostgresConnection]:
-        used = {truck.input.connection for truck in self.config.trucks}
-        return [c for c in self.config.connections if c.name in used and isinstance(c, PostgresConnection)]
+    def configured_sources(self) -> list[Source]:
+        """The sources that trucks read from, whether they can be reached or not."""
+        return [make_source(connection, self.config.unique_id) for connection in self.config.sources]
 
     @cached_property
     def destination_connections(self) -> list[Connection]:
@@ -77,12 +72,11 @@ class Situation:
             self._opened.callback(sink.close)
         return made
 
-    def database(self, connection: PostgresConnection) -> Database:
-        """A connection to a source, kept until the walk is over."""
-        if connection.place not in self._connections:
-            opened = self._opened.enter_context(connect(connection, application="trucker check"))
-            self._connections[connection.place] = opened
-        return self._connections[connection.place]
+    def session(self, source: Source) -> SourceSession:
+        """A session with a source, kept until the walk is over."""
+        if source.name not in self._sessions:
+            self._sessions[source.name] = self._opened.enter_context(source.session("check"))
+        return self._sessions[source.name]
 
     def states(self, source: ResolvedSource) -> dict[str, TruckState]:
         """What the destinations that answered store of the source's trucks."""
@@ -101,12 +95,12 @@ class Situation:
         return self._incomplete[source.name]
 
     def _look_at_publication(self, source: ResolvedSource) -> frozenset[TruckTable]:
-        database, managed = self.database(source.connection), source.manages_publication
+        session = self.session(source.source)
         truck_tables = [(truck.name, table) for truck in source.trucks for table in truck.tables]
         record = PublicationRecord(record_file(self.config, source.name))
         try:
-            other = ensure_publication(database, source.publication, source.published, managed=managed, dry=True)
-            found = memberships(database, source.publication, source.tables)
+            other = session.ensure_publication(source.published, dry=True)
+            found = session.memberships(source.tables)
         except TruckerError:  # what is wrong with the publication has been found
             return frozenset()
         return frozenset(
@@ -119,7 +113,7 @@ class Situation:
 
     @cached_property
     def _records(self) -> list[DestinationRecord]:
-        return records(self.config, self.source_connections)
+        return records(self.config)
 
     def noted(self, source: ResolvedSource) -> dict[str, TruckState]:
         """What is known of the source's trucks to destinations that do not answer: not less than what they need."""

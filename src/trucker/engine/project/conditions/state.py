@@ -27,7 +27,7 @@ def log_writable(situation: Situation) -> Iterator[Finding]:
     """The folder of a change log that is not in the state folder can be written, or made."""
     if not isinstance(situation.config.log.location, Path):
         return
-    for connection in situation.source_connections:
+    for connection in situation.config.sources:
         location = location_of(situation.config, connection.name)
         assert isinstance(location, Path)
         if (trouble := folder_trouble(location)) is not None:

@@ -65,7 +65,7 @@ def rules(situation: Situation) -> Iterator[Finding]:
                 )
                 for name, table in truck.tables.items()
             ]
-            yield from check_rules(configured[truck.name], tables)
+            yield from check_rules(configured[truck.name], source.source, tables)
 
 
 def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
@@ -80,6 +80,6 @@ def sql(situation: Situation) -> Iterator[Finding]:
     trucks whose destination does not answer to when it does."""
     kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
     for source in situation.sources.values():
-        recipes = Recipes(source.reads, kept, situation.config.slow_query_threshold_ms)
+        recipes = Recipes(source.source, kept, situation.config.slow_query_threshold_ms)
         there = tuple(truck for truck in source.trucks if truck.destination not in situation.away)
         yield from check_sql(replace(source, trucks=there), situation.sinks, recipes, spark=False)

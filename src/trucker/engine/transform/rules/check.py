@@ -14,7 +14,8 @@ from trucker.engine.transform.rules.filters import Filter
 from trucker.engine.transform.rules.ruleset import RuleSet, compile_rules, no_column
 from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Finding, Level
-from trucker.postgres.catalog import SourceTable, to_full
+from trucker.source.base import Source
+from trucker.source.source_table import SourceTable
 from trucker.table import TableId, TableSchema
 from trucker.types import Unfit
 
@@ -22,7 +23,9 @@ Unique = Sequence[Sequence[str]]
 """Sets of columns that are unique in a table."""
 
 
-def check_rules(truck: TruckConfig, tables: Iterable[tuple[SourceTable, TableSchema, Unique]]) -> list[Finding]:
+def check_rules(
+    truck: TruckConfig, source: Source, tables: Iterable[tuple[SourceTable, TableSchema, Unique]]
+) -> list[Finding]:
     """The errors and warnings about the rules of a truck.
 
     Each of its tables is given with the columns that the truck reads, and the unique columns of its destination table.
@@ -40,42 +43,42 @@ def check_rules(truck: TruckConfig, tables: Iterable[tuple[SourceTable, TableSch
         errors = [*_useless(truck, compiled), *_without_place(truck, compiled)]
         wrong |= {error.message: _finding(subject, error) for error in errors}
     findings = list(wrong.values())
-    for source, schema, unique in table_list:
+    for table, schema, unique in table_list:
         if schema.table in compiled:
-            problem = needs_full(compiled[schema.table], source)
+            problem = needs_full(compiled[schema.table], table, source)
             findings += [problem] if problem else []
             findings += merged_keys(subject, compiled[schema.table], unique)
     return findings
 
 
-def needs_full(rules: RuleSet, source: SourceTable) -> Finding | None:
+def needs_full(rules: RuleSet, table: SourceTable, source: Source) -> Finding | None:
     """An error where the filters need the table's whole old rows and it does not send them; otherwise None.
 
     A row that starts to pass with an update has to be written whole, but PostgreSQL does not send long values that have
     not changed. Whether a deleted row passed is known from its old tuple alone.
     """
-    if source.full:
+    if table.full:
         return None
     filters = [step for step in rules.steps if isinstance(step, Filter)]
-    unsent = [c for c in source.toastable if c in rules.needs and c not in source.identity_columns]
-    subject = f"table {source.table}"
+    unsent = [c for c in table.toastable if c in rules.needs and c not in table.identity_columns]
+    subject = f"table {table.table}"
     if unsent and any("update" in step.operations for step in filters):
         return Finding(
             Level.ERROR,
             subject,
             f"a rule `filter` needs the values of {', '.join(unsent)}, which PostgreSQL does not send if they "
             "did not change (TOAST)",
-            f"{to_full(source)}  (or leave the columns out)",
+            f"{source.whole_rows_remedy(table)}  (or leave the columns out)",
             "TRK216",
         )
     for step in filters:
         name = rules.origin.get(step.column.name, step.column.name)
-        if step.operations == {"delete"} and name not in source.identity_columns:
+        if step.operations == {"delete"} and name not in table.identity_columns:
             return Finding(
                 Level.ERROR,
                 subject,
                 f"a rule `filter` for deletes needs the old value of {name}, which PostgreSQL does not send",
-                to_full(source),
+                source.whole_rows_remedy(table),
                 "TRK216",
             )
     return None

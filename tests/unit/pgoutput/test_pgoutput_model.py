@@ -14,7 +14,7 @@ from fixtures import pgoutput_stream as stream
 from fixtures.pgoutput_stream import UNSENT, SlowDecoder, rows_of
 from trucker.change import Column, Frames, Lsn, TableId
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput import Relation, decode
+from trucker.pgoutput import Relation, decode
 
 TEXTS = st.one_of(st.sampled_from(["", "1", "2", "a", "ä€💥", "x" * 300, "\n\t\\"]), st.text(max_size=12))
 KEY_TEXTS = st.sampled_from(["1", "2", "3", "", "a longer key than eight bytes", "ключ"])
@@ -169,7 +169,7 @@ def test_noise_is_a_typed_error_or_harmless(noise: bytes, places: list[int]) -> 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("trucker.postgres.pgoutput.decoding.CHUNK_ROWS", rows)
+    monkeypatch.setattr("trucker.pgoutput.decoding.CHUNK_ROWS", rows)
     relation = Relation(1, TableId("s", "t"), "f", (Column("a", 25), Column("b", 25)), ("a", "b"))
     messages = [
         stream.begin(10),

@@ -11,15 +11,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from trucker.adapters.postgres import PostgresConnection
-from trucker.capture.process import SLOT_SECONDS
 from trucker.errors import TruckerError
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect
-from trucker.postgres.slot import ExportedSnapshot, SlotInfo, create_slot, find_slot, in_use
-from trucker.process.stopping import Stopped as Stopped
+from trucker.postgres.protocol import SLOT_SECONDS
+from trucker.postgres.slot import create_slot, find_slot, in_use
+from trucker.process.stopping import Stopped
+from trucker.source.slot import SlotInfo
+from trucker.source.snapshot import ExportedSnapshot
 
 log = logging.getLogger("trucker.source")
 
@@ -44,28 +46,24 @@ def new_snapshot(config: PostgresConnection, slot: str, stop: threading.Event) -
     return new_slot(config, f"{slot[:54]}_{uuid.uuid4().hex[:8]}", stop, temporary=True)
 
 
-def await_slot(config: PostgresConnection, database: PgConnection, name: str, stop: threading.Event) -> SlotInfo | None:
+def await_slot(database: PgConnection, name: str, source: str, stop: threading.Event) -> SlotInfo | None:
     """The slot, once it is not in use: an instance of the project that was killed just now holds it for a short time.
 
     Refuses a slot that stays in use: another instance, from another folder or machine, would lose its publication and
     its tables to this one.
     """
-    with ExitStack() as opened:
-        connection = database
-        if config.replica is not None:
-            connection = opened.enter_context(connect(config.replica, application="trucker setup"))
-        began, warned = time.monotonic(), False
-        while (slot := find_slot(connection, name)) is not None and slot.active_pid is not None:
-            waited = time.monotonic() - began
-            if waited > 1 and not warned:
-                warned = True
-                holder = in_use(connection, name, config.name)
-                log.warning("waiting for the slot", extra={"source": config.name, "slot": name, **holder.facts()})
-            if waited > SLOT_SECONDS:
-                raise in_use(connection, name, config.name)
-            if stop.wait(LOOK_SECONDS):
-                raise Stopped
-        return slot
+    began, warned = time.monotonic(), False
+    while (slot := find_slot(database, name)) is not None and slot.active_pid is not None:
+        waited = time.monotonic() - began
+        if waited > 1 and not warned:
+            warned = True
+            holder = in_use(database, name, source)
+            log.warning("waiting for the slot", extra={"source": source, "slot": name, **holder.facts()})
+        if waited > SLOT_SECONDS:
+            raise in_use(database, name, source)
+        if stop.wait(LOOK_SECONDS):
+            raise Stopped
+    return slot
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from trucker.change import DELETE, INSERT, TRUNCATE, UPDATE, Frames, OpenTransaction
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.relation import Relation, parse_relation, relation_of_run
-from trucker.postgres.pgoutput.wire import (
+from trucker.pgoutput.relation import Relation, parse_relation, relation_of_run
+from trucker.pgoutput.wire import (
     BEGIN,
     COMMIT,
     EPOCH,

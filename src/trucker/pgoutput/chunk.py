@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Mask, TableId, TableSchema
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.relation import Relation
-from trucker.postgres.pgoutput.run import MessageRun
-from trucker.postgres.pgoutput.tuples import Tuples
-from trucker.postgres.pgoutput.wire import NEW_TUPLE, ByteArray, Offsets, bytes_at
+from trucker.pgoutput.relation import Relation
+from trucker.pgoutput.run import MessageRun
+from trucker.pgoutput.tuples import Tuples
+from trucker.pgoutput.wire import NEW_TUPLE, ByteArray, Offsets, bytes_at
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fixtures import pgoutput_stream as stream
 from fixtures.pgoutput_stream import UNSENT
 from trucker.change import Changes, Column, Frames, Lsn, OpenTransaction, TableId
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput import Relation, decode, parse_relation
+from trucker.pgoutput import Relation, decode, parse_relation
 
 TABLE = TableId("public", "t")
 RELATION = Relation(16_400, TABLE, "d", (Column("id", 23), Column("a", 25, 7)), ("id",))
@@ -164,7 +164,7 @@ def test_large_columns_and_many_rows_pass_chunk_by_chunk() -> None:
 
 
 def test_spans_keep_arrow_within_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trucker.postgres.pgoutput.decoding._SPAN_BYTES", 50)
+    monkeypatch.setattr("trucker.pgoutput.decoding._SPAN_BYTES", 50)
     parts = decode(run(stream.begin(1), *(stream.insert(16_400, [str(n), "x" * 20]) for n in range(9))), KEYS)
     assert len(parts) > 1
     assert [row["id"] for part in parts for row in part.new.to_pylist()] == [str(n) for n in range(9)]

@@ -1,4 +1,7 @@
-"""pgoutput (logical replication, protocol version 1, text tuples) into columns.
+"""The wire format of the change log: pgoutput (logical replication, protocol version 1, text tuples) into columns.
+
+The change log holds these messages whatever source they come from, so the decoder belongs to the log and not to a
+source.
 
 A run of messages (`change.Frames`) becomes `change.Changes` by table without a loop over rows: message starts
 are an offsets array, and each column is one vectorised pass over all rows of a relation.
@@ -29,7 +32,7 @@ its data. TRK251 is for changes that do not tell which row of the destination th
 
 from __future__ import annotations
 
-from trucker.postgres.pgoutput.decoding import Renames, ShapeKeys, decode
-from trucker.postgres.pgoutput.relation import Relation, parse_relation
+from trucker.pgoutput.decoding import Renames, ShapeKeys, decode
+from trucker.pgoutput.relation import Relation, parse_relation
 
 __all__ = ["Relation", "Renames", "ShapeKeys", "decode", "parse_relation"]

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from trucker.change import Changes, Column, Frames, Lsn, Mask, TableId, TableSchema, null_rows
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.chunk import DecodedChunk, RelationChunk
-from trucker.postgres.pgoutput.relation import Relation
-from trucker.postgres.pgoutput.run import MessageRun
-from trucker.postgres.pgoutput.tuples import CHUNK_ROWS
-from trucker.postgres.pgoutput.wire import Offsets
+from trucker.pgoutput.chunk import DecodedChunk, RelationChunk
+from trucker.pgoutput.relation import Relation
+from trucker.pgoutput.run import MessageRun
+from trucker.pgoutput.tuples import CHUNK_ROWS
+from trucker.pgoutput.wire import Offsets
 
 # Arrow's string columns have 32-bit offsets; no Changes may hold more text than that.
 _SPAN_BYTES = 1 << 30

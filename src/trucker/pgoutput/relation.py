@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.wire import RELATION, malformed
+from trucker.pgoutput.wire import RELATION, malformed
 from trucker.table import Column, TableId
 
 

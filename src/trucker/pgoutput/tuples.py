@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from trucker.change import Mask
 from trucker.errors import SourceError
-from trucker.postgres.pgoutput.wire import NULL, TEXT, UNCHANGED, ByteArray, Offsets, bytes_at, uint16_at, uint32_at
+from trucker.pgoutput.wire import NULL, TEXT, UNCHANGED, ByteArray, Offsets, bytes_at, uint16_at, uint32_at
 
 # Rows decoded at once: few enough that their bytes stay in the processor's cache from column to column.
 CHUNK_ROWS: Final = 8192

@@ -1,0 +1,43 @@
+"""The tables of a database as an exported snapshot shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trucker.lsn import Lsn
+from trucker.pg.connection import PgConnection
+from trucker.postgres.catalog import load_table
+from trucker.postgres.catalog_look import look, sighting_at
+from trucker.postgres.snapshot import plan_chunks
+from trucker.source.base import SnapshotView
+from trucker.source.look import Look, Sighting
+from trucker.source.snapshot import SnapshotChunk
+from trucker.source.source_table import SourceTable
+from trucker.table import TableId
+
+
+class PostgresSnapshotView(SnapshotView):
+    """`connection` is inside the snapshot, whose consistent point is `lsn`. `managed` says that the publication is
+    trucker's own."""
+
+    def __init__(self, connection: PgConnection, publication: str, lsn: Lsn, *, managed: bool) -> None:
+        self._connection = connection
+        self._publication = publication
+        self._lsn = lsn
+        self._managed = managed
+
+    def describe(self, table: TableId) -> SourceTable:
+        return load_table(self._connection, table, publication=None if self._managed else self._publication)
+
+    def look(self, table: TableId) -> Look:
+        seen = look(self._connection, table, self._lsn)
+        assert seen is not None
+        return seen
+
+    def sighting(self, table: TableId) -> Sighting:
+        return sighting_at(self._connection, self._publication, table, self._lsn)
+
+    def chunks(
+        self, table: SourceTable, chunk_bytes: int, *, columns: Sequence[str], where: str | None
+    ) -> Sequence[SnapshotChunk]:
+        return plan_chunks(self._connection, table, chunk_bytes, columns=columns, where=where)

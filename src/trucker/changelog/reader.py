@@ -244,8 +244,8 @@ class LogReader:
             if frames.transaction is not None and frames.transaction.commit_lsn >= start:
                 return frames.transaction.xid
             begins = np.flatnonzero(frames.payload[frames.starts[:-1]] == BEGIN[0])
-            for start in frames.starts[begins]:
-                head = frames.payload[start : start + 21].tobytes()
+            for offset in frames.starts[begins]:
+                head = frames.payload[offset : offset + 21].tobytes()
                 if int.from_bytes(head[1:9], "big") >= start:
                     return int.from_bytes(head[17:21], "big")
         return None

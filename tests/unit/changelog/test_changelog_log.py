@@ -384,6 +384,18 @@ def test_small_blocks_are_read_together(folder: Path, reader: LogReader) -> None
 # -- retention ----------------------------------------------------------------------------------------------------
 
 
+def test_the_first_transaction_is_the_first_that_is_not_applied_yet(folder: Path, reader: LogReader) -> None:
+    """Transactions before it are in the same block."""
+    with LogWriter(folder, SOURCE) as writer:
+        for xid, lsn in ((7, 0x1000), (8, 0x2000), (9, 0x3000)):
+            for each in (begin(lsn, xid), relation(1), insert(1, "x"), commit(lsn, lsn + 8)):
+                writer.append(each)
+        writer.flush()
+    refs = reader.blocks(START, Lsn(0x4000))
+    assert len(refs) == 1
+    assert [reader.first_transaction(refs, Lsn(start)) for start in (0, 0x1008, 0x2008, 0x3008)] == [7, 8, 9, None]
+
+
 def test_only_what_every_truck_has_applied_goes(folder: Path, reader: LogReader) -> None:
     with LogWriter(folder, SOURCE, segment_bytes=1) as writer:
         write(writer, [2000, 3000, 4000])

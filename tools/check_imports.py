@@ -67,11 +67,10 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"source"}),
         frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
         frozenset({"source_query", "standby_check", "slot_creation"}),
-        frozenset({"snapshot", "slot", "heartbeat", "timeline_check", "publication", "catalog_look", "visibility"}),
+        frozenset({"snapshot", "slot", "publication", "catalog_look", "visibility"}),
         frozenset({"standby", "catalog", "membership", "raw_copy_out"}),
-        frozenset({"stream"}),
-        frozenset({"replication_frames"}),
-        frozenset({"connect", "capabilities", "protocol"}),
+        frozenset({"replication"}),
+        frozenset({"connect", "capabilities"}),
     ),
 }
 

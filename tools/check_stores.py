@@ -48,8 +48,9 @@ def stores(root: Path = ROOT) -> list[str]:
 
 
 def homes(store: str) -> tuple[str, ...]:
-    """The modules that are the store's own: its adapter, its sink, and the source where it is one."""
-    return tuple(f"{PACKAGE}.{room}{store}" for room in ("adapters.", "sinks.", ""))
+    """The modules that are the store's own: its adapter, its sink, and the source where it is one. Sinks that write
+    lines share a room."""
+    return tuple(f"{PACKAGE}.{room}{store}" for room in ("adapters.", "sinks.", "sinks.lines.", ""))
 
 
 def belongs(module: str, home: str) -> bool:

@@ -21,7 +21,7 @@ from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.project_build import Settings, build_project
 from trucker.config.project_folder import load_project
-from trucker.config.sql_files import ON_SPARK
+from trucker.config.sql.sql_files import ON_SPARK
 from trucker.errors import ConfigError, TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level

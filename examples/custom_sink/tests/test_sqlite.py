@@ -13,7 +13,7 @@ from trucker_sqlite.table import table_name
 
 from trucker.change import TableId, quote_identifier
 from trucker.sinks.base import Sink, Workspace
-from trucker.testing.table_suite import TableSinkSuite
+from trucker.testing.suites.table_suite import TableSinkSuite
 
 
 class TestSqliteSink(TableSinkSuite):

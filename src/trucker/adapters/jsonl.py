@@ -24,7 +24,7 @@ class JsonLinesConnection(Connection):
 JSONL: Final = Adapter(
     name="jsonl",
     connection=JsonLinesConnection,
-    sink="trucker.sinks.jsonl:JsonLinesSink",
+    sink="trucker.sinks.lines.jsonl:JsonLinesSink",
     abilities=Abilities(
         every_change=True, guarantee="exactly once: after a crash, lines beyond those in the manifest are removed"
     ),

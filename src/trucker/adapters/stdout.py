@@ -20,7 +20,7 @@ class StdoutConnection(Connection):
 STDOUT: Final = Adapter(
     name="stdout",
     connection=StdoutConnection,
-    sink="trucker.sinks.stdout:StdoutSink",
+    sink="trucker.sinks.lines.stdout:StdoutSink",
     abilities=Abilities(
         every_change=True,
         exactly_once=False,

@@ -39,10 +39,10 @@ from trucker.errors import SourceError, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.pg.messages import MESSAGE, Messages
-from trucker.postgres.heartbeat import Heart
-from trucker.postgres.protocol import SLOT_SECONDS, heartbeat_content
-from trucker.postgres.stream import Interrupted, ReplicationStream, promoted
-from trucker.postgres.timeline_check import LogTail
+from trucker.postgres.replication.heartbeat import Heart
+from trucker.postgres.replication.protocol import SLOT_SECONDS, heartbeat_content
+from trucker.postgres.replication.stream import Interrupted, ReplicationStream, promoted
+from trucker.postgres.replication.timeline_check import LogTail
 from trucker.process.backoff import Backoff
 
 EXIT_FAILED: Final = 3

@@ -17,7 +17,7 @@ from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.model import MIB, Model, Name, Text
 from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
 from trucker.table import Partitions, SchemaChanges
 

@@ -20,7 +20,7 @@ from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.problems import key_of, unknown_key
 from trucker.config.project_check import ProjectCheck, is_name
 from trucker.config.registry import installed
-from trucker.config.sql_files import NAMES, SqlFile
+from trucker.config.sql.sql_files import NAMES, SqlFile
 from trucker.errors import Place
 
 Settings = Mapping[str, object]

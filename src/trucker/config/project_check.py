@@ -20,8 +20,8 @@ from trucker.config.model import NAME, Model
 from trucker.config.models import ProjectConfig, ProjectFile, TruckConfig, TruckFile
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any
 from trucker.config.registry import DEFAULT, adapter_of, installed
-from trucker.config.sql_files import OUTPUT, SqlFile
-from trucker.config.sql_template import SqlTemplate
+from trucker.config.sql.sql_files import OUTPUT, SqlFile
+from trucker.config.sql.sql_template import SqlTemplate
 from trucker.config.template import MissingValueError, read_value
 from trucker.errors import ConfigError, Place
 

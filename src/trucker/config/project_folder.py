@@ -10,7 +10,7 @@ from typing import Final
 from trucker.config.document import Item, read_document
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.project_check import ProjectCheck, is_name
-from trucker.config.sql_files import SqlFile, sql_files
+from trucker.config.sql.sql_files import SqlFile, sql_files
 from trucker.errors import ConfigError, Place
 from trucker.file_errors import explaining, reason_and_remedy
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Changes
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect
 from trucker.postgres.snapshot import enter_snapshot

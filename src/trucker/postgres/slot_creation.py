@@ -17,7 +17,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import TruckerError
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect
-from trucker.postgres.protocol import SLOT_SECONDS
+from trucker.postgres.replication.protocol import SLOT_SECONDS
 from trucker.postgres.slot import create_slot, find_slot, in_use
 from trucker.process.stopping import Stopped
 from trucker.source.slot import SlotInfo

@@ -30,7 +30,7 @@ from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect, translated
-from trucker.postgres.stream import promoted
+from trucker.postgres.replication.stream import promoted
 
 log = logging.getLogger("trucker.standby")
 

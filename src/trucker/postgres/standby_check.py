@@ -12,9 +12,9 @@ from trucker.finding import Finding, Level
 from trucker.pg.connection import PgConnection
 from trucker.postgres.capabilities import ServerFeatures
 from trucker.postgres.connect import connect, translated
+from trucker.postgres.replication.stream import promoted
 from trucker.postgres.slot import PLUGIN, current_lsn, find_slot, identify
 from trucker.postgres.standby import REPLAY_SECONDS, grant
-from trucker.postgres.stream import promoted
 from trucker.source.slot import SystemIdentity
 
 _SETTINGS = """

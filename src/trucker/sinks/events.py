@@ -26,8 +26,8 @@ from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
+from trucker.sinks.lines.staged_lines import stage_lines, staged_lines
 from trucker.sinks.spool import Spool
-from trucker.sinks.staged_lines import stage_lines, staged_lines
 from trucker.sinks.target import Target
 from trucker.table import TableId
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from trucker.change import DELETE, INSERT, OPERATIONS, TRUNCATE, UPDATE, Changes, CopiedRows, quote_identifier
 from trucker.config.problems import nearest
-from trucker.config.sql_files import SqlFile
-from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
+from trucker.config.sql.sql_files import SqlFile
+from trucker.config.sql.sql_lexer import Statement
+from trucker.config.sql.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place, SinkError
 from trucker.rows import OPERATION
 from trucker.sinks.target import Target

@@ -32,7 +32,7 @@ from typing import Protocol
 
 from trucker.change import Changes, CopiedRows, RawCopy
 from trucker.config.models import TruckConfig
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.errors import SourceError
 from trucker.finding import Finding
 from trucker.lsn import Lsn

@@ -17,7 +17,7 @@ from fixtures.proxy import Proxy
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.project_folder import load_project
 from trucker.postgres.connect import connect, parameters
-from trucker.postgres.stream import connect_pq
+from trucker.postgres.replication.stream import connect_pq
 from trucker.sinks.postgres.session import close_idle, session
 
 NASTY = "a%20b & c?d@e/f#g:h'i\"j\\k {{ l }} ${m} ;=, žluťoučký кот 漢字 🐎"

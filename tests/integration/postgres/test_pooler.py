@@ -26,8 +26,8 @@ from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle, session
 from trucker.testing.handmade import insert
 from trucker.testing.installation import account, reachable_temporary
-from trucker.testing.sink_suite import ITEMS, target_of
-from trucker.testing.table_suite import item
+from trucker.testing.suites.sink_suite import ITEMS, target_of
+from trucker.testing.suites.table_suite import item
 
 PGBOUNCER = find_pgbouncer()
 pytestmark = pytest.mark.skipif(

@@ -19,9 +19,9 @@ from trucker.errors import SourceError, SourceUnavailable
 from trucker.pgoutput import decode
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect, parameters
+from trucker.postgres.replication.stream import ReplicationStream
 from trucker.postgres.slot import create_slot
 from trucker.postgres.snapshot import enter_snapshot, plan_chunks, read_chunk
-from trucker.postgres.stream import ReplicationStream
 from trucker.source.snapshot import SnapshotChunk
 
 

@@ -11,7 +11,7 @@ from fixtures.pg import Database
 from fixtures.source_rows import schema_of
 from trucker.change import TableId
 from trucker.config.models import TruckConfig
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.errors import CheckFailed
 from trucker.finding import Level
 from trucker.postgres.catalog import load_table

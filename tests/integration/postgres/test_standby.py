@@ -17,12 +17,12 @@ from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import Lsn
 from trucker.postgres import standby as reading
 from trucker.postgres.connect import connect
-from trucker.postgres.heartbeat import Heart
+from trucker.postgres.replication.heartbeat import Heart
+from trucker.postgres.replication.stream import ReplicationStream
 from trucker.postgres.slot import STANDBY_TRIES, create_slot, current_lsn, find_slot, identify
 from trucker.postgres.slot_creation import new_slot
 from trucker.postgres.snapshot import enter_snapshot
 from trucker.postgres.standby import Unguarded, await_replay, committed_lsn, slot_in_the_making
-from trucker.postgres.stream import ReplicationStream
 from trucker.process.stopping import Stopped
 
 PEEK = """

@@ -17,7 +17,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, SinkRefused, SourceError, TruckerError
 from trucker.lsn import Lsn
 from trucker.postgres.connect import connect, explain, parameters
-from trucker.postgres.stream import ReplicationStream, connect_pq
+from trucker.postgres.replication.stream import ReplicationStream, connect_pq
 from trucker.sinks.postgres.session import close_idle, session
 
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")

@@ -19,11 +19,11 @@ from trucker.sinks.batch import CARRIED, Work
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.session import close_idle
 from trucker.sinks.target import Target
-from trucker.testing.changed_tables_suite import ChangedTablesSuite
 from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import BAG, ITEMS, START, target_of
-from trucker.testing.table_suite import item
+from trucker.testing.suites.changed_tables_suite import ChangedTablesSuite
+from trucker.testing.suites.sink_suite import BAG, ITEMS, START, target_of
+from trucker.testing.suites.table_suite import item
 
 
 class TestPostgresSink(ChangedTablesSuite):

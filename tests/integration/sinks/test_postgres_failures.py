@@ -20,8 +20,8 @@ from trucker.sinks.base import Workspace
 from trucker.sinks.postgres import PostgresSink, session
 from trucker.testing.handmade import Change, copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import BAG, ITEMS, START, TargetLoad, Work, target_of
-from trucker.testing.table_suite import item
+from trucker.testing.suites.sink_suite import BAG, ITEMS, START, TargetLoad, Work, target_of
+from trucker.testing.suites.table_suite import item
 
 PARENTS = schema_of(TableId("public", "parents"), {"id": "integer not null", "name": "text"}, ["id"])
 CHILDREN = schema_of(TableId("public", "children"), {"id": "integer not null", "parent": "integer"}, ["id"])

@@ -26,7 +26,7 @@ from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import START, TargetLoad, target_of
+from trucker.testing.suites.sink_suite import START, TargetLoad, target_of
 
 TIGHT = (
     "drop schema if exists trucker cascade",

@@ -18,8 +18,8 @@ from trucker.sinks.target import Target
 from trucker.testing.handmade import Change, TextRow, changes_of, delete, insert, schema_of, truncate, update
 from trucker.testing.memory import MemoryTable
 from trucker.testing.server import Server
-from trucker.testing.sink_suite import START, Lsn
-from trucker.testing.table_suite import ordered
+from trucker.testing.suites.sink_suite import START, Lsn
+from trucker.testing.suites.table_suite import ordered
 
 COLUMNS = {"id": "integer not null", "a": "text", "b": "text"}
 KEYED = schema_of(TableId("public", "keyed"), COLUMNS, ["id"])

@@ -26,7 +26,7 @@ from trucker.sinks.postgres.apply.output_sql import refuse_statement
 from trucker.sinks.postgres.session import close_idle, session
 from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, schema_of
-from trucker.testing.output_suite import HISTORY, ORDERS, REFUNDS, SUMS, OutputSqlSuite, output_target, row
+from trucker.testing.suites.output_suite import HISTORY, ORDERS, REFUNDS, SUMS, OutputSqlSuite, output_target, row
 from trucker.types import Unfit
 
 

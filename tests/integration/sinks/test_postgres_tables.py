@@ -11,8 +11,8 @@ from trucker.change import Column, TableId, TableSchema
 from trucker.errors import SinkError
 from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, delete, insert, schema_of, update
-from trucker.testing.sink_suite import ITEMS, target_of
-from trucker.testing.table_suite import item
+from trucker.testing.suites.sink_suite import ITEMS, target_of
+from trucker.testing.suites.table_suite import item
 
 OTHER = TableId("public", "other")
 

@@ -12,7 +12,7 @@ from trucker.errors import SinkError
 from trucker.sinks.committer import Committer
 from trucker.sinks.target import Target
 from trucker.testing.handmade import copied_rows_of, delete, insert, schema_of, update
-from trucker.testing.sink_suite import target_of
+from trucker.testing.suites.sink_suite import target_of
 from trucker.types import Unfit
 
 PLACE = TableId("public", "typed")

@@ -7,8 +7,8 @@ import pytest
 from fixtures.postgres_sink import PostgresDestination
 from trucker.errors import TruckFailed
 from trucker.testing.handmade import delete, insert, update
-from trucker.testing.sink_suite import ITEMS, target_of
-from trucker.testing.table_suite import item
+from trucker.testing.suites.sink_suite import ITEMS, target_of
+from trucker.testing.suites.table_suite import item
 
 UNIQUE = {
     "constraint": "alter table items add constraint one_name unique (name)",

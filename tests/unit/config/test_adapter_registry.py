@@ -242,7 +242,7 @@ def test_a_missing_driver_names_the_command_that_installs_it(monkeypatch: pytest
     assert (missing.value.code, missing.value.remedy) == ("TRK114", 'pip install "trucker[duckdb]"')
 
 
-@pytest.mark.parametrize("place", ["no_such_module_at_all:Sink", "trucker.sinks.stdout:NoSuchSink"])
+@pytest.mark.parametrize("place", ["no_such_module_at_all:Sink", "trucker.sinks.lines.stdout:NoSuchSink"])
 def test_another_missing_module_is_not_taken_for_the_driver(place: str) -> None:
     with pytest.raises(ConfigError, match=place) as caught:
         Component("shelf", place, "driver", "pip install driver").load()

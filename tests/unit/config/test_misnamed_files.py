@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trucker.config.project_folder import load_project
-from trucker.config.sql_files import misnamed_files
+from trucker.config.sql.sql_files import misnamed_files
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.conditions.trucks import named_files
 from trucker.finding import Level

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trucker.config.sql_files import SqlFile
-from trucker.config.sql_lexer import split_statements, tokens
-from trucker.config.sql_template import ANY_COLUMN, RenderedSql, SqlTemplate, TemplateRelation
+from trucker.config.sql.sql_files import SqlFile
+from trucker.config.sql.sql_lexer import split_statements, tokens
+from trucker.config.sql.sql_template import ANY_COLUMN, RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
 
 ROWS = TemplateRelation("(select 1) as r", ("id", 'Odd"Name', "xid", "operation", "old__id", 'old__Odd"Name'))

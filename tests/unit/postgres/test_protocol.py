@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures.wal import message
 from trucker.lsn import Lsn
-from trucker.postgres.protocol import (
+from trucker.postgres.replication.protocol import (
     EPOCH,
     HEARTBEAT,
     ProtocolError,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trucker.postgres.replication_frames import Ended, InTheClear, cut
+from trucker.postgres.replication.replication_frames import Ended, InTheClear, cut
 
 
 def protocol(kind: bytes, content: bytes) -> bytes:

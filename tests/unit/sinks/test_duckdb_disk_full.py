@@ -17,8 +17,8 @@ _PROGRAM = """
     from trucker.sinks.base import Workspace
     from trucker.sinks.duckdb import DuckDBSink
     from trucker.testing.handmade import insert
-    from trucker.testing.sink_suite import ITEMS, target_of
-    from trucker.testing.table_suite import TableSinkSuite, item
+    from trucker.testing.suites.sink_suite import ITEMS, target_of
+    from trucker.testing.suites.table_suite import TableSinkSuite, item
 
     folder = Path(sys.argv[1])
 

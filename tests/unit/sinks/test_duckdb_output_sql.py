@@ -21,8 +21,8 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.sinks.target import Target
 from trucker.testing.handmade import TextRow, copied_rows_of, schema_of
-from trucker.testing.output_suite import ORDERS, SUMS, OutputSqlSuite, output_target, row
-from trucker.testing.sink_suite import START
+from trucker.testing.suites.output_suite import ORDERS, SUMS, OutputSqlSuite, output_target, row
+from trucker.testing.suites.sink_suite import START
 from trucker.types import Unfit
 
 

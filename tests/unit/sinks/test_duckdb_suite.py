@@ -13,7 +13,7 @@ from trucker.sinks.base import Workspace
 from trucker.sinks.duckdb import DuckDBSink
 from trucker.sinks.duckdb.types import duckdb_type
 from trucker.sinks.target import Target
-from trucker.testing.changed_tables_suite import ChangedTablesSuite
+from trucker.testing.suites.changed_tables_suite import ChangedTablesSuite
 
 
 class TestDuckDBSink(ChangedTablesSuite):

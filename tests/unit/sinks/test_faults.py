@@ -20,8 +20,8 @@ from trucker.sinks.target import Target, TruckTable
 from trucker.testing.faults import FaultySink, Hang, Method, Pass, unavailable
 from trucker.testing.handmade import insert
 from trucker.testing.memory import MemorySink, drop_store, store
-from trucker.testing.sink_suite import ITEMS, target_of
-from trucker.testing.table_suite import TableSinkSuite, item
+from trucker.testing.suites.sink_suite import ITEMS, target_of
+from trucker.testing.suites.table_suite import TableSinkSuite, item
 
 
 class _Everything(MemorySink):

@@ -25,7 +25,7 @@ from trucker.change import (
     TableSchema,
 )
 from trucker.errors import SinkError
-from trucker.sinks.json_lines import block, lines
+from trucker.sinks.lines.json_lines import block, lines
 from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, delete, insert, rows_of, schema_of, truncate, update
 from trucker.types import Unfit

@@ -20,9 +20,9 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.committer import Committer
-from trucker.sinks.jsonl import JsonLinesSink
+from trucker.sinks.lines.jsonl import JsonLinesSink
+from trucker.sinks.lines.staged_lines import stage_lines, staged_lines
 from trucker.sinks.spool import Spool
-from trucker.sinks.staged_lines import stage_lines, staged_lines
 from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, insert, schema_of
 

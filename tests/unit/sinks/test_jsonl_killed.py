@@ -8,7 +8,7 @@ from pathlib import Path
 from fixtures.killed import KEEPS, kill_repeatedly
 from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.sinks.base import Workspace
-from trucker.sinks.jsonl import JsonLinesSink
+from trucker.sinks.lines.jsonl import JsonLinesSink
 
 
 def make_sink(folder: Path) -> JsonLinesSink:

@@ -11,8 +11,8 @@ from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.change import TableId
 from trucker.errors import SinkError
 from trucker.sinks.base import Workspace
-from trucker.sinks.jsonl import JsonLinesSink
-from trucker.testing.sink_suite import ITEMS, ChangeSinkSuite, Written, target_of
+from trucker.sinks.lines.jsonl import JsonLinesSink
+from trucker.testing.suites.sink_suite import ITEMS, ChangeSinkSuite, Written, target_of
 
 
 class TestJsonLinesSink(ChangeSinkSuite):

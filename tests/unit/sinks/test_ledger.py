@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trucker.change import Lsn, TableId
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.batch import Batch, Phase, TableState, TruckState
 from trucker.sinks.ledger import Entry, Ledger
 from trucker.sinks.target import Target
-from trucker.testing.sink_suite import ITEMS, target_of
+from trucker.testing.suites.sink_suite import ITEMS, target_of
 
 ITEM = target_of(ITEMS)
 SLOT = ("main", ITEMS.table)

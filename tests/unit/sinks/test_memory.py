@@ -9,15 +9,15 @@ from uuid import uuid4
 import pytest
 
 from trucker.change import TableId
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.errors import SinkError
 from trucker.sinks.base import Sink
 from trucker.sinks.target import Target
-from trucker.testing.changed_tables_suite import ChangedTablesSuite
 from trucker.testing.handmade import schema_of
 from trucker.testing.memory import MemorySink, drop_store, store
 from trucker.testing.memory_table import MemoryTable
-from trucker.testing.sink_suite import ITEMS, target_of
+from trucker.testing.suites.changed_tables_suite import ChangedTablesSuite
+from trucker.testing.suites.sink_suite import ITEMS, target_of
 
 
 class TestMemorySink(ChangedTablesSuite):

@@ -11,7 +11,7 @@ from fixtures.json_lines import written
 from trucker.sinks.base import Sink, Workspace
 from trucker.table import TableId
 from trucker.testing.memory_events import MemoryEventSink
-from trucker.testing.sink_suite import ChangeSinkSuite, Written
+from trucker.testing.suites.sink_suite import ChangeSinkSuite, Written
 
 
 class TestMemoryEventSink(ChangeSinkSuite):

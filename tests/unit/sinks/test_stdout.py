@@ -18,7 +18,7 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.committer import Committer
-from trucker.sinks.stdout import StdoutSink
+from trucker.sinks.lines.stdout import StdoutSink
 from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, insert, schema_of
 

@@ -10,8 +10,8 @@ from fixtures.json_lines import written
 from trucker.adapters.stdout import StdoutConnection
 from trucker.change import TableId
 from trucker.sinks.base import Workspace
-from trucker.sinks.stdout import StdoutSink
-from trucker.testing.sink_suite import ChangeSinkSuite, Written
+from trucker.sinks.lines.stdout import StdoutSink
+from trucker.testing.suites.sink_suite import ChangeSinkSuite, Written
 
 
 class TestStdoutSink(ChangeSinkSuite):

@@ -11,7 +11,7 @@ import pytest
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.merging import DELETED, VERSION
 from trucker.table import TableId
-from trucker.testing.table_suite import TableSinkSuite
+from trucker.testing.suites.table_suite import TableSinkSuite
 from trucker.testing.versioned_sink import VersionedConnection, VersionedSink
 
 

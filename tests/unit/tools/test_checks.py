@@ -48,7 +48,7 @@ def put(root: Path, name: str, text: str) -> None:
         ("sinks/base.py", "import pyspark"),
         ("capture/process.py", "from pyspark.sql import SparkSession"),
         ("capture/process.py", "from trucker.engine.stream import source_stream"),
-        ("sinks/jsonl.py", "import duckdb"),
+        ("sinks/lines/jsonl.py", "import duckdb"),
         ("engine/truck/resolve.py", "import psycopg"),
         ("engine/truck/resolve.py", "from trucker.postgres.slot import find_slot"),
         ("source/base.py", "from trucker.postgres.source import PostgresSource"),
@@ -84,7 +84,7 @@ def test_a_wrong_arrow_is_named_with_file_and_line(
         ("sinks/duckdb/sink.py", "import duckdb\nfrom trucker.sinks.base import Sink\nfrom ..base import Batch"),
         ("sinks/postgres.py", "import psycopg"),
         ("config/models.py", "from trucker.errors import ConfigError"),
-        ("capture/process.py", "from trucker.postgres.stream import ReplicationStream"),
+        ("capture/process.py", "from trucker.postgres.replication.stream import ReplicationStream"),
         ("engine/truck/resolve.py", "from trucker.source.base import Source"),
         ("testing/demo.py", "from trucker.engine.spark.cds_archive import warm_up"),
         (
@@ -195,8 +195,8 @@ def test_a_store_is_named_by_its_own_modules_only(
     [
         ("sinks/duckdb/sink.py", 'import trucker.adapters.duckdb\nname = "duckdb"'),
         ("adapters/postgres_url.py", 'SCHEME = "postgres://"'),
-        ("sinks/jsonl.py", 'name = "jsonl"'),
-        ("capture/process.py", "from trucker.postgres.stream import ReplicationStream"),
+        ("sinks/lines/jsonl.py", 'name = "jsonl"'),
+        ("capture/process.py", "from trucker.postgres.replication.stream import ReplicationStream"),
         ("engine/project/project_run.py", 'import sys\n"""Not for duckdb."""\nsys.stdout.write("PostgreSQL")'),
         ("testing/demo.py", 'adapter = "duckdb"'),
     ],

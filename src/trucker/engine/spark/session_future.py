@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
-from trucker.config.sql_files import ON_SPARK
+from trucker.config.sql.sql_files import ON_SPARK
 from trucker.engine.spark.cluster import is_local
 from trucker.engine.spark.interpreter import share_import_path
 from trucker.engine.spark.session import start_context, start_session, stop_session

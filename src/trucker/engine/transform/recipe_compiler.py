@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from trucker import private
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.config.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
-from trucker.config.sql_template import SqlTemplate
+from trucker.config.sql.sql_files import BY_OPERATION, INPUT, ON_SPARK, OUTPUT
+from trucker.config.sql.sql_template import SqlTemplate
 from trucker.engine.spark.cluster import cores
 from trucker.engine.transform.fold import Fold
 from trucker.engine.transform.recipe import Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from trucker.config.sql_files import ON_SPARK
+from trucker.config.sql.sql_files import ON_SPARK
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck

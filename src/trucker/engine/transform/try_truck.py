@@ -18,8 +18,8 @@ from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchem
 from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
-from trucker.config.sql_files import ON_SPARK
-from trucker.config.sql_template import SqlTemplate, TemplateRelation
+from trucker.config.sql.sql_files import ON_SPARK
+from trucker.config.sql.sql_template import SqlTemplate, TemplateRelation
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import fold
 from trucker.engine.transform.recipe import Recipe
@@ -35,7 +35,7 @@ from trucker.sinks.base import Sink
 from trucker.sinks.target import Target
 
 if TYPE_CHECKING:
-    from trucker.config.sql_files import SqlFile
+    from trucker.config.sql.sql_files import SqlFile
     from trucker.engine.spark.application import Spark
 
 LAST: Final = "written"

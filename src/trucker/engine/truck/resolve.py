@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.patterns import missing_tables, parse_table, select_tables
-from trucker.config.sql_files import OUTPUT
+from trucker.config.sql.sql_files import OUTPUT
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.source.base import Source, SourceTables

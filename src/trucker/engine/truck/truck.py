@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trucker.config.models import TruckConfig
-from trucker.config.sql_files import OUTPUT
+from trucker.config.sql.sql_files import OUTPUT
 from trucker.sinks.target import Target
 from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit

@@ -7,8 +7,8 @@ from contextlib import closing
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.config.models import TruckConfig
-from trucker.config.sql_files import INPUT
-from trucker.config.sql_template import ANY_COLUMN, SqlTemplate
+from trucker.config.sql.sql_files import INPUT
+from trucker.config.sql.sql_template import ANY_COLUMN, SqlTemplate
 from trucker.errors import SourceError, TruckerError
 from trucker.finding import Finding, Level
 from trucker.postgres.catalog import to_full

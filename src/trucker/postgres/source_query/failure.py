@@ -14,8 +14,8 @@ import psycopg
 from psycopg import errors
 
 from trucker.config.problems import nearest
-from trucker.config.sql_lexer import BLANK, tokens
-from trucker.config.sql_template import RenderedSql
+from trucker.config.sql.sql_lexer import BLANK, tokens
+from trucker.config.sql.sql_template import RenderedSql
 from trucker.errors import ConfigError, Place, SourceError, SourceUnavailable, TruckerError
 from trucker.table import quote_identifier
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import psycopg
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Column, TableSchema
-from trucker.config.sql_files import SqlFile
-from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
+from trucker.config.sql.sql_files import SqlFile
+from trucker.config.sql.sql_lexer import Statement
+from trucker.config.sql.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.errors import ConfigError, Place
 from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import source_types

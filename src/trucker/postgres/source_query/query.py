@@ -8,9 +8,9 @@ from itertools import count
 from typing import Final
 
 from trucker.change import DELETE, INSERT, UPDATE, Column, TableId
-from trucker.config.sql_files import SqlFile
-from trucker.config.sql_lexer import OTHER, Statement, tokens
-from trucker.config.sql_template import RenderedSql
+from trucker.config.sql.sql_files import SqlFile
+from trucker.config.sql.sql_lexer import OTHER, Statement, tokens
+from trucker.config.sql.sql_template import RenderedSql
 from trucker.postgres.source_query.types import InputColumn
 
 ORDER: Final = (DELETE, UPDATE, INSERT)

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from trucker.change import Changes, CopiedRows
-from trucker.config.sql_template import RenderedSql
+from trucker.config.sql.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.rows import OPERATION
 from trucker.sinks import output_sql

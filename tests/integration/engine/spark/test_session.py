@@ -77,7 +77,9 @@ def test_a_session_is_started_only_for_sql(
     monkeypatch.setattr(starting_module, "_shared", lambda _: [])
     truck = SimpleNamespace(file=lambda name: name in files)
     spark_config = SimpleNamespace(master="local[*]", settings={"spark.executor.memory": "2g"})
-    config: Any = SimpleNamespace(unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path)
+    config: Any = SimpleNamespace(
+        unique_id="x", trucks=[truck], spark=spark_config, state_folder=tmp_path, is_built=False
+    )
     starting_module.started(config)
     assert calls == [(started, {"spark.executor.memory": "2g"})]
 

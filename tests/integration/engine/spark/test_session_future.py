@@ -28,7 +28,9 @@ from trucker.engine.spark.session_future import SessionFuture
 
 spark = SimpleNamespace(master="local[1]", settings={})
 log = SimpleNamespace(location=None)
-config = SimpleNamespace(unique_id="x", trucks=[], connections=[], log=log, spark=spark, state_folder=Path(sys.argv[1]))
+config = SimpleNamespace(
+    unique_id="x", trucks=[], connections=[], log=log, spark=spark, state_folder=Path(sys.argv[1]), is_built=False
+)
 
 
 def programs():

@@ -10,7 +10,7 @@ import pytest
 
 from trucker.change import Column, Lsn, Partitions, TableId
 from trucker.changelog.document import FileDocument
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.engine.schema.schema_changes import CatalogDescription, SchemaReading, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema
 from trucker.engine.stream.batch_plan import _check_merge

@@ -10,7 +10,7 @@ import pytest
 from fixtures.fake_source import FakeSource
 from trucker.change import TableId
 from trucker.config.models import InputConfig, OutputConfig, TruckConfig
-from trucker.config.sql_files import SqlFile
+from trucker.config.sql.sql_files import SqlFile
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError

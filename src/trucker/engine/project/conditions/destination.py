@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from trucker.config.adapter import Connection
 from trucker.config.registry import adapter_of
-from trucker.config.sql_files import ON_SPARK
+from trucker.config.sql.sql_files import ON_SPARK
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.project.continuity import copied_tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trucker.config.sql_files import NAMES, misnamed_files
+from trucker.config.sql.sql_files import NAMES, misnamed_files
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.transform.recipe_compiler import Recipes

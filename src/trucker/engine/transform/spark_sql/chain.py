@@ -13,8 +13,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from trucker.config.models import TruckConfig
-from trucker.config.sql_files import BY_OPERATION, TRANSFORM
-from trucker.config.sql_template import RenderedSql, SqlTemplate, TemplateRelation
+from trucker.config.sql.sql_files import BY_OPERATION, TRANSFORM
+from trucker.config.sql.sql_template import RenderedSql, SqlTemplate, TemplateRelation
 from trucker.engine.transform.spark_sql.failure import no_query, not_one, unresolved
 from trucker.engine.transform.spark_sql.result import quoted
 from trucker.engine.transform.spark_sql.spark_plan import ORDER

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trucker.config.sql_lexer import Statement
-from trucker.config.sql_template import RenderedSql
+from trucker.config.sql.sql_lexer import Statement
+from trucker.config.sql.sql_template import RenderedSql
 from trucker.errors import ConfigError, EngineError, JobFailed, TruckerError
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from trucker.table import Column, TableId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-    from trucker.config.sql_template import RenderedSql
+    from trucker.config.sql.sql_template import RenderedSql
     from trucker.engine.destination.task_sinks import SinkSpec
 
 FEW_ROWS: Final = 5_000

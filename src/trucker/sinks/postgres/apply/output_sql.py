@@ -18,8 +18,8 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from trucker.config.sql_lexer import NAME, tokens
-from trucker.config.sql_template import RenderedSql
+from trucker.config.sql.sql_lexer import NAME, tokens
+from trucker.config.sql.sql_template import RenderedSql
 from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.sinks import output_sql
 from trucker.sinks.delivery import Delivery, Load

@@ -19,8 +19,8 @@ from typing import Any, Final
 from jinja2 import Environment, StrictUndefined, meta, nodes
 
 from trucker.config.problems import nearest
-from trucker.config.sql_files import BY_OPERATION, ON_SPARK, SqlFile
-from trucker.config.sql_lexer import COMMENT, QUOTED, Statement, Token, split_statements, tokens
+from trucker.config.sql.sql_files import BY_OPERATION, ON_SPARK, SqlFile
+from trucker.config.sql.sql_lexer import COMMENT, QUOTED, Statement, Token, split_statements, tokens
 from trucker.config.template import CODE, FAILURES, MissingValueError, Rendering, column_of, line_and_column, line_of
 from trucker.errors import ConfigError, Place
 from trucker.table import OLD, OPERATION

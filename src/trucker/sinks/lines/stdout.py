@@ -20,8 +20,8 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
 from trucker.sinks.events import EventSink
-from trucker.sinks.json_lines import block
 from trucker.sinks.ledger import Ledger
+from trucker.sinks.lines.json_lines import block
 
 
 class StdoutSink(EventSink):

@@ -20,8 +20,8 @@ from typing import Final
 from trucker.errors import SourceError
 from trucker.lsn import Lsn
 from trucker.pg.messages import COMMIT, Messages
-from trucker.postgres.protocol import EPOCH
-from trucker.postgres.stream import Interrupted, ReplicationStream
+from trucker.postgres.replication.protocol import EPOCH
+from trucker.postgres.replication.stream import Interrupted, ReplicationStream
 
 # The record of a commit is rarely longer: asked from so far back, few other transactions come before it.
 _NEAR: Final = 1 << 20

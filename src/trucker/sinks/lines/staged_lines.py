@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from trucker.change import Changes, CopiedRows
 from trucker.sinks.batch import Batch, Receipt, Work
-from trucker.sinks.json_lines import lines
+from trucker.sinks.lines.json_lines import lines
 from trucker.sinks.spool import Spool
 
 _PIECE_ROWS: Final = 8192

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from psycopg import pq
 
 from trucker.errors import SourceError, SourceUnavailable
-from trucker.postgres.protocol import HEARTBEAT
-from trucker.postgres.stream import PASSING, PUBLICATION, connect_pq, execute_pq, field_of, promoted
+from trucker.postgres.replication.protocol import HEARTBEAT
+from trucker.postgres.replication.stream import PASSING, PUBLICATION, connect_pq, execute_pq, field_of, promoted
 
 MESSAGE = pq.DiagnosticField.MESSAGE_PRIMARY
 

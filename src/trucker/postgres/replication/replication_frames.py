@@ -26,7 +26,7 @@ import numpy.typing as npt
 from psycopg import pq
 
 from trucker.pg.messages import Messages
-from trucker.postgres.protocol import XLOG_DATA, XLOG_HEADER
+from trucker.postgres.replication.protocol import XLOG_DATA, XLOG_HEADER
 
 _COPY_DATA: Final = ord("d")
 _COPY_DONE: Final = ord("c")

@@ -1,6 +1,6 @@
 """The suite that every sink passes, trucker's own and yours. It needs pytest and nothing of Spark.
 
-    from trucker.testing.table_suite import TableSinkSuite
+    from trucker.testing.suites.table_suite import TableSinkSuite
 
     class TestMySink(TableSinkSuite):
         def make_sink(self, project: str = "suite") -> Sink: ...

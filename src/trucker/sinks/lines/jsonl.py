@@ -28,8 +28,8 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
 from trucker.sinks.events import EventSink
-from trucker.sinks.jsonl_files import FILE, End, LineFiles
 from trucker.sinks.ledger import Ledger
+from trucker.sinks.lines.jsonl_files import FILE, End, LineFiles
 
 _PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT})
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from trucker.change import DELETE, INSERT, UPDATE, Changes, CopiedRows, Lsn, TableId, TableSchema
-from trucker.config.sql_files import OUTPUT, SqlFile
+from trucker.config.sql.sql_files import OUTPUT, SqlFile
 from trucker.errors import TruckerError, TruckFailed
 from trucker.sinks.batch import CARRIED, Batch, Phase, TableState, Work
 from trucker.sinks.committer import Committer
 from trucker.sinks.target import Target
 from trucker.testing.handmade import TextRow, copied_rows_of, output_rows_of, schema_of, truncate
-from trucker.testing.sink_suite import ODD_NAMES, ODD_VALUES, START, SinkMeans
+from trucker.testing.suites.sink_suite import ODD_NAMES, ODD_VALUES, START, SinkMeans
 
 ORDERS = schema_of(TableId("public", "orders"), {"id": "integer", "qty": "integer", "note": "text"}, ["id"])
 REFUNDS = schema_of(TableId("public", "refunds"), {"id": "integer", "qty": "integer", "note": "text"}, ["id"])

@@ -20,7 +20,7 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.target import Target
 from trucker.table import Column, TableId
 from trucker.testing.handmade import TextRow, copied_rows_of, delete, insert, schema_of, truncate, update
-from trucker.testing.sink_suite import (
+from trucker.testing.suites.sink_suite import (
     BAG,
     ITEMS,
     ODD_NAMES,

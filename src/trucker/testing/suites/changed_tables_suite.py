@@ -17,8 +17,8 @@ from trucker.sinks.table_identity import CODE, TableChange
 from trucker.sinks.target import Target
 from trucker.table import Column, TableId
 from trucker.testing.handmade import copied_rows_of, insert, update
-from trucker.testing.sink_suite import ITEMS, START, target_of
-from trucker.testing.table_suite import TableSinkSuite, item
+from trucker.testing.suites.sink_suite import ITEMS, START, target_of
+from trucker.testing.suites.table_suite import TableSinkSuite, item
 
 SLOT = ("main", ITEMS.table)
 HAPPENINGS = ("dropped", "made again", "column dropped", "column added again", "last column added again")

@@ -29,13 +29,13 @@ from psycopg.conninfo import make_conninfo
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.lsn import ZERO, Lsn
 from trucker.pg.messages import Messages
-from trucker.postgres.protocol import (
+from trucker.postgres.replication.protocol import (
     ProtocolError,
     parse_keepalive,
     start_replication,
     status_update,
 )
-from trucker.postgres.replication_frames import CopyBoth, Ended, InTheClear, ThroughLibpq
+from trucker.postgres.replication.replication_frames import CopyBoth, Ended, InTheClear, ThroughLibpq
 
 _SLOT: Final = """
     select s.plugin, s.database, s.confirmed_flush_lsn, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',

@@ -299,23 +299,23 @@ class Project:
 
         trucks = self._trucks(truck)
         source = _table(table)
-        found: list[Redriven] = []
-        left: dict[str, int] = {}
+        redriven: list[Redriven] = []
+        letter_counts: dict[str, int] = {}
         for place in self._destinations():
-            own = {t.name for t in trucks if t.output.connection == place.name}
+            names = {t.name for t in trucks if t.output.connection == place.name}
             sink = self._sink(place)
             try:
-                if own and isinstance(sink, KeepsLetters):
-                    choice = Choice(tuple(sorted(own)), source, tuple(ids) if ids else None)
-                    found += _patiently(partial(sink.redrive, choice, dry_run=dry_run))
+                if names and isinstance(sink, KeepsLetters):
+                    choice = Choice(tuple(sorted(names)), source, tuple(ids) if ids else None)
+                    redriven += _patiently(partial(sink.redrive, choice, dry_run=dry_run))
                     counts = sink.count_letters()
-                    left |= {name: counts.get(name, 0) for name in own}
+                    letter_counts |= {name: counts.get(name, 0) for name in names}
             finally:
                 sink.close()
-        self._note_letters(left)
-        return found
+        self._note_letters(letter_counts)
+        return redriven
 
-    def _note_letters(self, left: Mapping[str, int]) -> None:
+    def _note_letters(self, letter_counts: Mapping[str, int]) -> None:
         """A project that does not run says so of its letters in its last status."""
         from trucker.engine.project.lock import ProjectLock
 
@@ -323,14 +323,14 @@ class Project:
         last = read_status(file)
         if last is None or ProjectLock(self.config.state_folder).held():
             return
-        trucks = tuple(replace(t, dead_letters=left.get(t.name, t.dead_letters)) for t in last.trucks)
+        trucks = tuple(replace(t, dead_letters=letter_counts.get(t.name, t.dead_letters)) for t in last.trucks)
         write_status(file, replace(last, trucks=trucks))
 
     def _trucks(self, name: str | None) -> list[TruckConfig]:
         chosen = [truck for truck in self.config.trucks if name in (None, truck.name)]
         if not chosen:
-            known = ", ".join(truck.name for truck in self.config.trucks)
-            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {known}")
+            names = ", ".join(truck.name for truck in self.config.trucks)
+            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {names}")
         return chosen
 
     # -- reset --------------------------------------------------------------------------------------------------

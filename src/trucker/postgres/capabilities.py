@@ -30,14 +30,14 @@ class ServerFeatures:
     @classmethod
     def of(cls, connection: psycopg.Connection[Any]) -> ServerFeatures:
         """Those of the server at the other end; `SourceError` for one that is too old."""
-        found = cls(connection.info.server_version)
-        if found.major < OLDEST:
+        features = cls(connection.info.server_version)
+        if features.major < OLDEST:
             raise SourceError(
-                f"the server is PostgreSQL {found}; {OLDEST} or newer is needed",
+                f"the server is PostgreSQL {features}; {OLDEST} or newer is needed",
                 remedy=f"upgrade the server to PostgreSQL {OLDEST} or newer",
                 code="TRK206",
             )
-        return found
+        return features
 
     def __str__(self) -> str:
         return f"{self.major}.{self.version % 10000}"

@@ -143,10 +143,12 @@ def load_table(connection: PgConnection, table: TableId, *, publication: str | N
             code="TRK211",
         )
     names = tuple(column.name for column in columns)
-    root = next(found for found in relations if found["oid"] == row["oid"])
-    leaves = tuple(_leaf(found, names) for found in relations if found["relkind"] != "p")
-    for found in relations:
-        _refuse_kind(TableId(found["nspname"], found["relname"]), found["relkind"], found["relpersistence"], False)
+    root = next(relation for relation in relations if relation["oid"] == row["oid"])
+    leaves = tuple(_leaf(relation, names) for relation in relations if relation["relkind"] != "p")
+    for relation in relations:
+        _refuse_kind(
+            TableId(relation["nspname"], relation["relname"]), relation["relkind"], relation["relpersistence"], False
+        )
     own_identity = _leaf(root, names).identity_columns
     identity_columns = _common(leaves, names) if leaves else own_identity
     if row["relkind"] == "p":
@@ -166,7 +168,7 @@ def load_table(connection: PgConnection, table: TableId, *, publication: str | N
         generated,
         generated if connection.info.server_version >= _SINCE_HIDDEN else (),
         tuple(root["numbers"]),
-        _toastable(connection, [found["oid"] for found in relations], names),
+        _toastable(connection, [relation["oid"] for relation in relations], names),
         own_identity,
     )
 
@@ -263,12 +265,12 @@ def _hidden_problem(table: SourceTable, leaf: Leaf) -> SourceError:
 @translated("reading the catalogue")
 def source_types(connection: PgConnection, types: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SourceType]:
     """What there is to know of each (oid, typmod). A type that is gone is absent."""
-    wanted = list(dict.fromkeys(types))
-    arguments = {"oids": [oid for oid, _ in wanted], "typmods": [typmod for _, typmod in wanted]}
+    pairs = list(dict.fromkeys(types))
+    arguments = {"oids": [oid for oid, _ in pairs], "typmods": [typmod for _, typmod in pairs]}
     rows = connection.execute(_TYPE_NAMES, arguments).fetchall()
     users = list({resolved for *_, resolved in rows if resolved >= FIRST_USER_OID})
-    made = dict(connection.execute(_DEFINITIONS, {"oids": users}).fetchall()) if users else {}
-    return {(oid, typmod): SourceType(name, made.get(resolved, "")) for oid, typmod, name, resolved in rows}
+    definitions = dict(connection.execute(_DEFINITIONS, {"oids": users}).fetchall()) if users else {}
+    return {(oid, typmod): SourceType(name, definitions.get(resolved, "")) for oid, typmod, name, resolved in rows}
 
 
 def _find(connection: PgConnection, table: TableId) -> dict[str, Any]:
@@ -305,12 +307,12 @@ def _load_columns(
     """The replicated columns, generated ones only where they are `sent`; the generated ones that are not; and the
     numbers of all."""
     rows = connection.execute(_COLUMNS, [oid]).fetchall()
-    taken = [row for row in rows if not row[3] or row[0] in sent]
-    types = source_types(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in taken))
+    replicated = [row for row in rows if not row[3] or row[0] in sent]
+    types = source_types(connection, ((type_oid, typmod) for _, type_oid, typmod, *_ in replicated))
     columns = tuple(
-        Column(name, type_oid, typmod, found.name, not_null, missing, found.definition)
-        for name, type_oid, typmod, _, not_null, missing, _ in taken
-        for found in [types.get((type_oid, typmod), SourceType())]
+        Column(name, type_oid, typmod, kind.name, not_null, missing, kind.definition)
+        for name, type_oid, typmod, _, not_null, missing, _ in replicated
+        for kind in [types.get((type_oid, typmod), SourceType())]
     )
     present = {column.name for column in columns}
     hidden = tuple(row[0] for row in rows if row[3] and row[0] not in present)
@@ -318,8 +320,8 @@ def _load_columns(
 
 
 def _toastable(connection: PgConnection, oids: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
-    found = {name for (name,) in connection.execute(_TOASTABLE, [list(oids)])}
-    return tuple(name for name in names if name in found)
+    toastable = {name for (name,) in connection.execute(_TOASTABLE, [list(oids)])}
+    return tuple(name for name in names if name in toastable)
 
 
 def _sent(connection: PgConnection, publication: str | None, table: TableId) -> frozenset[str]:

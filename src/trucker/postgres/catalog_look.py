@@ -125,7 +125,7 @@ def look(connection: PgConnection, table: TableId, lsn: Lsn | None = None) -> Lo
         return None
     oid, width, key = row
     rows = connection.execute(_COLUMNS.encode(), [oid, oid]).fetchall()
-    types = source_types(connection, ((found[2], found[3]) for found in rows))
+    types = source_types(connection, ((column[2], column[3]) for column in rows))
     columns = tuple(
         SeenColumn(
             number,

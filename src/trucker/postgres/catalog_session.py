@@ -97,9 +97,9 @@ class CatalogSession(SourceSession):
         problems = {}
         for wanted in tables:
             source = self.load_table(wanted.table)
-            found = unserved(self._connection, self._publication, [wanted], {wanted.table: source})
-            if found:
-                problems[wanted.table] = found[0]
+            shortfalls = unserved(self._connection, self._publication, [wanted], {wanted.table: source})
+            if shortfalls:
+                problems[wanted.table] = shortfalls[0]
         return problems
 
     def identity_problem(self, table: TableId) -> tuple[SourceError | None, bool]:

@@ -87,8 +87,8 @@ def _statement(table: TableId, columns: Sequence[Column], keys: Sequence[Column]
     if len(keys) == 1:
         return f"{statement} where l.{quote_identifier(keys[0].name)} = any($1::{keys[0].type_name}[])"
     if keys:
-        given = ", ".join(f"${number}::{key.type_name}[]" for number, key in enumerate(keys, 1))
+        arrays = ", ".join(f"${number}::{key.type_name}[]" for number, key in enumerate(keys, 1))
         names = ", ".join(f"k{number}" for number in range(len(keys)))
         same = " and ".join(f"l.{quote_identifier(key.name)} = k.k{number}" for number, key in enumerate(keys))
-        return f"{statement} join unnest({given}) as k({names}) on {same}"
+        return f"{statement} join unnest({arrays}) as k({names}) on {same}"
     return statement

@@ -154,13 +154,13 @@ def _look(stack: ExitStack, config: PostgresConnection, needed: Needed) -> _Look
 
 def _run(look: _Look, check: Callable[[_Look], Iterator[Finding]]) -> list[Finding]:
     """A check's findings; one that cannot be carried out is a finding itself, and the others go on."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         with translated("checking the source"):
-            found.extend(check(look))
+            findings.extend(check(look))
     except TruckerError as error:
-        found.append(look.failure(error))
-    return found
+        findings.append(look.failure(error))
+    return findings
 
 
 @translated("reading the server's settings")
@@ -256,8 +256,8 @@ def _replication_access(look: _Look) -> Iterator[Finding]:
 
 
 def _slot(look: _Look) -> Iterator[Finding]:
-    found = find_slot(look.connection, look.slot)
-    if found is None:
+    slot = find_slot(look.connection, look.slot)
+    if slot is None:
         if look.config.slot is not None:
             yield look.error(
                 f"replication slot {look.slot} does not exist",
@@ -265,40 +265,40 @@ def _slot(look: _Look) -> Iterator[Finding]:
                 "TRK230",
             )
         return
-    problem = _slot_problem(look, found)
+    problem = _slot_problem(look, slot)
     if problem is not None:
         yield problem
-    elif found.active_pid is not None and look.instance:
+    elif slot.active_pid is not None and look.instance:
         yield look.ok(f"replication slot {look.slot} is in use by this project's running instance ({look.instance})")
-    elif found.active_pid is not None:
+    elif slot.active_pid is not None:
         # A run waits for a while: the connection of an instance that was killed may outlive it.
         yield replace(look.failure(in_use(look.connection, look.slot, look.config.name)), waits=True)
     else:
-        yield look.ok(f"replication slot {look.slot} is at {found.confirmed_flush_lsn}")
+        yield look.ok(f"replication slot {look.slot} is at {slot.confirmed_flush_lsn}")
 
 
-def _slot_problem(look: _Look, found: SlotInfo) -> Finding | None:
+def _slot_problem(look: _Look, slot: SlotInfo) -> Finding | None:
     drop = f"run: SELECT pg_drop_replication_slot('{look.slot}')"
-    if found.plugin != PLUGIN:
-        plugin = found.plugin or "none: it is a physical slot"
+    if slot.plugin != PLUGIN:
+        plugin = slot.plugin or "none: it is a physical slot"
         return look.error(f"replication slot {look.slot} is not trucker's: its plugin is {plugin}", drop, "TRK232")
-    if found.database != look.connection.info.dbname:
+    if slot.database != look.connection.info.dbname:
         return look.error(
-            f"replication slot {look.slot} belongs to database {found.database}, not {look.connection.info.dbname}",
+            f"replication slot {look.slot} belongs to database {slot.database}, not {look.connection.info.dbname}",
             "give the project another `unique_id`, or set `database` of the connection to the slot's database",
             "TRK232",
         )
-    if found.lost and look.config.on_slot_loss == "resnapshot":
+    if slot.lost and look.config.on_slot_loss == "resnapshot":
         return look.warning(
-            f"replication slot {look.slot} was invalidated by the server ({found.invalidation}): the next start "
+            f"replication slot {look.slot} was invalidated by the server ({slot.invalidation}): the next start "
             "copies all tables again",
-            f"raise max_slot_wal_keep_size or idle_replication_slot_timeout{prevention(found.invalidation)}",
+            f"raise max_slot_wal_keep_size or idle_replication_slot_timeout{prevention(slot.invalidation)}",
             "TRK232",
         )
-    if found.lost:
+    if slot.lost:
         return look.error(
-            f"replication slot {look.slot} was invalidated by the server ({found.invalidation}): changes are lost",
-            f"run: trucker reset  and then trucker run, which copies the tables again{prevention(found.invalidation)}",
+            f"replication slot {look.slot} was invalidated by the server ({slot.invalidation}): changes are lost",
+            f"run: trucker reset  and then trucker run, which copies the tables again{prevention(slot.invalidation)}",
             "TRK232",
         )
     return None
@@ -336,8 +336,8 @@ def _tables_and_publication(look: _Look) -> Iterator[Finding]:
             yield look.failure(error, f"{look.subject}.{wanted.table}")
             continue
         sources[wanted.table] = source
-        found = list(_table(look, wanted, source))
-        yield from found or [look.ok("can be copied and streamed", f"{look.subject}.{wanted.table}")]
+        findings = list(_table(look, wanted, source))
+        yield from findings or [look.ok("can be copied and streamed", f"{look.subject}.{wanted.table}")]
     yield from _publication(look, sources)
 
 
@@ -426,10 +426,10 @@ def _explain(connection: PgConnection, wanted: PublishedTable, columns: Sequence
 
 
 def _publication(look: _Look, sources: dict[TableId, SourceTable]) -> Iterator[Finding]:
-    known = [wanted for wanted in look.tables if wanted.table in sources]
+    existing = [wanted for wanted in look.tables if wanted.table in sources]
     examine = unmanageable if look.managed else unserved
-    problems = examine(look.connection, look.publication, known, sources)
+    problems = examine(look.connection, look.publication, existing, sources)
     yield from (look.failure(problem) for problem in problems)
     if not problems:
-        kept = "without changes" if not look.managed else "for all trucks"
-        yield look.ok(f"publication {look.publication} can be used {kept}")
+        usage = "without changes" if not look.managed else "for all trucks"
+        yield look.ok(f"publication {look.publication} can be used {usage}")

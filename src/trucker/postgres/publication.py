@@ -72,8 +72,8 @@ def ensure_publication(
     """
     version = ServerFeatures.of(connection)
     _require_filters(version, tables)
-    made = None if managed else name
-    sources = {wanted.table: load_table(connection, wanted.table, publication=made) for wanted in tables}
+    publication = None if managed else name
+    sources = {wanted.table: load_table(connection, wanted.table, publication=publication) for wanted in tables}
     for source in sources.values():
         problem = identity_problem(source)
         if problem is not None:
@@ -102,7 +102,7 @@ def publish_again(connection: PgConnection, name: str, wanted: PublishedTable, *
     problems = [*([problem] if problem else []), *_obstacles(connection, name, row, [source])]
     if problems:
         raise problems[0]
-    if row is None or wanted.table in _held(connection, row):
+    if row is None or wanted.table in _contents(connection, row):
         return  # a publication that is gone is for those to tell who read from it
     clause = _table_clause(_fitted(version, wanted, source))
     # Another truck's copy may add it at the same time.
@@ -170,11 +170,11 @@ def _publish(
         raise problems[0]
     try:
         with connection.transaction(force_rollback=dry):
-            before = _held(connection, row)
+            before = _contents(connection, row)
             for statement in _statements(name, row, tables):
                 connection.execute(statement.encode())
             _verify_filters(connection, name, tables, sources)
-            after = _held(connection, _find(connection, name))
+            after = _contents(connection, _find(connection, name))
     except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
         raise SourceError(
             f"publication {name}: {error.diag.message_primary}",
@@ -182,10 +182,12 @@ def _publish(
             code="TRK213",
         ) from None
 
-    return frozenset(table for table, held in after.items() if before.get(table) != held)
+    return frozenset(table for table, content in after.items() if before.get(table) != content)
 
 
-def _held(connection: PgConnection, row: Mapping[str, Any] | None) -> dict[TableId, tuple[frozenset[str] | None, str]]:
+def _contents(
+    connection: PgConnection, row: Mapping[str, Any] | None
+) -> dict[TableId, tuple[frozenset[str] | None, str]]:
     """The publication's tables, each with its columns and condition as PostgreSQL keeps them, to be compared."""
     members = _rows(connection, _MEMBERS, [row["oid"]]) if row is not None else []
     return {
@@ -240,13 +242,13 @@ def _is_as_wanted(connection: PgConnection, row: Mapping[str, Any], tables: Sequ
     """Whether nothing has to change. With a row filter PostgreSQL has to be asked: it alone can compare conditions."""
     if any(wanted.where for wanted in tables) or row["puballtables"] or not row["pubviaroot"] or _unpublished(row):
         return False
-    found = {}
+    published = {}
     for member in _rows(connection, _MEMBERS, [row["oid"]]):
         if member["filter"]:
             return False
         columns = frozenset(member["columns"]) if member["columns"] else None
-        found[TableId(member["nspname"], member["relname"])] = columns
-    return found == {wanted.table: frozenset(wanted.columns) if wanted.columns else None for wanted in tables}
+        published[TableId(member["nspname"], member["relname"])] = columns
+    return published == {wanted.table: frozenset(wanted.columns) if wanted.columns else None for wanted in tables}
 
 
 def _verify_filters(
@@ -327,9 +329,9 @@ def unserved(
             )
         )
         return problems
-    found = {TableId(m["schemaname"], m["tablename"]): m for m in _rows(connection, _PUBLISHED, [name])}
+    members = {TableId(m["schemaname"], m["tablename"]): m for m in _rows(connection, _PUBLISHED, [name])}
     for wanted in tables:
-        problem = _shortfall(quoted, wanted, sources[wanted.table], found.get(wanted.table))
+        problem = _shortfall(quoted, wanted, sources[wanted.table], members.get(wanted.table))
         if problem is not None:
             problems.append(problem)
     return problems

@@ -86,15 +86,15 @@ class CopyOut:
         """Take what has come, at least something."""
         while True:
             try:
-                got = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
+                received = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
             except BlockingIOError:
                 _wait(self._socket.fileno(), select.POLLIN, _NOT_LONG)
                 continue
             except OSError as error:
                 raise OperationalError(f"the connection is lost: {error.strerror or error}") from None
-            if not got:
+            if not received:
                 raise OperationalError("the server closed the connection unexpectedly")
-            self._filled += got
+            self._filled += received
             return
 
     def _others(self, at: int) -> bool:
@@ -121,9 +121,9 @@ class CopyOut:
 
     def _keep(self, rest: bytes) -> None:
         """What is left stays, with room for the rest of it."""
-        wanted = 1 + _LENGTH.unpack_from(rest, 1)[0] if len(rest) >= _HEAD else 0
-        if max(wanted, _BUFFER_BYTES) != len(self._buffer):
-            self._buffer = bytearray(max(wanted, _BUFFER_BYTES))
+        needed = 1 + _LENGTH.unpack_from(rest, 1)[0] if len(rest) >= _HEAD else 0
+        if max(needed, _BUFFER_BYTES) != len(self._buffer):
+            self._buffer = bytearray(max(needed, _BUFFER_BYTES))
         self._buffer[: len(rest)] = rest
         self._filled = len(rest)
 
@@ -132,9 +132,9 @@ def end_of_rows(data: bytes | memoryview) -> int:
     """Where the first message begins that is not a whole CopyData. `data` begins with a message."""
     at, raw = 0, np.frombuffer(data, np.uint8)
     while True:
-        found = at + _linked(raw[at:])
-        stepped = _stepped(data, found, _FEW)
-        if stepped in (at, found):
+        linked = at + _linked(raw[at:])
+        stepped = _stepped(data, linked, _FEW)
+        if stepped in (at, linked):
             return stepped
         at = stepped
 

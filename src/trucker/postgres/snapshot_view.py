@@ -30,9 +30,9 @@ class PostgresSnapshotView(SnapshotView):
         return load_table(self._connection, table, publication=None if self._managed else self._publication)
 
     def look(self, table: TableId) -> Look:
-        seen = look(self._connection, table, self._lsn)
-        assert seen is not None
-        return seen
+        table_look = look(self._connection, table, self._lsn)
+        assert table_look is not None
+        return table_look
 
     def sighting(self, table: TableId) -> Sighting:
         return sighting_at(self._connection, self._publication, table, self._lsn)

@@ -54,10 +54,10 @@ def check_slots(
     primary: PostgresConnection, writer: PgConnection, reader: PgConnection, slot: str
 ) -> Iterator[Finding]:
     """Whether the project's slot is where it should be, on the standby, and nowhere else."""
-    here, there = find_slot(writer, slot), find_slot(reader, slot)
-    if here is None or here.plugin != PLUGIN:
+    on_primary, on_standby = find_slot(writer, slot), find_slot(reader, slot)
+    if on_primary is None or on_primary.plugin != PLUGIN:
         return
-    if there is None or there.synced:
+    if on_standby is None or on_standby.synced:
         yield Finding(
             Level.ERROR,
             primary.name,
@@ -79,17 +79,17 @@ def _require_relation(standby: PostgresConnection, primary: SystemIdentity, read
     """`SourceError` unless this is a standby, of this primary, in this database, and on its timeline (I11)."""
     if not _scalar(reader, "select pg_is_in_recovery()"):
         raise promoted()
-    found = identify(reader)
-    if found.system_identifier != primary.system_identifier:
+    identity = identify(reader)
+    if identity.system_identifier != primary.system_identifier:
         raise SourceError(
-            f"the server at replica_host (system {found.system_identifier}) is not a standby of the server at "
+            f"the server at replica_host (system {identity.system_identifier}) is not a standby of the server at "
             f"host (system {primary.system_identifier})",
             remedy=f"set replica_host of connection {standby.name} to a standby of the server at host",
             code="TRK260",
         )
-    if found.database != primary.database:
+    if identity.database != primary.database:
         raise SourceError(
-            f"replica_database is {found.database}, but database is {primary.database}",
+            f"replica_database is {identity.database}, but database is {primary.database}",
             remedy="name the same database on both, or remove replica_database",
             code="TRK260",
         )

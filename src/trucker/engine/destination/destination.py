@@ -64,22 +64,22 @@ class Destination:
 
         Does not wait where it is ready.
         """
-        found = (target.truck, str(target.source.table))
-        known = self._prepared.get(found)
-        if known is not None and known[0] == target:
-            return known[1]
+        key = (target.truck, str(target.source.table))
+        prepared = self._prepared.get(key)
+        if prepared is not None and prepared[0] == target:
+            return prepared[1]
         with self._lock:
-            known = self._prepared.get(found)
-            if known is None or known[0] != target:
-                known = self._prepared[found] = (target, self.sink.prepare(target) or frozenset())
-            return known[1]
+            prepared = self._prepared.get(key)
+            if prepared is None or prepared[0] != target:
+                prepared = self._prepared[key] = (target, self.sink.prepare(target) or frozenset())
+            return prepared[1]
 
     def forget_tables(self, truck: str, table: TableId | None = None) -> None:
         """Look at the truck's tables, or at one of them, anew when they are next prepared."""
         with self._lock:
             self._prepared = {
-                truck_table: known
-                for truck_table, known in self._prepared.items()
+                truck_table: prepared
+                for truck_table, prepared in self._prepared.items()
                 if truck_table[0] != truck or (table is not None and truck_table[1] != str(table))
             }
 
@@ -98,13 +98,13 @@ class Destination:
                     break
                 except TruckFailed as error:
                     failures[error.truck] = error.reason
-                    left = trucks - {error.truck}
+                    remaining = trucks - {error.truck}
                     try:
                         if isinstance(receipts, Receipts):
                             receipts, failed = receipts.settled()
                             failures = {**failed, **failures}
                     except TruckerError as missing:  # some receipt that was on its way will not come
-                        return {**failures, **dict.fromkeys(left, missing)}
+                        return {**failures, **dict.fromkeys(remaining, missing)}
                     batch = batch.without(failures)
                     receipts = [receipt for receipt in receipts if receipt.truck not in failures]
                 except TruckerError as error:

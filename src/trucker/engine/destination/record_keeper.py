@@ -28,8 +28,8 @@ class RecordKeeper:
 
     def look(self, lanes: Sequence[Lane], away: Collection[str]) -> None:
         """Write now and then, and whenever a truck, or a table of one, has come."""
-        there = (run for run in list(self._runs.values()) if run.truck.destination not in away)
-        if time.monotonic() - self._written >= SECONDS or any(self._is_news(run) for run in there):
+        reachable = (run for run in list(self._runs.values()) if run.truck.destination not in away)
+        if time.monotonic() - self._written >= SECONDS or any(self._is_news(run) for run in reachable):
             self.write(lanes, away)
 
     def _is_news(self, run: TruckRun) -> bool:

@@ -27,11 +27,11 @@ def table_at_fault(run: TruckRun, error: TruckerError, lane: Lane | None, destin
 
 
 def set_aside(
-    run: TruckRun, table: TableId, error: TruckerError, lane: Lane | None, destination: Destination, *, told: bool
+    run: TruckRun, table: TableId, error: TruckerError, lane: Lane | None, destination: Destination, *, in_stream: bool
 ) -> TruckerError | None:
     """Set a table aside, at its destination first; why the destination does not take that.
 
-    `told` says that the stream tells of the cause, so that applying it once more shows whether the cause is gone.
+    `in_stream` says that the cause is in the stream: applying it once more shows whether the cause is gone.
     Otherwise a table that keeps its position is not tried again before the next start; a copy shows it in any case.
     """
     held, apart = error.needs_decision, lane is not None and bool(lane.tables)
@@ -40,7 +40,7 @@ def set_aside(
         trouble = _store(run, table, position, destination, held=held)
         if trouble is not None:
             return trouble
-    run.set_aside(table, error, position, held=held, again=told or not held)
+    run.set_aside(table, error, position, held=held, again=in_stream or not held)
     destination.forget_tables(run.name, table)
     if lane is not None and lane.tables:
         lane.tables -= {table}

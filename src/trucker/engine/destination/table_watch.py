@@ -34,13 +34,13 @@ class TableWatch:
         self,
         destinations: Mapping[str, Destination],
         runs: Mapping[str, TruckRun],
-        known: SchemaStore,
+        schema_store: SchemaStore,
         source: Source,
         fail: FailTruck,
     ) -> None:
         self._destinations = destinations
         self._runs = runs
-        self._known = known
+        self._schema_store = schema_store
         self._source = source
         self._fail = fail
 
@@ -64,18 +64,18 @@ class TableWatch:
             return
         if change.source not in run.floors:  # set aside already, or catching up, by commits that compare it
             return
-        known = self._known.get(change.truck, change.source)
-        called = known.names.values() if known else ()
+        written = self._schema_store.get(change.truck, change.source)
+        called = written.names.values() if written else ()
         columns = () if change.missing or change.replaced else {*self._columns(change.source), *called}
-        found = concerning(change, run.truck, columns)
-        if found is not None:
-            self._fail(run, found.error())
+        relevant = concerning(change, run.truck, columns)
+        if relevant is not None:
+            self._fail(run, relevant.error())
 
     def _columns(self, table: TableId) -> frozenset[str]:
         """The columns that a source table has now."""
         with self._source.reading_session("catalog") as session:
-            seen = session.look(table)
-            return frozenset(seen.numbers) if seen is not None else frozenset()
+            look = session.look(table)
+            return frozenset(look.numbers) if look is not None else frozenset()
 
 
 def concerning(change: TableChange, truck: Truck, columns: Collection[str]) -> TableChange | None:

@@ -40,11 +40,11 @@ _sinks = _Sinks()
 def sink_for(spec: SinkSpec) -> Sink:
     """This thread's sink for a destination, built once."""
     name = spec.connection.name
-    known = _sinks.by_name.get(name)
-    if known and known[0] == spec:
-        return known[1]
-    if known:
-        known[1].close()
+    cached = _sinks.by_name.get(name)
+    if cached and cached[0] == spec:
+        return cached[1]
+    if cached:
+        cached[1].close()
     sink = make_sink(spec.connection, spec.workspace, spec.component)
     _sinks.by_name[name] = (spec, sink)
     return sink

@@ -83,20 +83,20 @@ class AbsentDestinations:
 
     def tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[TruckTable]:
         """Tell destinations that answer now what they could not be told when it was found; the tables."""
-        told: set[TruckTable] = set()
+        to_copy: set[TruckTable] = set()
         for name, run in self._runs.items():
             marked = self._noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
             if marked and run.truck.destination not in self.reasons:
                 self._store(run.truck.destination, {(name, table): BEFORE_COPY for table in marked})
-                told |= {(name, table) for table in marked}
-        return frozenset(told)
+                to_copy |= {(name, table) for table in marked}
+        return frozenset(to_copy)
 
     def resume(
         self, destination: str, states: Mapping[str, TruckState], incomplete: frozenset[TruckTable], reader: LogReader
     ) -> tuple[list[TruckRun], frozenset[TruckTable]]:
         """The trucks of a destination that answers which can go on, and the tables it has been told to copy again."""
         runs: list[TruckRun] = []
-        told: set[TruckTable] = set()
+        to_copy: set[TruckTable] = set()
         for run in self.runs_to(destination):
             state = states.get(run.name)
             stored = state.tables.keys() if state else frozenset()
@@ -108,10 +108,10 @@ class AbsentDestinations:
                 refuse_pruned(reader, needed_from([run.truck], states, incomplete | tables.keys()))
             except TruckerError as error:
                 run.fail(error)
-            told |= tables.keys()
+            to_copy |= tables.keys()
             if run.phase is not TruckPhase.FAILED:
                 runs.append(run)
-        return runs, frozenset(told)
+        return runs, frozenset(to_copy)
 
     def _store(self, destination: str, tables: Mapping[TruckTable, TableState]) -> None:
         failures = self._destinations[destination].commit(Batch(Lsn(0), Lsn(0), tables=tables), ())

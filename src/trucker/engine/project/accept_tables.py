@@ -18,7 +18,7 @@ def accept(
 ) -> list[TableChange]:
     """Store what the trucks' tables are now; what had changed. Without `table` all tables of the trucks."""
     accepted: list[TableChange] = []
-    for destination, own in chosen_trucks(config, trucks).items():
+    for destination, names in chosen_trucks(config, trucks).items():
         committer = Committer(sinks[destination])
         private.make_folder(config.state_folder / "spool" / destination)
         try:
@@ -26,7 +26,7 @@ def accept(
             changes = [
                 change
                 for change in committer.changed_tables()
-                if change.truck in own and table in (None, change.source)
+                if change.truck in names and table in (None, change.source)
             ]
             if changes:
                 committer.accept_tables([(change.truck, change.source) for change in changes])

@@ -32,12 +32,14 @@ APPLY_SECONDS = 0.02
 class CatalogWatch:
     """Watches the tables of one source, as its publication sends them."""
 
-    def __init__(self, source: Source, runs: Collection[TruckRun], stream: SourceStream, known: SchemaStore) -> None:
+    def __init__(
+        self, source: Source, runs: Collection[TruckRun], stream: SourceStream, schema_store: SchemaStore
+    ) -> None:
         self._source = source
         self._runs = runs
         self._tables = frozenset(table for run in runs for table in run.truck.tables)
         self._stream = stream
-        self._known = known
+        self._schema_store = schema_store
         self._digests: dict[TableId, tuple[int, str] | None] = {}
         self._waiting: dict[TableId, tuple[Sighting, int]] = {}
         self._since: dict[TableId, int] = {}
@@ -67,23 +69,23 @@ class CatalogWatch:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""
         with self._source.reading_session("catalog") as session:
             horizon = session.horizon()
-            found = session.digests(self._tables)
+            digests = session.digests(self._tables)
             missing = (None, "never looked at")
-            changed = {t for t in self._tables if self._digests.get(t, missing) != found.get(t)}
+            changed = {t for t in self._tables if self._digests.get(t, missing) != digests.get(t)}
             self._since |= dict.fromkeys(self._tables - changed - self._waiting.keys(), horizon)
             if changed:
                 # Counted before the look: what changes meanwhile makes it void.
-                counts = {table: self._known.changes(table) for table in changed}
+                counts = {table: self._schema_store.changes(table) for table in changed}
                 for seen in session.sightings(changed):
                     dated = replace(seen, since=self._since.get(seen.table, 0))
                     self._waiting[seen.table] = dated, counts[seen.table]
-                    self._digests[seen.table] = found.get(seen.table)
+                    self._digests[seen.table] = digests.get(seen.table)
         return max((seen.lsn for seen, _ in self._waiting.values()), default=Lsn(0))
 
     def judge(self) -> bool:
         """Judge what all trucks have caught up with; whether nothing is left to be judged, or looked at again."""
         for table, (seen, count) in list(self._waiting.items()):
-            if self._known.changes(table) != count:
+            if self._schema_store.changes(table) != count:
                 del self._waiting[table], self._digests[table]
             elif self._stream.examine(seen, self._runs):
                 del self._waiting[table]

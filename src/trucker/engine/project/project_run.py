@@ -100,16 +100,16 @@ class ProjectRun:
         """
         self._show(running=True)
         watching = False
-        own = None if session else starting or SessionFuture(self._config)
+        session_future = None if session else starting or SessionFuture(self._config)
         spark: Spark | None = session
         try:
             try:
                 if has_spark_sql(self._config.trucks):
                     # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
-                    self._check_sql(session or (own.result() if own else None))
+                    self._check_sql(session or (session_future.result() if session_future else None))
                 states = self._open()
             finally:
-                spark = session or (own.result() if own else None)
+                spark = session or (session_future.result() if session_future else None)
             assert spark is not None
             if session is not None:
                 ship(session)
@@ -308,11 +308,11 @@ def checked_on_spark(
     """What is wrong with the trucks that have SQL for Spark."""
     with spark_for(config, config.trucks) as spark:
         assert spark is not None
-        kept = {name: sink.abilities.every_change for name, sink in sinks.items()}
+        keeps_changes = {name: sink.abilities.every_change for name, sink in sinks.items()}
         findings: list[Finding] = []
         for source in resolved.values():
             recipes = Recipes(
-                source.source, kept, config.slow_query_threshold_ms, config.state_folder / "spool" / "check"
+                source.source, keeps_changes, config.slow_query_threshold_ms, config.state_folder / "spool" / "check"
             )
             recipes.start(spark, config)
             findings += check_sql(source, sinks, recipes, spark=True)

@@ -69,8 +69,8 @@ class PublicationRecord:
 
 def _load(file: Document) -> dict[TruckTable, Membership]:
     """What is stored. A file of another version says nothing: the publication is then taken as it is."""
-    found = file.read()
-    content: dict[str, Any] = json.loads(found) if found is not None else {}
+    stored = file.read()
+    content: dict[str, Any] = json.loads(stored) if stored is not None else {}
     if content.get("format") != FORMAT:
         return {}
     return {(row["truck"], TableId(*row["table"])): Membership.from_json(row["published"]) for row in content["tables"]}

@@ -60,12 +60,14 @@ class PublicationStart:
         A truck that may not copy a table again fails. Raises where the publication cannot be used, before anything is
         changed.
         """
-        found = session.memberships(self._resolved.tables)
+        memberships = session.memberships(self._resolved.tables)
         changed = session.ensure_publication(self._resolved.published, dry=True)
         copied = set(_copied(self._runs, states))
-        first = {truck_table: found[truck_table[1]] for truck_table in copied if self._record.get(*truck_table) is None}
+        first = {
+            truck_table: memberships[truck_table[1]] for truck_table in copied if self._record.get(*truck_table) is None
+        }
         self._record.put(first)
-        doubtful = self._missed(copied, found) | dict.fromkeys(copied & set(rekeyed), REKEYED)
+        doubtful = self._missed(copied, memberships) | dict.fromkeys(copied & set(rekeyed), REKEYED)
         again = doubtful | {truck_table: CONFIGURED for truck_table in copied if truck_table[1] in changed}
         self._fail_those_that_stop(doubtful)
         failed = {run.name for run in self._runs if run.phase is TruckPhase.FAILED}
@@ -85,8 +87,8 @@ class PublicationStart:
         )
         return frozenset(again)
 
-    def _missed(self, copied: Iterable[TruckTable], found: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
-        return {truck_table: why for truck_table in copied if (why := missed(self._record, truck_table, found))}
+    def _missed(self, copied: Iterable[TruckTable], memberships: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
+        return {truck_table: why for truck_table in copied if (why := missed(self._record, truck_table, memberships))}
 
     def _is_whole(
         self, truck_table: TruckTable, now: Membership, copied: Collection[TruckTable], again: Collection[TruckTable]
@@ -117,7 +119,7 @@ class PublicationStart:
 def rekeyed_tables(
     resolved: ResolvedSource,
     runs: Iterable[TruckRun],
-    known: SchemaStore,
+    schema_store: SchemaStore,
     destinations: Mapping[str, Destination],
 ) -> frozenset[TruckTable]:
     """Tables whose rows are told apart by other columns than when they were copied: changes that are in the log do not
@@ -127,16 +129,16 @@ def rekeyed_tables(
         for run in runs
         if not destinations[run.truck.destination].keeps_changes
         for name, table in run.truck.tables.items()
-        if (before := known.get(run.name, name)) is not None
+        if (before := schema_store.get(run.name, name)) is not None
         and before.look.oid == resolved.tables[name].oid
         and before.key is not None
         and frozenset(before.key) != frozenset(table.key_numbers)
     )
 
 
-def missed(record: PublicationRecord, truck_table: TruckTable, found: Mapping[TableId, Membership]) -> str:
+def missed(record: PublicationRecord, truck_table: TruckTable, memberships: Mapping[TableId, Membership]) -> str:
     """Why changes of a truck's table may be missing from the stream, by the record; "" where none are."""
-    before, now = record.get(*truck_table), found.get(truck_table[1])
+    before, now = record.get(*truck_table), memberships.get(truck_table[1])
     return before.missed(now) if before is not None and now is not None else ""
 
 
@@ -149,16 +151,16 @@ def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Itera
     """The tables that destinations have rows of, as far as they are complete."""
     for run in runs:
         state = states.get(run.name)
-        for table, found in state.tables.items() if state else ():
-            if table in run.truck.tables and found.phase is not Phase.COPYING:
+        for table, table_state in state.tables.items() if state else ():
+            if table in run.truck.tables and table_state.phase is not Phase.COPYING:
                 yield run.name, table
 
 
 def altered_findings(resolved: ResolvedSource, record: PublicationRecord, session: SourcePublication) -> list[Finding]:
     """What `check` says of a publication that was altered since the project last ran."""
-    found = session.memberships(resolved.tables)
+    memberships = session.memberships(resolved.tables)
     truck_tables = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
-    altered = [(truck, table) for truck, table in truck_tables if missed(record, (truck.name, table), found)]
+    altered = [(truck, table) for truck, table in truck_tables if missed(record, (truck.name, table), memberships)]
     again = sorted({str(table) for truck, table in altered if may_copy_again(truck, table)})
     stopped = sorted({truck.name for truck, table in altered if not may_copy_again(truck, table)})
     findings = []

@@ -31,7 +31,7 @@ log = logging.getLogger("trucker.publication")
 
 LOOK_SECONDS = 5.0
 
-Found = Mapping[TableId, Membership]
+Memberships = Mapping[TableId, Membership]
 
 
 class PublicationWatch:
@@ -48,7 +48,7 @@ class PublicationWatch:
         self._runs = runs
         self._stream = stream
         self._record = record
-        self._right: Found = {}
+        self._right: Memberships = {}
         self._refused: dict[TableId, str] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -62,20 +62,20 @@ class PublicationWatch:
     def look(self) -> None:
         """Compare the publication with the record; correct it, and have copied again what may be incomplete."""
         with self._resolved.source.session("catalog") as session:
-            found: Found = session.memberships(self._resolved.tables)
-            self._judge_identities(session, found)
-            altered = self._altered(found)
+            memberships: Memberships = session.memberships(self._resolved.tables)
+            self._judge_identities(session, memberships)
+            altered = self._altered(memberships)
             if not altered:
                 return
             failures: Mapping[TableId, TruckerError] = {}
-            if found != self._right:
-                found, failures = self._set_right(session, found, altered)
+            if memberships != self._right:
+                memberships, failures = self._set_right(session, memberships, altered)
         for run in self._runs:
-            own = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
-            stopped = {table for table in own if self._stops(run, table, own[table], failures)}
-            own = {table: why for table, why in own.items() if table not in stopped}
-            if own and self._stream.copy_incomplete(run, own):
-                self._record.put({(run.name, table): found[table] for table in own})
+            reasons = {t: why for (name, t), why in altered.items() if name == run.name and t not in run.failed}
+            stopped = {table for table in reasons if self._stops(run, table, reasons[table], failures)}
+            reasons = {table: why for table, why in reasons.items() if table not in stopped}
+            if reasons and self._stream.copy_incomplete(run, reasons):
+                self._record.put({(run.name, table): memberships[table] for table in reasons})
 
     def _stops(self, run: TruckRun, table: TableId, why: str, failures: Mapping[TableId, TruckerError]) -> bool:
         """Stop a truck, or set the table aside, where the table cannot go on though it could be copied again."""
@@ -86,13 +86,13 @@ class PublicationWatch:
             self._stream.fail(run, trouble.of_table(table))
         return trouble is not None
 
-    def _judge_identities(self, session: SourcePublication, found: Found) -> None:
+    def _judge_identities(self, session: SourcePublication, memberships: Memberships) -> None:
         """Look at partitioned tables whose partitions, or the replica identities of them, are other ones than before.
 
         Where PostgreSQL refuses what could not be followed nothing is lost, and the log has the statement. Other
         changes of the table come by an identity that does not fit: its trucks fail.
         """
-        for table, now in found.items():
+        for table, now in memberships.items():
             before = {
                 run.name: (run, entry)
                 for run in self._runs
@@ -116,7 +116,7 @@ class PublicationWatch:
                 if problem is not None:
                     self._stream.fail(run, problem.of_table(table))
 
-    def _altered(self, found: Found) -> dict[TruckTable, str]:
+    def _altered(self, memberships: Memberships) -> dict[TruckTable, str]:
         """The tables whose changes may be missing."""
         truck_tables = [
             (run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables
@@ -124,37 +124,37 @@ class PublicationWatch:
         return {
             truck_table: why
             for truck_table in truck_tables
-            if self._is_ours(truck_table, found) and (why := missed(self._record, truck_table, found))
+            if self._is_ours(truck_table, memberships) and (why := missed(self._record, truck_table, memberships))
         }
 
-    def _is_ours(self, truck_table: TruckTable, found: Found) -> bool:
+    def _is_ours(self, truck_table: TruckTable, memberships: Memberships) -> bool:
         """Whether table and publication are those that they were: capture reports a publication that is gone, the watch
         of shapes a table that is gone or was made again."""
-        before, now = self._record.get(*truck_table), found.get(truck_table[1])
+        before, now = self._record.get(*truck_table), memberships.get(truck_table[1])
         return (
             before is not None and now is not None and now.publication is not None and before.relation == now.relation
         )
 
     def _set_right(
-        self, session: SourcePublication, found: Found, altered: Mapping[TruckTable, str]
-    ) -> tuple[Found, Mapping[TableId, TruckerError]]:
+        self, session: SourcePublication, memberships: Memberships, altered: Mapping[TruckTable, str]
+    ) -> tuple[Memberships, Mapping[TableId, TruckerError]]:
         """The publication as it is when it has been corrected; or what is wrong with it, by table."""
         tables = sorted({table for _, table in altered})
         extra = {"publication": self._resolved.publication, "tables": [str(table) for table in tables]}
         log.warning("publication was altered, and changes may be missing", extra=extra)
         if not self._resolved.source.manages_publication:
             failures = session.shortfalls(each for each in self._resolved.published if each.table in tables)
-            self._right = found if not failures else {}
-            return found, failures
-        wanted = [each for each in self._resolved.published if each.table in found]
+            self._right = memberships if not failures else {}
+            return memberships, failures
+        wanted = [each for each in self._resolved.published if each.table in memberships]
         try:
             session.ensure_publication(wanted)
         except TruckerError as error:
             if error.transient:
                 raise
-            return found, {table: copy(error) for table in tables}
-        now: Found = session.memberships(self._resolved.tables)
-        if now != found:
+            return memberships, {table: copy(error) for table in tables}
+        now: Memberships = session.memberships(self._resolved.tables)
+        if now != memberships:
             log.warning("publication was corrected", extra=extra)
         self._right = now
         return now, {}

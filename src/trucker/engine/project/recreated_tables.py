@@ -23,7 +23,7 @@ log = logging.getLogger("trucker.source")
 
 
 def take_up(
-    resolved: ResolvedSource, needs: Sequence[Need], known: SchemaStore, record: PublicationRecord
+    resolved: ResolvedSource, needs: Sequence[Need], schema_store: SchemaStore, record: PublicationRecord
 ) -> ResolvedSource:
     """Publish the tables of these needs that were made again, and have their trucks read them as they are now.
 
@@ -33,14 +33,14 @@ def take_up(
         (need.run, table, before.look.oid)
         for need in needs
         for table in sorted(need.tables)
-        if (before := known.get(need.run.name, table)) is not None
+        if (before := schema_store.get(need.run.name, table)) is not None
     ]
     if not copied:
         return resolved
     with resolved.source.session("setup") as session:
-        found = session.digests({table for _, table, _ in copied})
+        digests = session.digests({table for _, table, _ in copied})
         for run, table, oid in copied:
-            if table not in found or found[table][0] == oid:
+            if table not in digests or digests[table][0] == oid:
                 continue
             source = session.load_table(table)
             resolved = _renewed(resolved, source)

@@ -30,11 +30,11 @@ def plan(config: ProjectConfig, trucks: Sequence[str] | None, table: TableId | N
         _require_trucks(trucks)
         return [
             f"state of table {table} of truck {name} at {destination}"
-            for destination, own in chosen.items()
-            for name in sorted(own)
+            for destination, names in chosen.items()
+            for name in sorted(names)
         ]
     lines = [
-        f"position of truck {name} at {destination}" for destination, own in chosen.items() for name in sorted(own)
+        f"position of truck {name} at {destination}" for destination, names in chosen.items() for name in sorted(names)
     ]
     if trucks is None:
         for source in _sources(config):
@@ -50,16 +50,16 @@ def reset(
     With `table` only that one, of these trucks, is to be copied again; their positions and their other tables stay.
     """
     done = plan(config, trucks, table)
-    for destination, own in chosen_trucks(config, trucks).items():
+    for destination, names in chosen_trucks(config, trucks).items():
         committer = Committer(sinks[destination])
         private.make_folder(config.state_folder / "spool" / destination)
         try:
             stored = committer.open()
-            known = tuple(sorted(stored.keys() & own))
+            present = tuple(sorted(stored.keys() & names))
             if table is not None:
-                _forget_table(committer, table, {name: stored[name] for name in known}, own)
-            elif known:
-                committer.commit(Batch(Lsn(0), Lsn(0), forget=known), ())
+                _forget_table(committer, table, {name: stored[name] for name in present}, names)
+            elif present:
+                committer.commit(Batch(Lsn(0), Lsn(0), forget=present), ())
         finally:
             committer.close()
     _forget_positions(config, trucks)
@@ -71,9 +71,9 @@ def reset(
 
 def _forget_positions(config: ProjectConfig, trucks: Sequence[str] | None) -> None:
     """What is noted of the trucks for a start without their destinations."""
-    own = {name for chosen in chosen_trucks(config, trucks).values() for name in chosen}
+    names = {name for chosen in chosen_trucks(config, trucks).values() for name in chosen}
     for record in records(config):
-        record.forget(name for name in record.trucks if name in own)
+        record.forget(name for name in record.trucks if name in names)
 
 
 def _forget_table(
@@ -118,4 +118,4 @@ def chosen_trucks(config: ProjectConfig, trucks: Sequence[str] | None) -> dict[s
     for truck in config.trucks:
         if trucks is None or truck.name in trucks:
             chosen[truck.output.connection].add(truck.name)
-    return {destination: frozenset(own) for destination, own in chosen.items()}
+    return {destination: frozenset(truck_names) for destination, truck_names in chosen.items()}

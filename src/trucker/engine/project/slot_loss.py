@@ -63,11 +63,11 @@ def begin_anew(
 
 
 def _forget(trucks: Sequence[Truck], destinations: Mapping[str, Destination], states: Mapping[str, TruckState]) -> None:
-    known: dict[str, list[str]] = defaultdict(list)
+    stored: dict[str, list[str]] = defaultdict(list)
     for truck in trucks:
         if truck.name in states:
-            known[truck.destination].append(truck.name)
-    for name, forget in known.items():
+            stored[truck.destination].append(truck.name)
+    for name, forget in stored.items():
         failures = destinations[name].commit(Batch(Lsn(0), Lsn(0), forget=tuple(sorted(forget))), ())
         for error in failures.values():
             raise error

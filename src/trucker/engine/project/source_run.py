@@ -117,13 +117,13 @@ class SourceRun:
         self._capture: CaptureSupervisor | None = None
         self._copiers: list[Copier | Merger] = []
         self._jobs: Jobs | None = None
-        self.known = SchemaStore(shapes_file(config, self.name))
+        self.schema_store = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
         self.noted = DestinationRecord(destinations_file(config, self.name))
         self._keeper = RecordKeeper(self.noted, self.runs)
         self.absent = AbsentDestinations(self.noted, self.runs, destinations)
         self._away = self.absent.reasons
-        self._schemas = Schemas(self._describe, self.known, partial(probe_leaf, resolved.source))
+        self._schemas = Schemas(self._describe, self.schema_store, partial(probe_leaf, resolved.source))
         self._recipes = Recipes(
             resolved.source,
             {name: destination.keeps_changes for name, destination in destinations.items()},
@@ -151,7 +151,7 @@ class SourceRun:
         """
         resolved = self.resolved
         self._away.update({name: error for name, error in (away or {}).items() if self.absent.runs_to(name)})
-        known = {**self.noted.states(self._away), **states}
+        stored_states = {**self.noted.states(self._away), **states}
         threading.Thread(target=self._follow_project, name=f"stop {self.name}", daemon=True).start()
         with resolved.source.session("setup") as session:
             slot = session.await_slot(self._stop)
@@ -161,14 +161,14 @@ class SourceRun:
             if self._begins_anew(slot, identity):
                 for error in self._away.values():  # it must be told before anything is dropped
                     raise error
-                states = known = begin_anew(resolved, self.log, self.destinations, states)
+                states = stored_states = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
-            there = StreamHistory(self.name, self.log, identity, slot, session.current_lsn)
-            begin = refuse_gap(there, self._needed(known))
+            history = StreamHistory(self.name, self.log, identity, slot, session.current_lsn)
+            begin = refuse_gap(history, self._needed(stored_states))
             marked = self.absent.tell_marked(states)
-            rekeyed = rekeyed_tables(resolved, self.runs.values(), self.known, self.destinations)
+            rekeyed = rekeyed_tables(resolved, self.runs.values(), self.schema_store, self.destinations)
             start = PublicationStart(resolved, list(self.runs.values()), self.absent.tell, self.record)
-            self._incomplete = start.publish(session, known, rekeyed) | marked
+            self._incomplete = start.publish(session, stored_states, rekeyed) | marked
             if slot is None:
                 reach("setup.slot.before")
                 self._first = resolved.source.create_slot(self._stop)
@@ -283,10 +283,10 @@ class SourceRun:
         return PublicationWatch(self.resolved, self.runs.values(), stream, self.record)
 
     def _shape_watch(self, stream: SourceStream) -> CatalogWatch:
-        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.known)
+        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.schema_store)
 
     def _table_watch(self, stream: SourceStream) -> TableWatch:
-        return TableWatch(self.destinations, self.runs, self.known, self.resolved.source, stream.fail)
+        return TableWatch(self.destinations, self.runs, self.schema_store, self.resolved.source, stream.fail)
 
     def _stream_once(self) -> None:
         """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
@@ -343,8 +343,8 @@ class SourceRun:
         """The destination answers: its trucks go on from what it stores. Others have begun meanwhile."""
         if destination not in self._away or self._stream is None or self._stop.is_set():
             return
-        runs, told = self.absent.resume(destination, states, self._incomplete, self._stream.reader)
-        self._incomplete |= told
+        runs, to_copy = self.absent.resume(destination, states, self._incomplete, self._stream.reader)
+        self._incomplete |= to_copy
         needs, lanes = self._divide(states, runs)
         for run in runs:
             run.catch_up()
@@ -364,7 +364,7 @@ class SourceRun:
             self._jobs,
             self.resolved.source,
             self.destinations,
-            self.known,
+            self.schema_store,
             self._recipes,
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
@@ -385,7 +385,7 @@ class SourceRun:
 
     def _take_up(self, needs: Sequence[Need]) -> None:
         """Have those of the tables published, and read as they are, that were made again since they were copied."""
-        self.resolved = take_up(self.resolved, needs, self.known, self.record)
+        self.resolved = take_up(self.resolved, needs, self.schema_store, self.record)
 
     def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
         """Copy tables of a truck that streams; its other tables go on meanwhile."""
@@ -452,7 +452,7 @@ class SourceRun:
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         with self._starting:
-            self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+            self._threads = [*(started for started in self._threads if started.is_alive()), thread]
             thread.start()
 
     def _backoff(self) -> Backoff:
@@ -562,16 +562,16 @@ class SourceRun:
     def _prune(self) -> None:
         """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
         assert self._stream is not None
-        held = [run.stored for run in self.runs.values() if run.stored]
-        held += [
+        positions = [run.stored for run in self.runs.values() if run.stored]
+        positions += [
             failure.position for run in self.runs.values() for failure in list(run.failed.values()) if failure.held
         ]
-        held += [lane.position for lane in list(self._lanes)]
-        held += [lsn for copier in list(self._copiers) if (lsn := copier.needs_from) is not None]
-        if held:
-            kept = self._config.log
+        positions += [lane.position for lane in list(self._lanes)]
+        positions += [lsn for copier in list(self._copiers) if (lsn := copier.needs_from) is not None]
+        if positions:
+            retention = self._config.log
             try:
-                prune(self._storage, min(held), keep_seconds=kept.keep, max_bytes=kept.max_bytes)
+                prune(self._storage, min(positions), keep_seconds=retention.keep, max_bytes=retention.max_bytes)
             except ChangeLogUnavailable as error:
                 log.warning("deleting applied changes failed", extra={"source": self.name, **error.facts()})
 

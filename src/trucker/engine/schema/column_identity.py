@@ -28,18 +28,18 @@ class Doubt(Exception):
 
 
 def numbers_of(
-    shape: Sequence[Column], known: Look, now: Look | None, xid: int | None, sent: Collection[int] | None = None
+    shape: Sequence[Column], earlier: Look, now: Look | None, xid: int | None, sent: Collection[int] | None = None
 ) -> ColumnNumbers:
-    """The number of every column of `shape`; negative ones for columns that have come and gone since `known`.
+    """The number of every column of `shape`; negative ones for columns that have come and gone since `earlier`.
 
     `xid` is the transaction that first used the shape, where that is known. `sent` are the columns that the stream is
     sure to carry: all of them, unless the publication has a list.
     """
-    if shape_of(shape) == shape_of([seen.column for seen in known.columns]):
-        return tuple(known.numbers[column.name] for column in shape)
-    if now is None or now.oid != known.oid:
-        now = known
-    return _passing(shape, _read(shape, known, now, sent), known, now, xid)
+    if shape_of(shape) == shape_of([seen.column for seen in earlier.columns]):
+        return tuple(earlier.numbers[column.name] for column in shape)
+    if now is None or now.oid != earlier.oid:
+        now = earlier
+    return _passing(shape, _read(shape, earlier, now, sent), earlier, now, xid)
 
 
 def names_of(shape: Sequence[Column]) -> frozenset[str]:
@@ -51,10 +51,10 @@ def shape_of(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in columns]
 
 
-def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int] | None) -> list[int | None]:
+def _read(shape: Sequence[Column], earlier: Look, now: Look, sent: Collection[int] | None) -> list[int | None]:
     """Numbers by name, where both looks leave only one reading, with those that stayed and are called otherwise."""
     candidates: list[list[int | None]] = [
-        [*{number for look in (now, known) if (number := look.numbers.get(column.name)) is not None}] or [None]
+        [*{number for look in (now, earlier) if (number := look.numbers.get(column.name)) is not None}] or [None]
         for column in shape
     ]
     count = 1
@@ -62,8 +62,10 @@ def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int]
         count *= len(each)
     if count > MOST_READINGS:
         raise Doubt("too many columns have former names of other columns")
-    stayed = sorted(now.by_number.keys() & (known.by_number.keys() if sent is None else frozenset(sent)))
-    readings = [full for reading in product(*candidates) if (full := _filled(list(reading), stayed, known)) is not None]
+    stayed = sorted(now.by_number.keys() & (earlier.by_number.keys() if sent is None else frozenset(sent)))
+    readings = [
+        full for reading in product(*candidates) if (full := _filled(list(reading), stayed, earlier)) is not None
+    ]
     if len(readings) != 1:
         raise Doubt(
             "its columns can be identified in more than one way" if readings else "its columns cannot be identified"
@@ -71,12 +73,12 @@ def _read(shape: Sequence[Column], known: Look, now: Look, sent: Collection[int]
     return readings[0]
 
 
-def _filled(reading: list[int | None], stayed: Sequence[int], known: Look) -> list[int | None] | None:
+def _filled(reading: list[int | None], stayed: Sequence[int], earlier: Look) -> list[int | None] | None:
     """The reading with the columns that stayed under another name in their places; None where it cannot be."""
-    found = [number for number in reading if number is not None]
-    if any(a >= b for a, b in pairwise(found)):
+    numbers = [number for number in reading if number is not None]
+    if any(a >= b for a, b in pairwise(numbers)):
         return None
-    lacking = [number for number in stayed if number not in found]
+    lacking = [number for number in stayed if number not in numbers]
     at, full = 0, list(reading)
     while at < len(full):
         if full[at] is not None:
@@ -85,32 +87,32 @@ def _filled(reading: list[int | None], stayed: Sequence[int], known: Look) -> li
         end = next((i for i in range(at, len(full)) if full[i] is not None), len(full))
         below = max((n for n in full[:at] if n is not None), default=0)
         above = full[end] if end < len(full) else None
-        here = [n for n in lacking if n > below and (above is None or n < above)]
-        if here and len(here) != end - at:
+        fitting = [n for n in lacking if n > below and (above is None or n < above)]
+        if fitting and len(fitting) != end - at:
             return None
         # What comes before a column of then is one of then itself, called otherwise and dropped since.
-        room = [n for n in known.by_number if above is not None and below < n < above]
-        if above in known.by_number and len(room) < end - at:
+        room = [n for n in earlier.by_number if above is not None and below < n < above]
+        if above in earlier.by_number and len(room) < end - at:
             return None
-        full[at : at + len(here)] = here
-        lacking = [n for n in lacking if n not in here]
+        full[at : at + len(fitting)] = fitting
+        lacking = [n for n in lacking if n not in fitting]
         at = end
     return None if lacking else full
 
 
 def _passing(
-    shape: Sequence[Column], reading: Sequence[int | None], known: Look, now: Look, xid: int | None
+    shape: Sequence[Column], reading: Sequence[int | None], earlier: Look, now: Look, xid: int | None
 ) -> ColumnNumbers:
     """The reading with negative numbers for names that are in neither look; `Doubt` where another one is possible."""
-    added = now.by_number.keys() - known.by_number.keys()
-    dropped = known.by_number.keys() - now.by_number.keys()
-    passed = any(number not in now.by_number for number in range(known.width + 1, now.width + 1))
+    added = now.by_number.keys() - earlier.by_number.keys()
+    dropped = earlier.by_number.keys() - now.by_number.keys()
+    passed = any(number not in now.by_number for number in range(earlier.width + 1, now.width + 1))
     later = {now.by_number[number].column.type_oid for number in added if number not in reading}
     last = max((at for at, number in enumerate(reading) if number in now.by_number and number not in added), default=-1)
     numbers, gone = [], 0
     for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
         others = bool(dropped) or passed or None in reading or column.type_oid in later
-        if others and number is not None and not _surely(column.name, number, known, now, xid):
+        if others and number is not None and not _surely(column.name, number, earlier, now, xid):
             raise Doubt(f"column {column.name} may have been another column at that time")
         if at > last and (number is None or number in dropped) and column.type_oid in later:
             raise Doubt("an added column may have had another name at that time")
@@ -119,9 +121,9 @@ def _passing(
     return tuple(numbers)
 
 
-def _surely(name: str, number: int, known: Look, now: Look, xid: int | None) -> bool:
+def _surely(name: str, number: int, earlier: Look, now: Look, xid: int | None) -> bool:
     """Whether a column had this name then, if it is there now: all the time, or since a transaction before `xid`."""
-    then, seen = known.by_number.get(number), now.by_number.get(number)
+    then, seen = earlier.by_number.get(number), now.by_number.get(number)
     if seen is None:
         return True
     if then is not None and then.column.name == seen.column.name:
@@ -141,15 +143,15 @@ class TableRewrite:
     why: str
 
 
-def rewritten(known: Look, now: Look, numbers: Collection[int]) -> TableRewrite | None:
+def rewritten(earlier: Look, now: Look, numbers: Collection[int]) -> TableRewrite | None:
     """Whether the rows' values in these columns may be others than the stream told.
 
     VACUUM FULL and TRUNCATE change files as well, but alter no column.
     """
-    if all(now.files.get(leaf, file) == file for leaf, file in known.files.items()):
+    if all(now.files.get(leaf, file) == file for leaf, file in earlier.files.items()):
         return None
     for number in sorted(numbers):
-        seen, before = now.by_number.get(number), known.by_number.get(number)
+        seen, before = now.by_number.get(number), earlier.by_number.get(number)
         if seen is None:
             continue
         if before is None and not seen.filled:
@@ -159,10 +161,10 @@ def rewritten(known: Look, now: Look, numbers: Collection[int]) -> TableRewrite 
     return None
 
 
-def replaced(known: Look, now: Look, names: Collection[str]) -> str | None:
+def replaced(earlier: Look, now: Look, names: Collection[str]) -> str | None:
     """The name of a column that is another one by now."""
     for name in sorted(names):
-        if now.numbers.get(name, known.numbers.get(name)) != known.numbers.get(name) and name in known.numbers:
+        if now.numbers.get(name, earlier.numbers.get(name)) != earlier.numbers.get(name) and name in earlier.numbers:
             return name
     return None
 

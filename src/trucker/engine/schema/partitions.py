@@ -38,9 +38,9 @@ class TreeChange:
     emptied: tuple[TableId, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(self._said())
+        return ", ".join(self._sentences())
 
-    def _said(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         if self.gone:
             yield f"{_named(self.gone)} detached or dropped"
         if self.attached:
@@ -61,11 +61,11 @@ def probe_leaf(source: Source, asked: Asked, leaf: TableId, horizon: int) -> int
         return session.has_rows(leaf) if asked is Asked.ROWS else session.has_older_rows(leaf, horizon)
 
 
-def tree_change(before: Look, now: Look, told: int, probe: Probe) -> TreeChange | None:
-    """What became of the partitions between two looks; None where that concerns no row.
+def tree_change(before: Look, now: Look, truncated_by: int, probe: Probe) -> TreeChange | None:
+    """How the partitions changed between two looks; None where that concerns no row.
 
-    `told` is the transaction of the last TRUNCATE of the whole table that was applied: leaves that it emptied are as at
-    the destination.
+    `truncated_by` is the last transaction that truncated the whole table and was applied: leaves that it emptied are
+    empty at the destination, too.
     """
     if not before.partitioned or before.oid != now.oid:
         return None
@@ -79,6 +79,6 @@ def tree_change(before: Look, now: Look, told: int, probe: Probe) -> TreeChange 
         elif before.attached is not None and before.attached.get(leaf) != since:
             attached.append(name)  # it was detached meanwhile
         elif before.files[leaf] != file and not probe(Asked.OLDER_ROWS, name, before.horizon):
-            emptied += [name] if not told or probe(Asked.ALTERED, name, 0) != told else []
-    found = TreeChange(tuple(gone), tuple(attached), tuple(emptied))
-    return found if found != TreeChange() else None
+            emptied += [name] if not truncated_by or probe(Asked.ALTERED, name, 0) != truncated_by else []
+    change = TreeChange(tuple(gone), tuple(attached), tuple(emptied))
+    return change if change != TreeChange() else None

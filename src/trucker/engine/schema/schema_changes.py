@@ -84,8 +84,8 @@ class SchemaReading:
     def renames(self) -> Renames:
         """The names to read each shape's columns by, where they are not its own."""
         wanted = dict(zip(self.numbers, self.target.source.names, strict=True))
-        made = ((tuple(c.name for c in shape), renaming(shape, numbers, wanted)) for shape, numbers in self.shapes)
-        return tuple((names, others) for names, others in made if names != others)
+        renamings = ((tuple(c.name for c in shape), renaming(shape, numbers, wanted)) for shape, numbers in self.shapes)
+        return tuple((names, others) for names, others in renamings if names != others)
 
     def called_as_before(self, names: frozenset[str]) -> SchemaReading:
         """Columns of these names under those the destination has them by."""
@@ -99,11 +99,11 @@ class SchemaReading:
         source = self.target.source
         columns = tuple(replace(c, name=others.get(c.name, c.name), was_name="") for c in source.columns)
         key = tuple(others.get(name, name) for name in source.key)
-        kept = {n: c.name for n, c in zip(self.numbers, columns, strict=True) if c.name in others.values()}
+        former_names = {n: c.name for n, c in zip(self.numbers, columns, strict=True) if c.name in others.values()}
         return replace(
             self,
             target=replace(self.target, source=TableSchema(source.table, columns, key)),
-            known=replace(self.known, names={**self.known.names, **kept}),
+            known=replace(self.known, names={**self.known.names, **former_names}),
         )
 
     def without(self, names: frozenset[str]) -> SchemaReading:
@@ -125,10 +125,10 @@ class SchemaReading:
 class Schemas:
     """Judges shapes for trucks. `describe` asks the source's catalogue, `probe` a partition."""
 
-    def __init__(self, describe: DescribeTable, known: SchemaStore, probe: Probe = lambda *_: 0) -> None:
+    def __init__(self, describe: DescribeTable, schema_store: SchemaStore, probe: Probe = lambda *_: 0) -> None:
         self._describe = describe
         self._probe = probe
-        self._known = known
+        self._schema_store = schema_store
         self._read: dict[tuple[str, TableId], tuple[bytes, SchemaReading]] = {}
         self._lock = threading.Lock()
 
@@ -152,17 +152,19 @@ class Schemas:
                 return cached[1], False
             relations = [parse_relation(message) for message in messages]
             described = self._describe(table.source, tuple(c for r in relations for c in r.columns))
-            before = self._known.get(truck, table.source) or _baseline(truck, table, relations[0], described.look)
+            before = self._schema_store.get(truck, table.source) or _baseline(
+                truck, table, relations[0], described.look
+            )
             return _Judge(truck, table, before, described, xid, self._probe).read(relations, own=own), True
 
     def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, SchemaReading]]) -> None:
         """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
         with self._lock:
-            self._known.put({truck_table: reading.known for truck_table, (_, reading) in written.items()})
+            self._schema_store.put({truck_table: reading.known for truck_table, (_, reading) in written.items()})
             for truck_table, (message, reading) in written.items():
                 last = parse_relation(message).columns
-                own = {columns: schema for columns, schema in reading.own.items() if columns == last}
-                self._read[truck_table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own))
+                own_shapes = {columns: schema for columns, schema in reading.own.items() if columns == last}
+                self._read[truck_table] = (message, replace(reading, shapes=reading.shapes[-1:], own=own_shapes))
 
     def examine(self, truck: str, table: InputTable, sighting: Sighting) -> SchemaReading | None:
         """The table as a look shows it, when all that was committed before the look has been applied.
@@ -172,30 +174,30 @@ class Schemas:
         Raises `SourceError` where a table that the truck names is gone.
         """
         with self._lock:
-            known, now = self._known.get(truck, table.source), sighting.look
-            if known is None:
+            written, now = self._schema_store.get(truck, table.source), sighting.look
+            if written is None:
                 return None
             if now is None:
                 _lost(truck, table)
                 return None
-            if now.oid != known.look.oid:
-                return _remade(truck, table, known)
+            if now.oid != written.look.oid:
+                return _remade(truck, table, written)
             types = {
                 (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
                 for column in (seen.column for seen in now.columns)
             }
-            seen = replace(known, look=replace(known.look, horizon=max(known.look.horizon, sighting.since)))
+            seen = replace(written, look=replace(written.look, horizon=max(written.look.horizon, sighting.since)))
             judge = _Judge(truck, table, seen, CatalogDescription(now, types), lambda: None, self._probe)
             reading = judge.seen(sighting.sent)
-            same = says_the_same(replace(known, left_out=frozenset(), names={}), reading.known)
+            same = says_the_same(replace(written, left_out=frozenset(), names={}), reading.known)
             return None if same and not reading.again else reading
 
     def truncated(self, truck: str, table: TableId, xid: int) -> None:
         """The stream has told a TRUNCATE of the whole table, which has been applied."""
         with self._lock:
-            known = self._known.get(truck, table)
-            if known is not None and known.look.partitioned:
-                self._known.put({(truck, table): replace(known, truncated=xid)})
+            written = self._schema_store.get(truck, table)
+            if written is not None and written.look.partitioned:
+                self._schema_store.put({(truck, table): replace(written, truncated=xid)})
 
     def follow(self, reading: SchemaReading) -> None:
         """The destination's table has the shape of an examined reading now.
@@ -207,7 +209,7 @@ class Schemas:
             facts = {"truck": truck_table[0], "table": str(truck_table[1]), "reason": reading.stays}
             log.warning("rows of partitions stay at the destination", extra=facts)
         with self._lock:
-            self._known.put({truck_table: reading.known})
+            self._schema_store.put({truck_table: reading.known})
             self._read.pop(truck_table, None)
 
     def forget(self, truck: str, table: TableId | None = None) -> None:
@@ -220,20 +222,20 @@ class Schemas:
             }
 
     def known(self, truck: str, table: TableId) -> WrittenSchema | None:
-        return self._known.get(truck, table)
+        return self._schema_store.get(truck, table)
 
     def oids(self, truck: str, tables: frozenset[TableId]) -> dict[int, TableId]:
         """The tables by the oid they had when they were copied."""
-        return {found.look.oid: table for table in tables if (found := self._known.get(truck, table))}
+        return {written.look.oid: table for table in tables if (written := self._schema_store.get(truck, table))}
 
 
 def fit(reading: SchemaReading, prepare: Callable[[Target], frozenset[str]]) -> SchemaReading:
     """Prepare the destination for what has been read; the reading as far as it has a place there."""
-    left = prepare(reading.target)
-    called = reading.called_as_before(left)
+    left_out = prepare(reading.target)
+    called = reading.called_as_before(left_out)
     if called is not reading:
-        left = prepare(called.target)
-    return called.without(left)
+        left_out = prepare(called.target)
+    return called.without(left_out)
 
 
 def copied(
@@ -247,24 +249,24 @@ def copied(
     target = table.target(truck, replace(schema, key=key))
     numbers = tuple(look.numbers[name] for name in target.source.names)
     shapes = ((target.source.columns, numbers),)
-    known = WrittenSchema(look, frozenset(numbers), key=table.key_numbers)
+    written = WrittenSchema(look, frozenset(numbers), key=table.key_numbers)
     if before is not None:
-        there = _types_there(before)
+        types = _types_there(before)
         if before.look.oid != look.oid:
             before = WrittenSchema(look)  # the numbers of another table mean nothing in this one
-        columns = tuple(_as_it_was(c, n, before, there) for c, n in zip(target.source.columns, numbers, strict=True))
+        columns = tuple(_as_it_was(c, n, before, types) for c, n in zip(target.source.columns, numbers, strict=True))
         target = replace(target, source=replace(target.source, columns=columns), stale=True)
-        known = replace(known, dropped=frozenset(there) - frozenset(target.source.names))
-    return SchemaReading(target, numbers, known, shapes)
+        written = replace(written, dropped=frozenset(types) - frozenset(target.source.names))
+    return SchemaReading(target, numbers, written, shapes)
 
 
 def _types_there(before: WrittenSchema) -> dict[str, str]:
     """The columns that the destination has, with the types that were theirs at the source."""
-    own = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
-    return {**dict.fromkeys(before.dropped, UNKNOWN), **{name: column.type_name for name, column in own if name}}
+    columns = ((before.name_at_destination(number), seen.column) for number, seen in before.look.by_number.items())
+    return {**dict.fromkeys(before.dropped, UNKNOWN), **{name: column.type_name for name, column in columns if name}}
 
 
-def _as_it_was(column: Column, number: int, before: WrittenSchema, there: Mapping[str, str]) -> Column:
+def _as_it_was(column: Column, number: int, before: WrittenSchema, types: Mapping[str, str]) -> Column:
     """The column with the name and the type that it has at the destination, where they are others.
 
     A name may have been another column's there: it is that one's type that counts then. One that is new since may have
@@ -272,7 +274,7 @@ def _as_it_was(column: Column, number: int, before: WrittenSchema, there: Mappin
     """
     called = before.name_at_destination(number)
     new = UNKNOWN if number not in before.look.by_number else ""
-    was_type = there.get(column.name, there.get(called or "", new))
+    was_type = types.get(column.name, types.get(called or "", new))
     return replace(
         column,
         was_name=called if called and called != column.name else "",
@@ -304,7 +306,7 @@ class _Judge:
         self._probe = probe
         self._caught_up = False
         self._truck, self._table, self._before = truck, table, before
-        now = self._there = described.look
+        now = self._catalog_look = described.look
         self._now = now if now is not None and now.oid == before.look.oid else None
         self._types = described.types
         self._xid = xid
@@ -321,11 +323,11 @@ class _Judge:
             if own:
                 self._check_choice(final)
             reading = self._reading(relations[-1], numbers[-1], (), str(doubt))
-            return replace(reading, known=self._before, own=self._own(relations, numbers) if own else {})
+            return replace(reading, known=self._before, own=self._own_shapes(relations, numbers) if own else {})
         shapes = tuple((relation.columns, each) for relation, each in zip(relations, numbers, strict=True))
         reading = self._reading(relations[-1], numbers[-1], shapes, "")
         reading = self._with_partitions(replace(reading, again=self._why_again(reading, numbers)))
-        return replace(reading, own=self._own(relations, numbers) if own else {})
+        return replace(reading, own=self._own_shapes(relations, numbers) if own else {})
 
     def seen(self, sent: frozenset[str]) -> SchemaReading:
         """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
@@ -341,7 +343,7 @@ class _Judge:
             return replace(reading, shapes=(), again=str(doubt))
         return self._with_partitions(replace(reading, again=self._why_again(reading, [numbers])))
 
-    def _own(self, relations: Sequence[Relation], numbers: Sequence[ColumnNumbers]) -> OwnShapes:
+    def _own_shapes(self, relations: Sequence[Relation], numbers: Sequence[ColumnNumbers]) -> OwnShapes:
         """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
         return {
             relation.columns: TableSchema(
@@ -377,16 +379,16 @@ class _Judge:
         if relation.identity == "d" and relation.key_columns:
             return relation.key_columns
         looks = [each.by_number for each in (self._before.look, self._now) if each is not None]
-        found = [table.key_by({n: seen.column.name for n, seen in each.items()}) for each in looks]
-        return next((key for key in found if frozenset(key) <= frozenset(names.values())), table.key_by(names))
+        keys = [table.key_by({n: seen.column.name for n, seen in each.items()}) for each in looks]
+        return next((key for key in keys if frozenset(key) <= frozenset(names.values())), table.key_by(names))
 
     def _check_names(self, shape: Sequence[Column], numbers: ColumnNumbers) -> None:
         """A name that the destination has for another column leaves open whether it has been renamed there."""
-        there = {self._before.name_at_destination(number): number for number in self._before.taken}
-        there = {**dict.fromkeys(self._before.dropped, 0), **there}
+        numbers_by_name = {self._before.name_at_destination(number): number for number in self._before.taken}
+        numbers_by_name = {**dict.fromkeys(self._before.dropped, 0), **numbers_by_name}
         for column, number in zip(shape, numbers, strict=True):
-            known = number in self._before.look.by_number
-            if known and there.get(column.name, number) != number:
+            existed = number in self._before.look.by_number
+            if existed and numbers_by_name.get(column.name, number) != number:
                 raise Doubt(f"column {column.name} has the former name of another column")
 
     def _numbers(self, shape: Sequence[Column]) -> ColumnNumbers:
@@ -408,13 +410,13 @@ class _Judge:
         here = sorted(dropped - {column.name for column in columns})
         key = self._table.key_numbers if before.key is None else before.key
         look = self._look(shape, numbers)
-        known = WrittenSchema(look, frozenset(taken), dropped=dropped, truncated=before.truncated, key=key)
+        written = WrittenSchema(look, frozenset(taken), dropped=dropped, truncated=before.truncated, key=key)
         target = replace(
             self._table.target(self._truck, source),
             source=source,
             dropped=tuple(here),
         )
-        return SchemaReading(target, tuple(taken), known, shapes, again)
+        return SchemaReading(target, tuple(taken), written, shapes, again)
 
     def _column(self, column: Column, number: int) -> Column:
         """The column with what the catalogue knows of it, and what it was before."""
@@ -422,8 +424,10 @@ class _Judge:
         before = self._before.look.by_number.get(number)
         named = self._typed(column)
         if seen is not None and seen.column.type_oid == column.type_oid:
-            said = seen.column
-            named = replace(named, not_null=said.not_null, missing_value=said.missing_value, labels=said.labels)
+            described = seen.column
+            named = replace(
+                named, not_null=described.not_null, missing_value=described.missing_value, labels=described.labels
+            )
         if before is None:
             return named
         called = self._before.name_at_destination(number)
@@ -458,15 +462,15 @@ class _Judge:
         before, now = self._before.look, self._now or self._before.look
         seen = {}
         for column, number in zip(shape, numbers, strict=True):
-            found = now.by_number.get(number) or before.by_number.get(number)
-            if found is not None:
+            seen_column = now.by_number.get(number) or before.by_number.get(number)
+            if seen_column is not None:
                 type_name = self._types.get((column.type_oid, column.typmod), SourceType()).name
-                same = found.column.type_oid == column.type_oid
-                described = found.column if same else column
+                same = seen_column.column.type_oid == column.type_oid
+                described = seen_column.column if same else column
                 described = replace(
                     described, name=column.name, typmod=column.typmod, type_name=type_name or described.type_name
                 )
-                seen[number] = replace(found, column=described)
+                seen[number] = replace(seen_column, column=described)
         for number in before.by_number:
             if number not in seen and number not in self._before.taken and number in now.by_number:
                 seen[number] = now.by_number[number]
@@ -477,9 +481,9 @@ class _Judge:
     def _why_again(self, reading: SchemaReading, shapes: Sequence[ColumnNumbers]) -> str:
         """Why the rows at the destination are not those of the source, if they are not."""
         before = self._before
-        there = before.dropped | self._dropped(shapes[-1])
+        dropped = before.dropped | self._dropped(shapes[-1])
         for number, column in zip(reading.numbers, reading.target.source.columns, strict=True):
-            if number > 0 and number not in before.look.by_number and column.name in there:
+            if number > 0 and number not in before.look.by_number and column.name in dropped:
                 return f"column {column.name} is not the one whose values the destination has"
         if self._now is None:
             return ""
@@ -489,9 +493,9 @@ class _Judge:
             return f"column {other} is not the one whose values the destination has"
         # Columns that no shape has shown yet count too: the look they were added before is what the next one is held
         # against.
-        found = rewritten(before.look, self._now, {*reading.numbers, *self._unseen()})
-        if found is not None:
-            return found.why
+        rewrite = rewritten(before.look, self._now, {*reading.numbers, *self._unseen()})
+        if rewrite is not None:
+            return rewrite.why
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
             return "a column's type was altered within a transaction"
@@ -519,8 +523,8 @@ class _Judge:
     def _unseen(self) -> set[int]:
         """Columns that are there by now, were not when rows were last written, and that the truck takes."""
         now = self._now.columns if self._now else ()
-        known = self._before.look.by_number
-        return {seen.number for seen in now if seen.number not in known and self._table.chooses(seen.column.name)}
+        before = self._before.look.by_number
+        return {seen.number for seen in now if seen.number not in before and self._table.chooses(seen.column.name)}
 
     def _same_table(self, relation: Relation) -> bool:
         """Whether it is the table that was copied; False where another one has its name now.
@@ -529,7 +533,7 @@ class _Judge:
         """
         if relation.oid == self._before.look.oid and relation.table == self._table.source:
             return True
-        taken = self._there is not None and self._there.oid != self._before.look.oid
+        taken = self._catalog_look is not None and self._catalog_look.oid != self._before.look.oid
         if relation.table == self._table.source or taken:
             return False
         renamed = f"truck {self._truck}: table {self._table.source} was renamed to {relation.table}"

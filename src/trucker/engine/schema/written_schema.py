@@ -104,7 +104,7 @@ class SchemaStore:
     def put(self, tables: Mapping[tuple[str, TableId], WrittenSchema]) -> None:
         """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:
-            if all(says_the_same(self._tables.get(truck_table), known) for truck_table, known in tables.items()):
+            if all(says_the_same(self._tables.get(truck_table), written) for truck_table, written in tables.items()):
                 return
             self._tables = {**self._tables, **tables}
             self._changes.update(table for _, table in tables)
@@ -114,24 +114,24 @@ class SchemaStore:
         content = {
             "format": FORMAT,
             "tables": [
-                {"truck": truck, "table": [table.schema, table.name], **known.to_json()}
-                for (truck, table), known in sorted(self._tables.items(), key=lambda item: item[0])
+                {"truck": truck, "table": [table.schema, table.name], **written.to_json()}
+                for (truck, table), written in sorted(self._tables.items(), key=lambda item: item[0])
             ],
         }
         self._file.write(json.dumps(content, ensure_ascii=False).encode())
 
 
-def says_the_same(stored: WrittenSchema | None, known: WrittenSchema) -> bool:
+def says_the_same(stored: WrittenSchema | None, written: WrittenSchema) -> bool:
     """Whether both are the same but for the time of the look."""
     if stored is None:
         return False
-    return replace(stored, look=replace(stored.look, lsn=known.look.lsn, horizon=known.look.horizon)) == known
+    return replace(stored, look=replace(stored.look, lsn=written.look.lsn, horizon=written.look.horizon)) == written
 
 
 def _load(file: Document) -> dict[tuple[str, TableId], WrittenSchema]:
     """What is stored. A file of another version says nothing: shapes are then taken as they are found."""
-    found = file.read()
-    content: dict[str, Any] = json.loads(found) if found is not None else {}
+    data = file.read()
+    content: dict[str, Any] = json.loads(data) if data is not None else {}
     if content.get("format") != FORMAT:
         return {}
     return {(row["truck"], TableId(*row["table"])): WrittenSchema.from_json(row) for row in content["tables"]}

@@ -82,7 +82,7 @@ class Copier:
         jobs: Jobs,
         source: Source,
         destinations: Mapping[str, Destination],
-        known: SchemaStore,
+        schema_store: SchemaStore,
         recipes: Recipes,
         *,
         backoff: Backoff,
@@ -97,7 +97,7 @@ class Copier:
         self.jobs = jobs
         self.source = source
         self.destinations = destinations
-        self.known = known
+        self.schema_store = schema_store
         self.recipes = recipes
         self._backoff = backoff
         self._tries = tries
@@ -111,17 +111,17 @@ class Copier:
 
     def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
         """Copy all of it. `first` is the permanent slot's own snapshot, good for one try."""
-        left = list(needs)
-        while left and not stop.is_set():
+        remaining = list(needs)
+        while remaining and not stop.is_set():
             exported = first
             try:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
                 self.needs_from = first.lsn if first else self._durable()
-                self._take_up(left)
+                self._take_up(remaining)
                 exported = first or self.source.export(stop)
-                rest = _Attempt(self, left, exported).run()
+                rest = _Attempt(self, remaining, exported).run()
             except TruckerError as error:
-                rest = [(need, error) for need in left]
+                rest = [(need, error) for need in remaining]
             except Stopped:
                 return
             finally:
@@ -129,10 +129,10 @@ class Copier:
                 if exported is not None:
                     exported.close()
             if stop.is_set():  # what fails then was given up because of it, and begins anew at the next start
-                self._give_up(left)
+                self._give_up(remaining)
                 return
-            left = self._settle(rest)
-            if left:
+            remaining = self._settle(rest)
+            if remaining:
                 self._backoff.wait(stop)
 
     def cancel(self) -> None:
@@ -188,7 +188,7 @@ class _Attempt:
         self._exported = exported
         self._name = f"copy-{uuid.uuid4().hex[:12]}"
         self._failures: dict[str, TruckerError] = {}
-        self._left: dict[tuple[str, TableId], TruckerError] = {}
+        self._postponed: dict[tuple[str, TableId], TruckerError] = {}
         self._failed: dict[tuple[str, TableId], TruckerError] = {}
         self._looks: dict[TableId, Look] = {}
         self._sizes: dict[TableId, int] = {}
@@ -215,25 +215,25 @@ class _Attempt:
         run, lsn = need.run, self._exported.lsn
         if run.name in self._failures:
             return need, self._failures[run.name]
-        left = frozenset(table for truck, table in self._left if truck == run.name)
+        postponed = frozenset(table for truck, table in self._postponed if truck == run.name)
         failed = {table: error for (truck, table), error in self._failed.items() if truck == run.name}
-        left, done = left - failed.keys(), need.tables - left - failed.keys()
+        postponed, done = postponed - failed.keys(), need.tables - postponed - failed.keys()
         if need.whole and failed.keys() == need.tables:
             return need, failed[min(failed)]
         for table, error in sorted(failed.items()):
             run.set_aside(table, error, lsn, held=False)
         if done:
-            rows = sum(r.rows for kept in receipts.values() for r in kept if r.truck == run.name)
+            rows = sum(r.rows for written in receipts.values() for r in written if r.truck == run.name)
             run.end_copy(done, lsn, rows, whole=need.whole)
             for table in sorted(done):
                 self._tell_end(run, table)
             self._copier.spawn(Lane(run.truck.destination, [run], lsn, None if need.whole else done))
-        if not left:
+        if not postponed:
             return None
-        return Need(run, left, need.whole and not done), self._left[run.name, min(left)]
+        return Need(run, postponed, need.whole and not done), self._postponed[run.name, min(postponed)]
 
     def _tell_start(self, need: Need) -> None:
-        tables = [table for table in sorted(need.tables) if (need.run.name, table) not in self._left]
+        tables = [table for table in sorted(need.tables) if (need.run.name, table) not in self._postponed]
         facts = {"table": str(tables[0])} if len(tables) == 1 else {"tables": len(tables)}
         size = sum(self._sizes.get(table, 0) for table in tables)
         log.info("copy started", extra={"truck": need.run.name, **facts, "bytes": size, "lsn": str(self._exported.lsn)})
@@ -293,7 +293,7 @@ class _Attempt:
         return False
 
     def _leave(self, table: TableId, error: TruckerError) -> None:
-        self._left |= {(name, table): error for name, need in self._needs.items() if table in need.tables}
+        self._postponed |= {(name, table): error for name, need in self._needs.items() if table in need.tables}
 
     def _prepare(self, tables: Mapping[TableId, SourceTable]) -> dict[str, list[Target]]:
         """Every destination's targets, their tables made where missing."""
@@ -302,10 +302,10 @@ class _Attempt:
             truck = need.run.truck
             if truck.name in self._failures:
                 continue
-            made: dict[TableId, tuple[SchemaReading, Target]] = {}
+            fitted: dict[TableId, tuple[SchemaReading, Target]] = {}
             for table in sorted(need.tables & tables.keys()):
                 try:
-                    made[table] = self._fitted(truck, self._reading(truck, table, tables[table]))
+                    fitted[table] = self._fitted(truck, self._reading(truck, table, tables[table]))
                 except TruckerError as error:
                     if error.transient or not self._fail_share(truck, table, error):
                         self._failures[truck.name] = error
@@ -313,26 +313,28 @@ class _Attempt:
             if truck.name in self._failures:
                 continue
             # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
-            self._copier.known.put({(truck.name, table): reading.known for table, (reading, _) in made.items()})
-            self._renames |= {(truck.name, table): reading.renames for table, (reading, _) in made.items()}
-            targets[truck.destination] += [target for _, target in made.values()]
+            self._copier.schema_store.put(
+                {(truck.name, table): reading.known for table, (reading, _) in fitted.items()}
+            )
+            self._renames |= {(truck.name, table): reading.renames for table, (reading, _) in fitted.items()}
+            targets[truck.destination] += [target for _, target in fitted.values()]
         return targets
 
     def _reading(self, truck: Truck, table: TableId, source: SourceTable) -> SchemaReading:
-        before = self._copier.known.get(truck.name, table)
+        before = self._copier.schema_store.get(truck.name, table)
         return copied(truck.name, truck.tables[table], source.schema, self._looks[table], before)
 
     def _fitted(self, truck: Truck, reading: SchemaReading) -> tuple[SchemaReading, Target]:
         """The reading and the target it is for, the destination prepared."""
         destination = self._copier.destinations[truck.destination]
-        made = self._copier.recipes.of(truck, reading.target)
-        if made is None:
+        transformed = self._copier.recipes.of(truck, reading.target)
+        if transformed is None:
             fitted = fit(reading, destination.prepare)
             return fitted, fitted.target
-        target, recipe = made
-        left = destination.prepare(target)
+        target, recipe = transformed
+        left_out = destination.prepare(target)
         self._recipes[truck.name, target.source.table] = recipe
-        source = target.source.only([name for name in target.source.names if name not in left])
+        source = target.source.only([name for name in target.source.names if name not in left_out])
         return reading, replace(target, source=source)
 
     def _commit(
@@ -342,9 +344,9 @@ class _Attempt:
         receipts: Mapping[str, Sequence[Receipt]],
     ) -> None:
         """Say at every destination that its tables are being copied, or (`phase` None) that they have been."""
-        for name, own in targets.items():
+        for name, destination_targets in targets.items():
             # Without the tables that failed it is tried again: the others of their trucks go on.
-            while any(self._commit_at(name, own, phase, receipts.get(name, ()))):
+            while any(self._commit_at(name, destination_targets, phase, receipts.get(name, ()))):
                 pass
 
     def _commit_at(
@@ -371,7 +373,7 @@ class _Attempt:
         ]
 
     def _is_done(self, target: Target) -> bool:
-        return (target.truck, target.source.table) not in self._left
+        return (target.truck, target.source.table) not in self._postponed
 
     def _is_going_on(self, target: Target) -> bool:
         return target.truck not in self._failures and (target.truck, target.source.table) not in self._failed
@@ -392,8 +394,8 @@ class _Attempt:
         self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[SnapshotChunk]]
     ) -> list[CopyPart]:
         readers: dict[TableId, list[Assignment]] = defaultdict(list)
-        for name, own in targets.items():
-            for target in own:
+        for name, destination_targets in targets.items():
+            for target in destination_targets:
                 if self._is_going_on(target) and self._is_done(target):
                     truck_table = (target.truck, target.source.table)
                     renames, recipe = self._renames[truck_table], self._recipes.get(truck_table)
@@ -409,7 +411,10 @@ class _Attempt:
             self._copier.source,
             exported.snapshot,
             exported.lsn,
-            {name: self._batch(own, exported.lsn, None).for_parts() for name, own in targets.items()},
+            {
+                name: self._batch(destination_targets, exported.lsn, None).for_parts()
+                for name, destination_targets in targets.items()
+            },
             {name: destinations[name].spec for name in targets},
             room(len(parts), max(len(part.assignments) for part in parts)),
             self._copier.recipes.folder,
@@ -420,7 +425,7 @@ class _Attempt:
     ) -> Mapping[str, Sequence[Receipt]]:
         receipts: dict[str, list[Receipt]] = defaultdict(list)
         for need in self._alive():
-            begun = {t for t in need.tables if (need.run.name, t) not in self._left.keys() | self._failed.keys()}
+            begun = {t for t in need.tables if (need.run.name, t) not in self._postponed.keys() | self._failed.keys()}
             if begun:
                 need.run.begin_copy(begun, whole=need.whole)
         if not parts:
@@ -433,19 +438,19 @@ class _Attempt:
         with CopyWatch(parts, {name: need.run for name, need in self._needs.items()}) as watch:
             self._watch = watch
             outcomes = self._copy_here(shared, parts, watch)
-            left = parts[len(outcomes) :]
-            if left and copier.cancelled:
+            remaining = parts[len(outcomes) :]
+            if remaining and copier.cancelled:
                 raise JobFailed("the copy was cancelled")
-            if left:
-                own = copy_shares(left, max(TASKS_PER_CORE * copier.jobs.cores, len(left) // SHARE_CHUNKS))
+            if remaining:
+                shares = copy_shares(remaining, max(TASKS_PER_CORE * copier.jobs.cores, len(remaining) // SHARE_CHUNKS))
                 work = partial(copy_share, shared)
-                outcomes += copier.jobs.run(work, own, group=self._name, reporting=watch.reporting)
+                outcomes += copier.jobs.run(work, shares, group=self._name, reporting=watch.reporting)
             watch.count(copied for outcome in outcomes for copied in outcome.copied)
             log_slow(outcomes)
             outcomes = finish(copier.recipes, outcomes, shared)
             for outcome in outcomes:
-                for destination, kept in outcome.receipts.items():
-                    receipts[destination] += kept
+                for destination, written in outcome.receipts.items():
+                    receipts[destination] += written
             self._note(outcomes)
             self._finish(shared, parts, receipts)
         return receipts
@@ -467,14 +472,16 @@ class _Attempt:
     def _finish(self, shared: CopyBatch, parts: Sequence[CopyPart], receipts: Mapping[str, Sequence[Receipt]]) -> None:
         """What sinks want done for tables that have been copied, outside of any commit: a task for each."""
         destinations = self._copier.destinations
-        asked = {
-            (name, *truck_table) for name, own in receipts.items() for truck_table in destinations[name].unfinished(own)
+        unfinished = {
+            (name, *truck_table)
+            for name, written in receipts.items()
+            for truck_table in destinations[name].unfinished(written)
         }
         due = {
             truck_table: assignment
             for assignment in (assignment for part in parts for assignment in part.assignments)
             if (truck_table := (assignment.destination, assignment.target.truck, assignment.target.source.table))
-            in asked
+            in unfinished
             and self._is_going_on(assignment.target)
             and self._is_done(assignment.target)
         }
@@ -485,7 +492,7 @@ class _Attempt:
         """A passing failure leaves the table for later, any other ends it, or the truck."""
         for failure in (failure for outcome in outcomes for failure in outcome.failures):
             if failure.error.transient and failure.table is not None:
-                self._left[failure.truck, failure.table] = failure.error
+                self._postponed[failure.truck, failure.table] = failure.error
             else:
                 table = None if failure.error.transient else failure.table
                 self._fail_share(self._needs[failure.truck].run.truck, table, failure.error)

@@ -204,13 +204,13 @@ class Merger:
     def _chunks(self, view: SnapshotView, seen: Sighting, reading: SchemaReading) -> Sequence[SnapshotChunk]:
         """What is to be read of the attached partitions, as a copy would read it."""
         assert seen.look is not None
-        own = self._run.truck.tables[self._table]
+        table = self._run.truck.tables[self._table]
         described = view.describe(self._table)
         leaves = tuple(leaf for leaf in described.leaves if leaf.table in reading.merge)
-        key = own.key_by({number: name for name, number in seen.look.numbers.items()})
-        columns = [name for name in described.schema.names if name in key or own.chooses(name)]
+        key = table.key_by({number: name for name, number in seen.look.numbers.items()})
+        columns = [name for name in described.schema.names if name in key or table.chooses(name)]
         size = chunk_bytes(described.bytes, self._jobs.cores)
-        return view.chunks(replace(described, leaves=leaves), size, columns=columns, where=own.where)
+        return view.chunks(replace(described, leaves=leaves), size, columns=columns, where=table.where)
 
     def _write(
         self, exported: ExportedSnapshot, assignment: Assignment, parts: Sequence[CopyPart], watch: CopyWatch

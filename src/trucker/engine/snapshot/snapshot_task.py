@@ -70,18 +70,20 @@ class _Task:
     def copy(self, part: CopyPart) -> None:
         """Read one chunk, once, and write it to every target that has not failed before."""
         table, before, began = part.chunk.schema.table, len(self.failures), time.monotonic()
-        left = [assignment for assignment in part.assignments if not self._is_stopped(assignment, table)]
-        if not left:
+        assignments = [assignment for assignment in part.assignments if not self._is_stopped(assignment, table)]
+        if not assignments:
             return
         try:
-            self._write(part, left)
+            self._write(part, assignments)
         except Exception as error:
             reason = reason_of(error, f"copying {part.chunk.leaf}")
             failed = {failure.truck for failure in self.failures[before:]}
-            trucks = {assignment.target.truck for assignment in left} - failed
+            trucks = {assignment.target.truck for assignment in assignments} - failed
             self.failures += [Failure(truck, reason, table) for truck in sorted(trucks)]
         failed = {failure.truck for failure in self.failures[before:]}
-        rows = {a.target.truck: self._rows(part.index, a.target.truck) for a in left if a.target.truck not in failed}
+        rows = {
+            a.target.truck: self._rows(part.index, a.target.truck) for a in assignments if a.target.truck not in failed
+        }
         self._chunks.append((part.index, rows, began, time.monotonic()))
         for failure in self.failures[before:]:
             # It may be one table's alone: the others go on.
@@ -89,7 +91,9 @@ class _Task:
 
     def _rows(self, part: int, truck: str) -> int:
         """The rows of a chunk that were written for a truck, or wait for its Spark SQL."""
-        written = (r.rows for own in self.receipts.values() for r in own if r.part == part and r.truck == truck)
+        written = (
+            r.rows for receipts in self.receipts.values() for r in receipts if r.part == part and r.truck == truck
+        )
         waiting = (w.rows.rows for w in self.waiting if w.part == part and w.assignment.target.truck == truck)
         return sum(written) + sum(waiting)
 
@@ -113,20 +117,20 @@ class _Task:
             if assignment.recipe is not None:
                 self._make(part, assignment, pieces)
                 continue
-            own = (_narrow(piece, assignment) for piece in pieces)
-            write_share(self._batch, part.index, assignment, own, self.receipts, self.failures)
+            narrowed = (_narrow(piece, assignment) for piece in pieces)
+            write_share(self._batch, part.index, assignment, narrowed, self.receipts, self.failures)
 
     def _make(self, part: CopyPart, assignment: Assignment, pieces: Iterable[CopiedRows]) -> None:
         """Rules and SQL: a chunk's pieces stream through to the sink, and wait together for Spark SQL."""
         batch = self._batch
         assert assignment.recipe is not None
         try:
-            made = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
+            transformed = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
             if assignment.recipe.spark is None:
-                changes = (changes for each in made for changes in each.changes)
+                changes = (changes for each in transformed for changes in each.changes)
                 write_share(batch, part.index, assignment, changes, self.receipts, self.failures)
                 return
-            rows = concat_rows([each.rows for each in made if each.rows is not None and len(each.rows)])
+            rows = concat_rows([each.rows for each in transformed if each.rows is not None and len(each.rows)])
             hand_on(batch, part.index, assignment, (), rows, self.receipts, self.failures, self.waiting)
         except Exception as error:
             truck, table = assignment.target.truck, assignment.target.source.table
@@ -150,8 +154,8 @@ class _Unread(UnreadRows):
 
     def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
         called = dict(zip(self.schema.names, self._chunk.schema.names, strict=True))
-        own = [called[name] for name in names]
-        return self._reader.raw(self._chunk, own, binary=binary, framed=framed)
+        columns = [called[name] for name in names]
+        return self._reader.raw(self._chunk, columns, binary=binary, framed=framed)
 
 
 def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:

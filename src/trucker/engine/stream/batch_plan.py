@@ -52,30 +52,30 @@ def divide(
     shares: list[TableShare] = []
     for run in runs:
         destination = destinations[run.truck.destination]
-        own: list[TableShare] = []
+        truck_shares: list[TableShare] = []
         try:
-            found = _messages(run, lane, relations, schemas)
-            for table in sorted(found):
+            messages = _messages(run, lane, relations, schemas)
+            for table in sorted(messages):
                 try:
-                    own.append(_share(run, table, found[table], xid, lane, schemas, destination, recipes))
+                    truck_shares.append(_share(run, table, messages[table], xid, lane, schemas, destination, recipes))
                 except TruckerError as error:
                     raise error.of_table(table) from None
         except TruckerError as error:
             failures[run.name] = error
         else:
-            shares += own
+            shares += truck_shares
     return shares
 
 
 def to_copy_again(shares: Sequence[TableShare], lane: Lane | None) -> dict[str, dict[TableId, str]]:
     """The tables that must be copied again, and why, by truck; those of a lane together."""
-    found: dict[str, dict[TableId, str]] = defaultdict(dict)
+    reasons: dict[str, dict[TableId, str]] = defaultdict(dict)
     for share in shares:
         if share.reading.again:
             table = share.reading.target.source.table
             for each in lane.tables if lane and lane.tables else (table,):
-                found[share.run.name].setdefault(each, share.reading.again)
-    return found
+                reasons[share.run.name].setdefault(each, share.reading.again)
+    return reasons
 
 
 def assigned(
@@ -103,17 +103,17 @@ def _messages(
     """The Relation messages by which rows that are new to the truck are to be read, by table, in log order."""
     tables = _tables(run, lane)
     oids = schemas.oids(run.name, tables)
-    found: dict[TableId, list[bytes]] = {}
+    by_table: dict[TableId, list[bytes]] = {}
     for ref, messages in relations:
         for message in messages:
             relation = parse_relation(message)
             table = relation.table if relation.table in tables else oids.get(relation.oid)
             if table is None or ref.last < _after(run, table, lane):
                 continue
-            known = found.setdefault(table, [])
-            if not known or known[-1] != message:
-                known.append(message)
-    return found
+            table_messages = by_table.setdefault(table, [])
+            if not table_messages or table_messages[-1] != message:
+                table_messages.append(message)
+    return by_table
 
 
 def _share(
@@ -126,18 +126,18 @@ def _share(
     destination: Destination,
     recipes: Recipes,
 ) -> TableShare:
-    kept = destination.keeps_changes
-    reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid, own=kept)
-    if kept and not reading.remade:
+    keeps_changes = destination.keeps_changes
+    reading, news = schemas.read(run.name, run.truck.tables[table], messages, xid, own=keeps_changes)
+    if keeps_changes and not reading.remade:
         reading = replace(reading, again="", merge=())
-    if not reading.again and (made := recipes.of(run.truck, reading.target)):
-        _check_merge(reading, made[0])
+    if not reading.again and (transformed := recipes.of(run.truck, reading.target)):
+        _check_merge(reading, transformed[0])
         assignment = assignment_of(run, reading, _after(run, table, lane), destination, recipes)
         return TableShare(run, messages[-1], reading, news, assignment)
     _check_merge(reading, reading.target)
     if news and run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
-    if kept and not reading.again:
+    if keeps_changes and not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), own=reading.own)
         return TableShare(run, messages[-1], reading, news, assignment)
     if not reading.again:
@@ -152,12 +152,12 @@ def assignment_of(
     run: TruckRun, reading: SchemaReading, after: Lsn, destination: Destination, recipes: Recipes
 ) -> Assignment:
     """What makes and writes rows that are read so. Of a truck with rules or SQL the destination is prepared for it."""
-    made = recipes.of(run.truck, reading.target)
-    if made is None:
+    transformed = recipes.of(run.truck, reading.target)
+    if transformed is None:
         return Assignment(destination.name, reading.target, after, reading.renames)
-    target, recipe = made
-    left = destination.prepare(target)
-    target = replace(target, source=target.source.only([n for n in target.source.names if n not in left]))
+    target, recipe = transformed
+    left_out = destination.prepare(target)
+    target = replace(target, source=target.source.only([n for n in target.source.names if n not in left_out]))
     return Assignment(destination.name, target, after, reading.renames, recipe=recipe)
 
 
@@ -192,10 +192,10 @@ def follow(
 
     Raises what stops the truck, by its policy or because it may not copy the table again.
     """
-    made = None if reading.again else recipes.of(run.truck, reading.target)
-    _check_merge(reading, made[0] if made else reading.target)
-    if made is not None:
-        destination.prepare(made[0])
+    transformed = None if reading.again else recipes.of(run.truck, reading.target)
+    _check_merge(reading, transformed[0] if transformed else reading.target)
+    if transformed is not None:
+        destination.prepare(transformed[0])
     elif run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
     if reading.again and (reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable):

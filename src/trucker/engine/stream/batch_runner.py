@@ -78,7 +78,7 @@ class BatchRunner:
         self._source = source
         self._part_bytes = part_bytes
         self.small_bytes = small_bytes
-        self._left = 1.0
+        self._fold_ratio = 1.0
 
     def plan(
         self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch], end: Lsn
@@ -86,7 +86,7 @@ class BatchRunner:
         """How the blocks are to be staged for the assignments."""
         pieces = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * self._jobs.cores)
         # A recipe's queries are best asked side by side, whatever else there is to fold.
-        parts = joined(pieces, 1.0 if any(assignment.recipe for assignment in assignments) else self._left)
+        parts = joined(pieces, 1.0 if any(assignment.recipe for assignment in assignments) else self._fold_ratio)
         batch = StreamBatch(
             self._log,
             {name: batch.for_parts() for name, batch in batches.items()},
@@ -113,8 +113,8 @@ class BatchRunner:
         else:
             return self.start(staging)
         log_slow(outcomes)
-        told = [replace(outcome, slow=()) for outcome in finish(self._recipes, outcomes, staging.batch)]
-        return OutcomeStream.done(told)
+        finished = [replace(outcome, slow=()) for outcome in finish(self._recipes, outcomes, staging.batch)]
+        return OutcomeStream.done(finished)
 
     def start(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Have it begun by Spark."""
@@ -125,7 +125,7 @@ class BatchRunner:
         """See how much was folded, by which the next batches are cut. Small ones do not tell."""
         read = sum(outcome.read for outcome in outcomes)
         if staging.bytes > self.small_bytes:
-            self._left = sum(outcome.left for outcome in outcomes) / read if read else 1.0
+            self._fold_ratio = sum(outcome.left for outcome in outcomes) / read if read else 1.0
 
     def bring_up_workers(self) -> None:
         """Have Spark start its Python workers, if they have not been needed yet: small batches do without."""

@@ -45,9 +45,9 @@ class Prefetch:
         self._drop = drop
         self._lock = threading.Lock()
         self._turn = 0
-        self._made: _Prefetched | None = None
-        self._left: list[_Prefetched] = []
-        self._asked: SimpleQueue[tuple[int, OutcomeStream[Outcome], Guess] | None] = SimpleQueue()
+        self._prefetched: _Prefetched | None = None
+        self._unused: list[_Prefetched] = []
+        self._requests: SimpleQueue[tuple[int, OutcomeStream[Outcome], Guess] | None] = SimpleQueue()
         # One for all, which keeps what it knows of the log; a daemon, since a process that ends waits for no guess.
         threading.Thread(target=self._run, name="ahead", daemon=True).start()
 
@@ -55,17 +55,17 @@ class Prefetch:
     def end(self) -> Lsn | None:
         """Where the range ends that has been made, or is being made."""
         with self._lock:
-            return self._made.staging.end if self._made else None
+            return self._prefetched.staging.end if self._prefetched else None
 
     def begin(self, before: OutcomeStream[Outcome], guess: Guess) -> None:
         """Make what `guess` gives as soon as all outcomes of `before` are there, unless its turn comes earlier."""
         with self._lock:
             self._turn += 1
-            self._asked.put((self._turn, before, guess))
+            self._requests.put((self._turn, before, guess))
 
     def _run(self) -> None:
-        while asked := self._asked.get():
-            self._make(*asked)
+        while request := self._requests.get():
+            self._make(*request)
 
     def _make(self, turn: int, before: OutcomeStream[Outcome], guess: Guess) -> None:
         try:
@@ -76,7 +76,7 @@ class Prefetch:
                     return
                 staging = guess()
                 if staging is not None:
-                    self._made = _Prefetched(staging, self._stage(staging))
+                    self._prefetched = _Prefetched(staging, self._stage(staging))
         except Exception as error:  # whatever it is will be met, and told, when the range has its turn
             log.debug("next range cannot be staged ahead", extra={"reason": type(error).__name__})
 
@@ -85,22 +85,24 @@ class Prefetch:
         before it is begun anew."""
         with self._lock:
             self._turn += 1
-            made, self._made = self._made, None
-        if made is None:
+            prefetched, self._prefetched = self._prefetched, None
+        if prefetched is None:
             return None
-        if staging is not None and made.staging.same(staging):
-            return made.arriving
-        self._left.append(made)
+        if staging is not None and prefetched.staging.same(staging):
+            return prefetched.arriving
+        self._unused.append(prefetched)
         return None
 
     def passed(self, end: Lsn) -> None:
         """All up to `end` is committed: what was staged before it and not used can go."""
-        gone = [made for made in self._left if made.staging.end <= end and made.arriving.over]
-        self._left = [made for made in self._left if made not in gone]
-        for made in gone:
-            self._drop(made.staging.batch.batches)
+        dropped = [
+            prefetched for prefetched in self._unused if prefetched.staging.end <= end and prefetched.arriving.over
+        ]
+        self._unused = [prefetched for prefetched in self._unused if prefetched not in dropped]
+        for prefetched in dropped:
+            self._drop(prefetched.staging.batch.batches)
 
     def close(self) -> None:
         """Begin nothing more."""
         self.take(None)
-        self._asked.put(None)
+        self._requests.put(None)

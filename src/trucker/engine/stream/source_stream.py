@@ -117,10 +117,10 @@ class SourceStream:
     @property
     def reader(self) -> LogReader:
         """This thread's reader of the change log."""
-        if not hasattr(self._readers, "own"):
-            self._readers.own = LogReader(self._log)
-        own: LogReader = self._readers.own
-        return own
+        if not hasattr(self._readers, "log"):
+            self._readers.log = LogReader(self._log)
+        reader: LogReader = self._readers.log
+        return reader
 
     # -- the main lane ------------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class SourceStream:
         for run in runs:
             del self._members[run.name]
             if failures[run.name].transient:
-                found = (run.truck.destination, run.position)
-                lanes.setdefault(found, Lane(run.truck.destination, [], run.position, unsure=True)).runs.append(run)
+                lane_key = (run.truck.destination, run.position)
+                lanes.setdefault(lane_key, Lane(run.truck.destination, [], run.position, unsure=True)).runs.append(run)
         for lane in lanes.values():
             self._leave(lane)
 
@@ -240,9 +240,9 @@ class SourceStream:
                 if run.phase is TruckPhase.FAILED:
                     settled = settled and run.is_over
                     continue
-                there = run.name in members and table in run.floors
+                streams = run.name in members and table in run.floors
                 caught_up = durable.seen_lsn >= lsn and run.position >= min(lsn, durable.commit_lsn)
-                settled = there and caught_up and self._examine(run, sighting) and settled
+                settled = streams and caught_up and self._examine(run, sighting) and settled
             return settled
 
     def _examine(self, run: TruckRun, sighting: Sighting) -> bool:
@@ -312,7 +312,7 @@ class SourceStream:
         failures = {run.name: trouble}
         if trouble.transient:
             return False
-        if self._set_aside(run, failures, None, told=False):
+        if self._set_aside(run, failures, None, in_stream=False):
             return True
         if failures[run.name].transient:
             return False
@@ -320,11 +320,11 @@ class SourceStream:
         return True
 
     def _tell_followed(self, run: TruckRun, reading: SchemaReading) -> None:
-        table, left = reading.target.source.table, reading.known.left_out_names
+        table, left_out = reading.target.source.table, reading.known.left_out_names
         log.info("columns of table updated at the destination", extra={"truck": run.name, "table": str(table)})
-        if left:
-            log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
-        run.leave_out(table, left)
+        if left_out:
+            log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left_out})
+        run.leave_out(table, left_out)
 
     # -- one range, for the trucks at its start -----------------------------------------------------------------
 
@@ -339,20 +339,25 @@ class SourceStream:
         except TruckerError as error:
             return self._note(runs, dict.fromkeys((run.name for run in runs), error), lane)
         for bound, then in pairwise([*bounds, None]):
-            left = [run for run in runs if run.name not in failures]
-            if not left or (lane is not None and (failures or lane.over)):
+            remaining = [run for run in runs if run.name not in failures]
+            if not remaining or (lane is not None and (failures or lane.over)):
                 break
             assert bound is not None
-            failures |= self._apply_piece(left, start, bound, lane, then)
+            failures |= self._apply_piece(remaining, start, bound, lane, then)
             start = bound
         return failures
 
     def _bounds(self, start: Lsn, end: Lsn, lane: Lane | None) -> list[Lsn]:
         """Where the pieces of a range end; what has been made ahead is one."""
-        made = self._ahead.end if lane is None else None
-        if made is None or not start < made < end:
+        prefetched_end = self._ahead.end if lane is None else None
+        if prefetched_end is None or not start < prefetched_end < end:
             return [*self.reader.shape_bounds(start, end), end]
-        return [*self.reader.shape_bounds(start, made), made, *self.reader.shape_bounds(made, end), end]
+        return [
+            *self.reader.shape_bounds(start, prefetched_end),
+            prefetched_end,
+            *self.reader.shape_bounds(prefetched_end, end),
+            end,
+        ]
 
     def _apply_piece(
         self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
@@ -375,14 +380,14 @@ class SourceStream:
         return self._note(runs, failures, lane)
 
     def _set_aside(
-        self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None, *, told: bool = True
+        self, run: TruckRun, failures: dict[str, TruckerError], lane: Lane | None, *, in_stream: bool = True
     ) -> bool:
         """Set aside the table that a truck failed for; whether the truck can go on. If not, `failures` says why."""
         destination = self._destinations[run.truck.destination]
         table = table_at_fault(run, failures[run.name], lane, destination)
         if table is None:
             return False
-        trouble = set_aside(run, table, failures.pop(run.name), lane, destination, told=told)
+        trouble = set_aside(run, table, failures.pop(run.name), lane, destination, in_stream=in_stream)
         if trouble is not None:
             failures[run.name] = trouble
             return False
@@ -421,8 +426,8 @@ class SourceStream:
             for name in {r.truck.destination for r in runs}
         }
         staging = self._stager.plan(blocks, assignments, batches, end) if assignments else None
-        made = self._ahead.take(staging) if lane is None else None
-        arriving = made or (self._stager.run(staging) if staging else OutcomeStream.done(()))
+        prefetched = self._ahead.take(staging) if lane is None else None
+        arriving = prefetched or (self._stager.run(staging) if staging else OutcomeStream.done(()))
         if lane is None and staging and not failures and not again and not any(share.news for share in shares):
             self._look_ahead(staging, arriving, then)
         commits = [
@@ -438,7 +443,7 @@ class SourceStream:
             self._ahead.passed(end) if not failures else self._recent.clear()
             self._stager.learn(staging, outcomes) if staging else None
         rows: dict[str, int] = defaultdict(int)
-        for receipt in (receipt for kept in receipts.values() for receipt in kept):
+        for receipt in (receipt for written in receipts.values() for receipt in written):
             rows[receipt.truck] += receipt.rows
         self._written([share for share in shares if share.run.name not in failures])
         truncated: frozenset[TableId] = frozenset().union(*(outcome.truncated for outcome in outcomes))
@@ -455,10 +460,10 @@ class SourceStream:
         for share in shares:
             run, reading = share.run, share.reading
             table = reading.target.source.table
-            left = reading.known.left_out_names
-            if share.news and left:
-                log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left})
-            run.leave_out(table, left)
+            left_out = reading.known.left_out_names
+            if share.news and left_out:
+                log.warning("columns left out", extra={"truck": run.name, "table": str(table), "columns": left_out})
+            run.leave_out(table, left_out)
             if share.news and not reading.again:
                 news[run.name, table] = share.message, reading
         self._schemas.settle(news)

@@ -26,12 +26,12 @@ def batch_of(
 ) -> Batch:
     """What a destination is to commit of a range: for trucks that move on to `end`, or for the tables of a lane. The
     tables in `again` are to be copied again."""
-    own = [run for run in runs if run.truck.destination == destination]
-    copied = {(run.name, table): BEFORE_COPY for run in own for table in again.get(run.name, ())}
+    destination_runs = [run for run in runs if run.truck.destination == destination]
+    copied = {(run.name, table): BEFORE_COPY for run in destination_runs for table in again.get(run.name, ())}
     targets: tuple[Target, ...] = tuple(a.target for a in assignments if a.destination == destination)
     if lane and lane.tables:
         state = TableState(Phase.CATCHING_UP, end)
-        tables = {(run.name, table): state for run in own for table in lane.tables}
+        tables = {(run.name, table): state for run in destination_runs for table in lane.tables}
         builds_on: dict[tuple[str, TableId | None], Lsn] = {**dict.fromkeys(tables, lane.position)}
         if copied:
             return Batch(start, end, tables=dict.fromkeys(tables, BEFORE_COPY), builds_on=builds_on)
@@ -41,10 +41,10 @@ def batch_of(
             tables=tables,
             targets=targets,
             builds_on=builds_on,
-            dead_letters=letters_of(own),
+            dead_letters=letters_of(destination_runs),
             source=source,
         )
-    behind = [run for run in own if run.position < end]
+    behind = [run for run in destination_runs if run.position < end]
     arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
     believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
     believed |= {(truck, table): lsn for (truck, table), lsn in arriving.items()}
@@ -52,9 +52,9 @@ def batch_of(
         start,
         end,
         {run.name: end for run in behind},
-        {found: TableState(Phase.STREAMING, lsn) for found, lsn in arriving.items()} | copied,
+        {truck_table: TableState(Phase.STREAMING, lsn) for truck_table, lsn in arriving.items()} | copied,
         targets,
         builds_on=believed,
-        dead_letters=letters_of(own),
+        dead_letters=letters_of(destination_runs),
         source=source,
     )

@@ -45,11 +45,11 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     truncated: frozenset[TableId] = frozenset()
     last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
-        kept, folded = list[Assignment](), list[Assignment]()
+        unfolded, folded = list[Assignment](), list[Assignment]()
         for each in (each for each in assignments if each.recipe is None):
-            (kept if each.destination in keepers or each.own else folded).append(each)
-        own = _nets(folded)
-        nets += own
+            (unfolded if each.destination in keepers or each.own else folded).append(each)
+        group_nets = _nets(folded)
+        nets += group_nets
         for number, blocks in enumerate(part.pieces, part.index):
             shares = _read(batch, blocks, assignments, failures)
             if shares is None:
@@ -57,13 +57,13 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             truncated |= shares.truncated
             for truck in _by_truck(_unfailed(assignments, failures)):
                 _make(batch, number, truck, shares, receipts, failures, waiting)
-            for assignment in _unfailed(kept, failures):
+            for assignment in _unfailed(unfolded, failures):
                 _keep(batch, number, assignment, shares, receipts, failures)
-            for net in own:
+            for net in group_nets:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
             del shares  # before the next piece is read: no more than one is in memory
-    read, left = sum(net.read for net in nets), sum(net.left for net in nets)
-    return Outcome(receipts, failures, waiting, read=read, left=left, truncated=truncated)
+    read, remaining = sum(net.read for net in nets), sum(net.left for net in nets)
+    return Outcome(receipts, failures, waiting, read=read, left=remaining, truncated=truncated)
 
 
 def _read(
@@ -71,12 +71,12 @@ def _read(
 ) -> _Shares | None:
     """A piece's changes for those that have not failed. A table whose changes cannot be decoded fails its trucks alone;
     None where no truck is left, or the blocks cannot be read."""
-    while left := _unfailed(assignments, failures):
+    while remaining := _unfailed(assignments, failures):
         try:
-            return _Shares(_load(batch, blocks, left))
+            return _Shares(_load(batch, blocks, remaining))
         except Exception as error:
             reason = reason_of(error, "reading the change log")
-            failed = [each for each in left if reason.table in (None, each.reads.table)] or left
+            failed = [each for each in remaining if reason.table in (None, each.reads.table)] or remaining
             failures += [Failure(truck, reason) for truck in {each.target.truck for each in failed}]
     return None
 
@@ -107,10 +107,10 @@ def _keep(
 
 def _nets(assignments: Sequence[Assignment]) -> list[FoldAccumulator]:
     """Trucks that share a table and a position share the work."""
-    found: dict[tuple[TableSchema, Lsn], list[Assignment]] = defaultdict(list)
+    groups: dict[tuple[TableSchema, Lsn], list[Assignment]] = defaultdict(list)
     for assignment in assignments:
-        found[assignment.reads, assignment.after].append(assignment)
-    return [FoldAccumulator(own) for own in found.values()]
+        groups[assignment.reads, assignment.after].append(assignment)
+    return [FoldAccumulator(group) for group in groups.values()]
 
 
 def _fold(
@@ -124,19 +124,19 @@ def _fold(
     last: bool,
 ) -> None:
     """Add a piece to a net change, and have it written if it is the `last`, or too large to wait for the next one."""
-    own = _unfailed(net.assignments, failures)
-    if not own:
+    assignments = _unfailed(net.assignments, failures)
+    if not assignments:
         return
     try:
-        net.add(number, shares.of(own[0]))
+        net.add(number, shares.of(assignments[0]))
     except Exception as error:
-        table = own[0].target.source.table
+        table = assignments[0].target.source.table
         reason = reason_of(error, f"folding changes of {table}").of_table(table)
-        failures += [Failure(each.target.truck, reason) for each in own]
+        failures += [Failure(each.target.truck, reason) for each in assignments]
         return
     if last or net.due:
         number, changes = net.take()
-        for each in own:
+        for each in assignments:
             _write_net(batch, number, each, changes, receipts, failures)
 
 
@@ -162,11 +162,11 @@ def _write_net(
 
 def _by_truck(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
     """Those with a recipe: a truck's tables together, since their rows go in one order."""
-    found: dict[str, list[Assignment]] = defaultdict(list)
+    by_truck: dict[str, list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         if assignment.recipe is not None:
-            found[assignment.target.truck].append(assignment)
-    return list(found.values())
+            by_truck[assignment.target.truck].append(assignment)
+    return list(by_truck.values())
 
 
 def _make(
@@ -184,8 +184,8 @@ def _make(
         raw = [(each, shares.of(each)) for each in assignments]
         abilities = task_sinks.sink_for(batch.sinks[assignments[0].destination]).abilities
         whole = not (abilities.partial_rows or abilities.every_change)
-        made = make([share for share in raw if share[1]], batch.source, part, whole=whole)
-        for each in made:
+        transformed = make([share for share in raw if share[1]], batch.source, part, whole=whole)
+        for each in transformed:
             hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
     except Exception as error:
         failures.append(Failure(truck, reason_of(error, f"the rules and SQL of truck {truck}")))
@@ -204,20 +204,20 @@ def hand_on(
     """To the sink, or to Spark SQL; a part of which both get something is two, what goes past the SQL first. So is one
     for a table that others write to as well: a row that left one of them may have come to another, and a part's deletes
     come before all else that it has for the table."""
-    own, recipe = list(changes), assignment.recipe
+    all_changes, recipe = list(changes), assignment.recipe
     if recipe is not None and recipe.spark is not None:
-        _write_some(batch, 2 * part, assignment, own, receipts, failures)
+        _write_some(batch, 2 * part, assignment, all_changes, receipts, failures)
         if rows is not None and len(rows):
             assert batch.folder is not None
             waiting.append(WaitingRows(assignment, 2 * part + 1, spool_rows(batch.folder, rows, recipe.spark)))
     elif recipe is not None and _is_joint(assignment.target, recipe) and isinstance(batch, StreamBatch):
-        gone = [each.op == DELETE for each in own]
-        taken = [each.take(mask) for each, mask in zip(own, gone, strict=True)]
-        left = [each.take(~mask) for each, mask in zip(own, gone, strict=True)]
-        _write_some(batch, 2 * part, assignment, taken, receipts, failures)
-        _write_some(batch, 2 * part + 1, assignment, left, receipts, failures)
+        deletes = [each.op == DELETE for each in all_changes]
+        deleted = [each.take(mask) for each, mask in zip(all_changes, deletes, strict=True)]
+        others = [each.take(~mask) for each, mask in zip(all_changes, deletes, strict=True)]
+        _write_some(batch, 2 * part, assignment, deleted, receipts, failures)
+        _write_some(batch, 2 * part + 1, assignment, others, receipts, failures)
     else:
-        _write_some(batch, part, assignment, own, receipts, failures)
+        _write_some(batch, part, assignment, all_changes, receipts, failures)
 
 
 def _is_joint(target: Target, recipe: Recipe) -> bool:
@@ -288,7 +288,7 @@ def _alike(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
         if group is None:
             groups.append(group := {})
         group.setdefault(table, []).append(assignment)
-    return [[assignment for own in group.values() for assignment in own] for group in groups]
+    return [[assignment for members in group.values() for assignment in members] for group in groups]
 
 
 def _reads(assignment: Assignment) -> tuple[object, ...]:
@@ -304,7 +304,7 @@ def _shape_keys(assignment: Assignment) -> ShapeKeys:
 def _load(batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[Assignment]) -> Tables:
     """Every change of the blocks that these want, in order."""
     reader = LogReader(batch.log)
-    keys, after = _wanted(assignments)
+    keys, after = _keys_and_positions(assignments)
     renames = {each.target.source.table: each.renames for each in assignments if each.renames}
     shape_keys = {each.target.source.table: _shape_keys(each) for each in assignments if each.own}
     tables: dict[TableId, list[Changes]] = defaultdict(list)
@@ -314,7 +314,7 @@ def _load(batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[
     return tables
 
 
-def _wanted(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn]]:
+def _keys_and_positions(assignments: Sequence[Assignment]) -> tuple[dict[TableId, tuple[str, ...]], dict[TableId, Lsn]]:
     keys: dict[TableId, tuple[str, ...]] = {}
     after: dict[TableId, Lsn] = {}
     for assignment in assignments:
@@ -339,13 +339,13 @@ class _Shares:
     def of(self, assignment: Assignment) -> list[Changes]:
         """All of them, in order; in the shapes they had, where those are the assignment's own."""
         if assignment.own:
-            return [changes for changes in self._own(assignment) if len(changes)]
-        found = (assignment.reads, assignment.after)
-        if found not in self._done:
-            self._done[found] = self._shaped(*found)
-        return self._done[found]
+            return [changes for changes in self._in_own_shapes(assignment) if len(changes)]
+        key = (assignment.reads, assignment.after)
+        if key not in self._done:
+            self._done[key] = self._shaped(*key)
+        return self._done[key]
 
-    def _own(self, assignment: Assignment) -> Iterator[Changes]:
+    def _in_own_shapes(self, assignment: Assignment) -> Iterator[Changes]:
         for changes in self._tables.get(assignment.target.source.table, ()):
             yield _since(changes, assignment.after).reshaped(assignment.own[changes.schema.columns])
 

@@ -99,34 +99,34 @@ class ThroughLibpq:
         return self._pgconn.socket
 
     def collect(self, budget: int) -> Received:
-        found, messages = Received(), list[memoryview]()
-        size = self._taken(found, messages, budget)
+        received, messages = Received(), list[memoryview]()
+        size = self._take(received, messages, budget)
         while size == 0:
             # Asked even when the socket looks empty: TLS may hold bytes that the socket no longer shows.
             self._pgconn.consume_input()
-            before = found.bytes
-            size = self._taken(found, messages, budget)
-            if size == 0 and found.bytes == before:
+            before = received.bytes
+            size = self._take(received, messages, budget)
+            if size == 0 and received.bytes == before:
                 break
-        found.drained = size == 0
+        received.drained = size == 0
         if messages:
-            found.messages.append(Messages.of(messages))
-        return found
+            received.messages.append(Messages.of(messages))
+        return received
 
-    def _taken(self, found: Received, messages: list[memoryview], budget: int) -> int:
+    def _take(self, received: Received, messages: list[memoryview], budget: int) -> int:
         """Take what libpq has; 0 where it has no more, above that where the budget is used up."""
-        get, keep, got = self._pgconn.get_copy_data, messages.append, found.bytes
+        get, keep, total = self._pgconn.get_copy_data, messages.append, received.bytes
         size = 1
-        while got < budget:
+        while total < budget:
             size, frame = get(1)
             if size <= 0:
                 break
-            got += size
+            total += size
             if size > XLOG_HEADER and frame[0] == XLOG_DATA:
                 keep(frame[XLOG_HEADER:])
             else:
-                found.others.append(bytes(frame))
-        found.bytes = got
+                received.others.append(bytes(frame))
+        received.bytes = total
         if size < 0:
             raise self._ended()
         return size
@@ -180,8 +180,8 @@ class InTheClear:
         clear = socket.socket(fileno=os.dup(pgconn.socket))
         clear.setblocking(False)
         with suppress(BlockingIOError):
-            seen = clear.recv(_COPY_BOTH_BYTES, socket.MSG_PEEK)
-            if len(seen) == _COPY_BOTH_BYTES and seen.startswith(_COPY_BOTH):
+            head = clear.recv(_COPY_BOTH_BYTES, socket.MSG_PEEK)
+            if len(head) == _COPY_BOTH_BYTES and head.startswith(_COPY_BOTH):
                 clear.recv(_COPY_BOTH_BYTES)
                 return cls(clear)
         clear.close()
@@ -198,48 +198,48 @@ class InTheClear:
         return self._socket.fileno()
 
     def collect(self, budget: int) -> Received:
-        found = Received(drained=False)
-        while found.bytes < budget and not found.drained:
+        received = Received(drained=False)
+        while received.bytes < budget and not received.drained:
             room = len(self._buffer) - self._filled
-            got = self._read()
-            found.bytes += got
-            found.drained = got < room  # else there may be more
-            if got:
-                self._cut(found)
-        return found
+            count = self._read()
+            received.bytes += count
+            received.drained = count < room  # else there may be more
+            if count:
+                self._cut(received)
+        return received
 
     def _read(self) -> int:
         try:
-            got = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
+            count = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
         except BlockingIOError:
             return 0
-        if not got:
+        if not count:
             raise ConnectionResetError("the server closed the connection unexpectedly")
-        self._filled += got
-        return got
+        self._filled += count
+        return count
 
-    def _cut(self, found: Received) -> None:
+    def _cut(self, received: Received) -> None:
         """Take the whole frames out of the buffer; what is left of them stays, with room for the rest of it."""
         data = bytes(memoryview(self._buffer)[: self._filled])
         frames = cut(data)
         for kind, start, end in frames.others:
             if kind == _COPY_DATA:
-                found.others.append(data[start:end])
+                received.others.append(data[start:end])
             elif kind == _ERROR:
                 raise _error_in(data[start:end])
             elif kind == _COPY_DONE:
                 raise Ended
         if len(frames.messages):
-            found.messages.append(frames.messages)
+            received.messages.append(frames.messages)
         self._keep(data, frames.rest)
 
     def _keep(self, data: bytes, rest: int) -> None:
-        left = len(data) - rest
-        wanted = 1 + _LENGTH.unpack_from(data, rest + 1)[0] if left > 4 else 0
-        if max(wanted, _BUFFER_BYTES) != len(self._buffer):
-            self._buffer = bytearray(max(wanted, _BUFFER_BYTES))
-        self._buffer[:left] = data[rest:]
-        self._filled = left
+        remainder = len(data) - rest
+        needed = 1 + _LENGTH.unpack_from(data, rest + 1)[0] if remainder > 4 else 0
+        if max(needed, _BUFFER_BYTES) != len(self._buffer):
+            self._buffer = bytearray(max(needed, _BUFFER_BYTES))
+        self._buffer[:remainder] = data[rest:]
+        self._filled = remainder
 
     def send(self, frame: bytes) -> None:
         self._unsent += bytes([_COPY_DATA]) + _LENGTH.pack(4 + len(frame)) + frame
@@ -285,7 +285,7 @@ class FrameBatch:
 
 def cut(data: bytes) -> FrameBatch:
     """Find the frames in `data`, which begins with one."""
-    starts, ends = _found(data) if len(data) > _FEW else (_NOWHERE, _NOWHERE)
+    starts, ends = _message_frames(data) if len(data) > _FEW else (_NOWHERE, _NOWHERE)
     more, others, rest = _step(data, int(ends[-1]) if len(ends) else 0)
     if more:
         starts, ends = np.concatenate([(starts, ends), np.array(more, np.int64).T], axis=1)
@@ -294,7 +294,7 @@ def cut(data: bytes) -> FrameBatch:
     return FrameBatch(Messages.of(pieces, ends - starts), others, rest)
 
 
-def _found(data: bytes) -> tuple[FrameOffsets, FrameOffsets]:
+def _message_frames(data: bytes) -> tuple[FrameOffsets, FrameOffsets]:
     """Starts and ends of the frames at the beginning of `data` that hold messages, up to the first that does not.
 
     Looked for are places that could begin one: CopyData, the length's first byte zero, XLogData. That each ends where
@@ -317,17 +317,17 @@ def _found(data: bytes) -> tuple[FrameOffsets, FrameOffsets]:
 def _step(data: bytes, at: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], int]:
     """Go on from frame to frame, whatever they hold: those with messages, the others, and where the first begins that
     is not whole."""
-    found, others, length = list[tuple[int, int]](), list[tuple[int, int, int]](), _LENGTH.unpack_from
+    messages, others, length = list[tuple[int, int]](), list[tuple[int, int, int]](), _LENGTH.unpack_from
     while at + 5 <= len(data):
         end = at + 1 + length(data, at + 1)[0]
         if end > len(data):
             break
         if data[at] == _COPY_DATA and end - at > _SKIP and data[at + 5] == XLOG_DATA:
-            found.append((at, end))
+            messages.append((at, end))
         else:
             others.append((data[at], at + 5, end))
         at = end
-    return found, others, at
+    return messages, others, at
 
 
 def _error_in(content: bytes) -> Ended:

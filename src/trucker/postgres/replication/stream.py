@@ -97,7 +97,7 @@ class ReplicationStream:
         self._wake = wake
         self._silence = silence
         self._heard = time.monotonic()
-        self._asked: float | None = None
+        self._asked_at: float | None = None
         self._copy: CopyBoth | None = None
         self.wal_end = ZERO
         self.reply_wanted = False
@@ -222,15 +222,15 @@ class ReplicationStream:
     def receive(self, take: Callable[[Messages], None], budget: int) -> bool:
         """Hand every message at hand to `take`, about `budget` bytes at most; whether all has been taken."""
         with self._connected():
-            found = self._stream.collect(budget)
-        for frame in found.others:
+            received = self._stream.collect(budget)
+        for frame in received.others:
             self._keepalive(frame)
-        if found.bytes:
-            self.received += found.bytes
-            self._heard, self._asked = time.monotonic(), None
-        for messages in found.messages:
+        if received.bytes:
+            self.received += received.bytes
+            self._heard, self._asked_at = time.monotonic(), None
+        for messages in received.messages:
             take(messages)
-        return found.drained
+        return received.drained
 
     @property
     def heard(self) -> float:
@@ -243,19 +243,19 @@ class ReplicationStream:
         """
         if now < self.listens_at:
             return False
-        if self._asked is not None:
+        if self._asked_at is not None:
             raise silence(self._silence)
         return True
 
     @property
     def listens_at(self) -> float:
         """When `listen` has something to say, if nothing comes before."""
-        return (self._heard if self._asked is None else self._asked) + self._silence / 2
+        return (self._heard if self._asked_at is None else self._asked_at) + self._silence / 2
 
     def acknowledge(self, lsn: Lsn, *, ask: bool = False) -> None:
         """Tell the server that everything below `lsn` is durable here; with `ask` it answers at once."""
         self.reply_wanted = False
-        self._asked = time.monotonic() if ask else self._asked
+        self._asked_at = time.monotonic() if ask else self._asked_at
         with self._connected():
             self._stream.send(status_update(lsn, time.time_ns() // 1000, reply=ask))
             self._stream.flush()
@@ -280,11 +280,11 @@ class ReplicationStream:
 
     def _keepalive(self, frame: bytes | memoryview) -> None:
         try:
-            found = parse_keepalive(frame)
+            keepalive = parse_keepalive(frame)
         except ProtocolError as error:
             raise SourceError(f"the server sent {error}", code="TRK209", remedy="report this as a bug") from None
-        self.wal_end = max(self.wal_end, found.wal_end)
-        self.reply_wanted |= found.reply
+        self.wal_end = max(self.wal_end, keepalive.wal_end)
+        self.reply_wanted |= keepalive.reply
 
     def _query(self, command: str) -> list[ResultRow]:
         return rows_of(self._execute(command.encode()), self._failure)

@@ -88,13 +88,13 @@ def tables(situation: Situation) -> Iterator[Finding]:
     Of a truck that has run before a fault is its own, or its table's: the others start.
     """
     for source in situation.sources.values():
-        known = SchemaStore(shapes_file(situation.config, source.name))
-        kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
-        recipes = Recipes(source.source, kept, situation.config.slow_query_threshold_ms)
+        schema_store = SchemaStore(shapes_file(situation.config, source.name))
+        keeps_changes = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
+        recipes = Recipes(source.source, keeps_changes, situation.config.slow_query_threshold_ms)
         for truck in source.trucks:
             sink = situation.sinks[truck.destination]
             if truck.destination in situation.stored and isinstance(sink, Examinable) and not _on_spark(truck):
-                yield from _examine(situation, source, truck, sink, known, recipes)
+                yield from _examine(situation, source, truck, sink, schema_store, recipes)
 
 
 def _on_spark(truck: Truck) -> bool:
@@ -103,31 +103,36 @@ def _on_spark(truck: Truck) -> bool:
 
 
 def _examine(
-    situation: Situation, source: ResolvedSource, truck: Truck, sink: Examinable, known: SchemaStore, recipes: Recipes
+    situation: Situation,
+    source: ResolvedSource,
+    truck: Truck,
+    sink: Examinable,
+    schema_store: SchemaStore,
+    recipes: Recipes,
 ) -> Iterator[Finding]:
     state = situation.stored[truck.destination].get(truck.name)
-    there = copied_tables(truck, state, situation.incomplete(source))
+    copied_before = copied_tables(truck, state, situation.incomplete(source))
     looked_at = {
         name: table
         for name, table in truck.tables.items()
-        if name not in there or _other_key(table, known.get(truck.name, name))
+        if name not in copied_before or _other_key(table, schema_store.get(truck.name, name))
     }
     waits = not situation.is_new(truck.name, truck.destination)
     try:
-        targets = _targets(situation, source, truck, looked_at, known, recipes)
-        found = list(sink.examine(targets, looked_at.keys() - there.keys())) if targets else []
+        targets = _targets(situation, source, truck, looked_at, schema_store, recipes)
+        problems = list(sink.examine(targets, looked_at.keys() - copied_before.keys())) if targets else []
     except TruckerError as error:
         yield failure(f"truck {truck.name}", error, waits=waits)
         return
-    for target, reason in found:
+    for target, reason in problems:
         yield failure(f"truck {truck.name}, table {target.source.table}", reason, waits=waits)
 
 
-def _other_key(table: InputTable, known: WrittenSchema | None) -> bool:
+def _other_key(table: InputTable, written: WrittenSchema | None) -> bool:
     """Whether the source's table has another key than when its rows were last written."""
-    if known is None:
+    if written is None:
         return False
-    return {known.look.numbers.get(name) for name in known.look.key} != set(table.key_numbers)
+    return {written.look.numbers.get(name) for name in written.look.key} != set(table.key_numbers)
 
 
 def _targets(
@@ -135,17 +140,17 @@ def _targets(
     source: ResolvedSource,
     truck: Truck,
     tables: Mapping[TableId, InputTable],
-    known: SchemaStore,
+    schema_store: SchemaStore,
     recipes: Recipes,
 ) -> list[Target]:
     """The targets as a copy, or the next batch, would have them."""
     targets = []
     for name, table in tables.items():
-        schema, before = source.tables[name].schema, known.get(truck.name, name)
+        schema, before = source.tables[name].schema, schema_store.get(truck.name, name)
         target = table.target(truck.name, schema)
         if before is not None:
-            seen = situation.session(source.source).look(name)
-            target = copied(truck.name, table, schema, seen, before).target if seen is not None else target
-        made = recipes.of(truck, target)
-        targets.append(made[0] if made is not None else target)
+            look = situation.session(source.source).look(name)
+            target = copied(truck.name, table, schema, look, before).target if look is not None else target
+        transformed = recipes.of(truck, target)
+        targets.append(transformed[0] if transformed is not None else target)
     return targets

@@ -27,6 +27,6 @@ def tables(situation: Situation) -> Iterator[Finding]:
                 continue
             described = source.tables.get(change.source)
             columns = described.schema.names if described else ()
-            found = concerning(change, truck, columns)
-            if found is not None:
-                yield failure(f"truck {truck.name}", found.error(), waits=True)
+            relevant = concerning(change, truck, columns)
+            if relevant is not None:
+                yield failure(f"truck {truck.name}", relevant.error(), waits=True)

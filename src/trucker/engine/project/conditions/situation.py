@@ -65,12 +65,12 @@ class Situation:
     @cached_property
     def sinks(self) -> Mapping[str, Sink]:
         """The destinations' sinks, none of them opened."""
-        made = {}
+        sinks = {}
         for connection in self.destination_connections:
             folder = self.config.state_folder / "spool" / connection.name
-            sink = made[connection.name] = make_sink(connection, Workspace(self.config.unique_id, folder))
+            sink = sinks[connection.name] = make_sink(connection, Workspace(self.config.unique_id, folder))
             self._opened.callback(sink.close)
-        return made
+        return sinks
 
     def session(self, source: Source) -> SourceSession:
         """A session with a source, kept until the walk is over."""
@@ -80,12 +80,12 @@ class Situation:
 
     def states(self, source: ResolvedSource) -> dict[str, TruckState]:
         """What the destinations that answered store of the source's trucks."""
-        found = {}
+        states = {}
         for truck in source.trucks:
             state = self.stored.get(truck.destination, {}).get(truck.name)
             if state is not None:
-                found[truck.name] = state
-        return found
+                states[truck.name] = state
+        return states
 
     def incomplete(self, source: ResolvedSource) -> frozenset[TruckTable]:
         """The trucks' tables of which not all changes have been published as they are wanted now: they are copied
@@ -100,11 +100,13 @@ class Situation:
         record = PublicationRecord(record_file(self.config, source.name))
         try:
             other = session.ensure_publication(source.published, dry=True)
-            found = session.memberships(source.tables)
+            memberships = session.memberships(source.tables)
         except TruckerError:  # what is wrong with the publication has been found
             return frozenset()
         return frozenset(
-            truck_table for truck_table in truck_tables if truck_table[1] in other or missed(record, truck_table, found)
+            truck_table
+            for truck_table in truck_tables
+            if truck_table[1] in other or missed(record, truck_table, memberships)
         )
 
     def has_used(self, destination: str) -> bool:

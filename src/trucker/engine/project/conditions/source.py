@@ -46,13 +46,13 @@ def _sql(situation: Situation, resolved: ResolvedSource) -> Iterator[Finding]:
     """What the source says of the SQL of the trucks that read from it."""
     by_name = {truck.name: truck for truck in situation.config.trucks}
     for truck in resolved.trucks:
-        configured, taken = by_name[truck.name], []
+        configured, schemas = by_name[truck.name], []
         for name, table in truck.tables.items():
             described = resolved.tables[name]
             try:
                 rules = compile_rules(configured.rules, table.target(truck.name, described.schema).source)
             except TruckerError:  # told with the other rules
                 continue
-            taken.append(rules.schema)
+            schemas.append(rules.schema)
             yield from resolved.source.check_old_values(configured, described, rules.origin)
-        yield from resolved.source.check_input(configured, taken)
+        yield from resolved.source.check_input(configured, schemas)

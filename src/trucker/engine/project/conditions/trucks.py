@@ -78,8 +78,8 @@ def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
 def sql(situation: Situation) -> Iterator[Finding]:
     """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session, those of
     trucks whose destination does not answer to when it does."""
-    kept = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
+    keeps_changes = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
     for source in situation.sources.values():
-        recipes = Recipes(source.source, kept, situation.config.slow_query_threshold_ms)
-        there = tuple(truck for truck in source.trucks if truck.destination not in situation.away)
-        yield from check_sql(replace(source, trucks=there), situation.sinks, recipes, spark=False)
+        recipes = Recipes(source.source, keeps_changes, situation.config.slow_query_threshold_ms)
+        reachable = tuple(truck for truck in source.trucks if truck.destination not in situation.away)
+        yield from check_sql(replace(source, trucks=reachable), situation.sinks, recipes, spark=False)

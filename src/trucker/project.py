@@ -291,7 +291,7 @@ class Project:
         ids: Sequence[int] | None = None,
         dry_run: bool = False,
     ) -> list[Redriven]:
-        """Apply dead letters again, while the project runs or not; what became of each.
+        """Apply dead letters again, while the project runs or not; the result of each.
 
         Those that are applied are gone; the others stay, with the reason they were refused for now.
         """

@@ -285,7 +285,7 @@ def _find(connection: PgConnection, table: TableId) -> dict[str, Any]:
 
 
 def _refuse_kind(table: TableId, kind: str, persistence: str, partition: bool) -> None:
-    """`SourceError` for whatever has no changes in the write-ahead log, or not under its own name."""
+    """`SourceError` for a relation that has no changes in the write-ahead log, or not under its own name."""
     silent = "whose changes are not in the write-ahead log"
     if kind in _KINDS:
         what, remedy = f"{_KINDS[kind]}, {silent}", "name its underlying tables instead"

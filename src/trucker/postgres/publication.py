@@ -66,7 +66,7 @@ def ensure_publication(
     """Make the publication hold exactly these tables; or, where it is not `managed`, make sure that it serves them.
 
     Gives the tables that were not in it before, or with other columns or another condition: what was written to them
-    until now is not in the stream as it is wanted. With `dry` nothing is changed, only told. Raises `SourceError` and
+    until now is not in the stream as it is wanted. With `dry` nothing is changed. Raises `SourceError` and
     leaves everything as it was when a table cannot be published without harm, or a privilege is missing.
     `connection` must be in autocommit mode.
     """
@@ -103,7 +103,7 @@ def publish_again(connection: PgConnection, name: str, wanted: PublishedTable, *
     if problems:
         raise problems[0]
     if row is None or wanted.table in _contents(connection, row):
-        return  # a publication that is gone is for those to tell who read from it
+        return  # capture reports a publication that is gone
     clause = _table_clause(_fitted(version, wanted, source))
     # Another truck's copy may add it at the same time.
     with suppress(errors.DuplicateObject), connection.transaction():

@@ -280,7 +280,7 @@ def drop_slot(connection: PgConnection, name: str) -> bool:
 
 @translated("reading who uses the replication slot")
 def who_holds(connection: PgConnection, slot: str) -> str:
-    """Who reads from the slot, for messages; "nobody" where nobody does."""
+    """Who reads from the slot, for messages; "nobody" where no session does."""
     row = connection.execute(_HOLDER, [slot]).fetchone()
     if row is None or row[0] is None:
         return "nobody"

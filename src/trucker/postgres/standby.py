@@ -10,8 +10,8 @@ other sessions of the standby, as on a primary. Three things differ:
   recovery minds running sessions only, not slots in the making: what was deleted just after the consistent point could
   be cleaned up before the session that makes the slot has taken its snapshot, unless `hot_standby_feedback` is
   on. `_Guards` are sessions that hold those rows meanwhile. Recovery ends a session rather than break its snapshot, so
-  that either the rows were held all the time, or it is known that they may not have been. For the same reason whoever
-  has imported the snapshot must make sure afterwards that the session that exported it was there to the end.
+  that either the rows were held all the time, or it is known that they may not have been. For the same reason a session
+  that imported the snapshot must check afterwards that the session that exported it was there to the end.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ FORMAT: Final = 1
 class Recorded:
     """A truck at its destination: the tables it had copied there, and from where on it may need the log.
 
-    `again` are tables that must be copied again, of which the destination could not be told yet.
+    `again` are tables that must be copied again, which the destination has not recorded yet.
     """
 
     destination: str
@@ -77,7 +77,7 @@ class DestinationRecord:
         return {name: recorded.state for name, recorded in self._trucks.items() if recorded.destination in wanted}
 
     def again(self, truck: str) -> frozenset[TableId]:
-        """The truck's tables that its destination must still be told to have copied again."""
+        """The truck's tables that must be copied again, which its destination has not recorded yet."""
         recorded = self._trucks.get(truck)
         return recorded.again if recorded is not None else frozenset()
 

@@ -45,7 +45,7 @@ class TableWatch:
         self._fail = fail
 
     def run(self, stop: threading.Event) -> None:
-        """Look until told to stop."""
+        """Look until `stop` is set."""
         while not stop.wait(LOOK_SECONDS):
             self.look()
 

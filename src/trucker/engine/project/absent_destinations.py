@@ -82,7 +82,7 @@ class AbsentDestinations:
             self._noted.mark(run.name, self._noted.again(run.name) | again)
 
     def tell_marked(self, states: Mapping[str, TruckState]) -> frozenset[TruckTable]:
-        """Tell destinations that answer now what they could not be told when it was found; the tables."""
+        """Store at destinations that answer now which tables must be copied again; the tables."""
         to_copy: set[TruckTable] = set()
         for name, run in self._runs.items():
             marked = self._noted.again(name) & (states[name].tables.keys() if name in states else frozenset())
@@ -94,7 +94,7 @@ class AbsentDestinations:
     def resume(
         self, destination: str, states: Mapping[str, TruckState], incomplete: frozenset[TruckTable], reader: LogReader
     ) -> tuple[list[TruckRun], frozenset[TruckTable]]:
-        """The trucks of a destination that answers which can go on, and the tables it has been told to copy again."""
+        """The trucks of a destination that answers which can go on, and the tables that must be copied again."""
         runs: list[TruckRun] = []
         to_copy: set[TruckTable] = set()
         for run in self.runs_to(destination):

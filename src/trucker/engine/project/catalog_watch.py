@@ -45,7 +45,7 @@ class CatalogWatch:
         self._since: dict[TableId, int] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Look until told to stop. What keeps it from looking keeps capture from the source, too, which says so."""
+        """Look until `stop` is set. While the source cannot be reached, capture reports it."""
         while not stop.wait(LOOK_SECONDS):
             try:
                 self.look()
@@ -56,7 +56,7 @@ class CatalogWatch:
     def once(self, capture: CaptureSupervisor, stop: threading.Event) -> bool:
         """Look, let the stream apply what is in the log by now, and judge what was seen; whether nothing is left of it.
 
-        A shape that the stream has told meanwhile has to be looked at once more.
+        A table whose shape the stream has changed meanwhile has to be looked at once more.
         """
         stream = self._stream
         capture.wait_seen(self.look(), stop)

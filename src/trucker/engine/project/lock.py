@@ -126,7 +126,7 @@ def _take(file: IO[str]) -> bool:
 
 
 def _await(file: IO[str], stop: threading.Event) -> bool:
-    """Wait until the lock can be had. It is polled: a call that blocks could not be told to stop."""
+    """Wait until the lock can be had. It is polled: a call that blocks could not be stopped."""
     file.seek(0)
     log.warning("waiting for the instance that holds the project", extra={"held_by": str(_instance(file.read()))})
     while not stop.wait(WAIT_SECONDS):

@@ -93,7 +93,7 @@ class ProjectRun:
         return Destination(SinkSpec(connection, workspace, adapter_of(connection).sink_component))
 
     def run(self, session: SparkSession | None = None, *, starting: SessionFuture | None = None) -> ProjectStatus:
-        """Run until told to stop, or with `once` until all that is there has been taken; the last status.
+        """Run until it is stopped, or with `once` until all that is there has been taken; the last status.
 
         Without a `session` of the caller's it takes the one that is `starting`, or starts its own, and stops it at the
         end.
@@ -146,7 +146,7 @@ class ProjectRun:
         """What the destinations say of the sources' trucks.
 
         One that has been used before and does not answer is `_away` from then on; not for a source that begins `anew`,
-        which has to tell all of them.
+        which needs the answer of all of them.
         """
         states: dict[str, TruckState] = {}
         for name in sorted({run.truck.destination for source in sources for run in source.runs.values()}):
@@ -232,7 +232,7 @@ class ProjectRun:
 
     @contextmanager
     def _minding_java(self, spark: Spark) -> Iterator[None]:
-        """Whatever fails when Spark's JVM has ended fails for that reason."""
+        """An error after the end of Spark's JVM is reported as the end of the JVM."""
         try:
             yield
         except Exception as error:
@@ -258,7 +258,7 @@ class ProjectRun:
                 raise EngineError(f"applying the changes of {source.name} failed: {reason}", code="TRK512")
 
     def _shut_down(self, spark: Spark | None) -> None:
-        """Whatever one part fails with, the others are shut down too."""
+        """Shut all parts down, even if one of them fails."""
         with ExitStack() as last:
             if spark is not None:
                 last.callback(_stop_spark, spark)

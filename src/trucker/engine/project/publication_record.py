@@ -1,8 +1,9 @@
 """A file that records how each truck's tables were published when its destination last had all their changes.
 
 A document beside the shapes (`written_schema`). A truck's table has an entry of its own, because trucks may be behind
-each other. An entry is written once the destination has been told to copy the table again, or when a table is taken up;
-so after a crash it may be older than the publication, which leads to a copy, never newer, which would hide a gap.
+each other. An entry is written once the destination has recorded that the table is to be copied, or when a table is
+taken up; so after a crash it may be older than the publication, which leads to a copy, never newer, which would hide a
+gap.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def rekeyed_tables(
     schema_store: SchemaStore,
     destinations: Mapping[str, Destination],
 ) -> frozenset[TruckTable]:
-    """Tables whose rows are told apart by other columns than when they were copied: changes that are in the log do not
-    tell by the new key which row they are of."""
+    """Tables that have another key than when they were copied: changes that are in the log do not identify their rows
+    by the new key."""
     return frozenset(
         (run.name, name)
         for run in runs

@@ -2,8 +2,8 @@
 
 The catalogue is looked at every few seconds and compared with the record (`engine.publication_record`). A table whose
 changes may be missing from the stream is copied again, from a snapshot that is taken after the publication is right
-(I6). The record follows once the destination has been told: a truck that cannot be told now, because its destination is
-away or its table is still being copied, is updated at a later look, or at the next start.
+(I6). The record follows once the destination has recorded the copy. Where it cannot now, because it is away or the
+table is still being copied, a later look, or the next start, does it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PublicationWatch:
         self._refused: dict[TableId, str] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Look until told to stop. While the source cannot be reached, capture reports it."""
+        """Look until `stop` is set. While the source cannot be reached, capture reports it."""
         while not stop.wait(LOOK_SECONDS):
             try:
                 self.look()

@@ -27,7 +27,7 @@ def take_up(
 ) -> ResolvedSource:
     """Publish the tables of these needs that were made again, and have their trucks read them as they are now.
 
-    The source as it is resolved then. Destinations have been told that the tables are to be copied.
+    The source as it is resolved then. The destinations have recorded that the tables are to be copied.
     """
     copied = [
         (need.run, table, before.look.oid)

@@ -159,7 +159,7 @@ class SourceRun:
             system = session.identify()
             identity = SourceIdentity(system.system_identifier, system.database, resolved.slot, resolved.publication)
             if self._begins_anew(slot, identity):
-                for error in self._away.values():  # it must be told before anything is dropped
+                for error in self._away.values():  # every destination must answer before anything is dropped
                     raise error
                 states = stored_states = begin_anew(resolved, self.log, self.destinations, states)
                 slot = None
@@ -514,8 +514,8 @@ class SourceRun:
         return any(thread.name == f"retry {run.name}" and thread.is_alive() for thread in self._threads)
 
     def _retry_truck(self, failed: TruckRun, stream: SourceStream) -> None:
-        """Whoever still works for the failed run finds it failed and ends; what it may yet commit the destination
-        refuses, as it does after a crash (I4)."""
+        """Threads that still work for the failed run find it failed and end; the destination refuses what they may yet
+        commit, as it does after a crash (I4)."""
         try:
             states = self.destinations[failed.truck.destination].open()
         except TruckerError as error:
@@ -600,7 +600,7 @@ class SourceRun:
     def stop(self) -> None:
         """Finish what is in hand; a copy in progress is given up, it begins anew at the next start.
 
-        Each step is taken whatever became of the one before: with the JVM gone the first fail.
+        Each step is taken even if the one before failed: with the JVM gone the first fail.
         """
         self._stop.set()
         # The stream twice: `_stream_once` may have been about to start it.

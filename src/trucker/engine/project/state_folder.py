@@ -40,6 +40,6 @@ def _log_folders(config: ProjectConfig) -> Iterator[Path]:
         return
     for connection in config.sources:
         location = location_of(config, connection.name)
-        with suppress(OSError):  # one that cannot be reached is another condition's to tell
+        with suppress(OSError):  # another condition reports a folder that cannot be reached
             if isinstance(location, Path) and location.is_dir():
                 yield location

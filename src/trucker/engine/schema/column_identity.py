@@ -1,6 +1,6 @@
 """Identifies the columns of a shape in the stream, from the table as last written and as it is now.
 
-Columns are told apart by number, never by name. A shape's numbers are found from two looks at the catalogue: `known`,
+A column is identified by its number, never by its name. Two looks at the catalogue give a shape's numbers: `earlier`,
 the table as the destination has it, and `now`, later than the shape. A column that is in both looks was there all the
 time between, so every shape in between has it; a number is never used twice; columns come in the order of numbers. What
 these leave open is a `Doubt`, and the table is copied again (I8).
@@ -20,11 +20,11 @@ MOST_READINGS = 256
 ColumnNumbers = tuple[int, ...]
 
 OwnShapes = Mapping[tuple[Column, ...], TableSchema]
-"""A shape's columns as the stream tells them, and the same with what the catalogue knows of them."""
+"""A shape's columns as the stream has them, and the same with what the catalogue knows of them."""
 
 
 class Doubt(Exception):
-    """What a shape means cannot be told for sure; the text says why."""
+    """The meaning of a shape is not certain; the text says why."""
 
 
 def numbers_of(
@@ -144,7 +144,7 @@ class TableRewrite:
 
 
 def rewritten(earlier: Look, now: Look, numbers: Collection[int]) -> TableRewrite | None:
-    """Whether the rows' values in these columns may be others than the stream told.
+    """Whether the rows' values in these columns may be others than those in the stream.
 
     VACUUM FULL and TRUNCATE change files as well, but alter no column.
     """

@@ -1,8 +1,8 @@
 """Reads the shapes of tables from the stream and decides what each means for a truck.
 
 A Relation message is in force from where it stands in the log, so the shape a batch is written in is the newest one
-that the batch's blocks use. What it means is told by comparison (`column_identity`) with how the table was when rows of
-it were last written (`written_schema`), so it is judged for each truck: a lane that catches up reads older shapes than
+that the batch's blocks use. A comparison (`column_identity`) with the table as it was when rows of it were last written
+(`written_schema`) shows what it means, so it is judged for each truck: a lane that catches up reads older shapes than
 the main lane, at the same time. The catalogue is asked once for each new shape, not for each batch.
 """
 
@@ -158,7 +158,7 @@ class Schemas:
             return _Judge(truck, table, before, described, xid, self._probe).read(relations, own=own), True
 
     def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, SchemaReading]]) -> None:
-        """Rows of these trucks' tables have been committed in these shapes, each told by its last message."""
+        """Rows of these trucks' tables have been committed in these shapes, each with its last message."""
         with self._lock:
             self._schema_store.put({truck_table: reading.known for truck_table, (_, reading) in written.items()})
             for truck_table, (message, reading) in written.items():
@@ -193,7 +193,7 @@ class Schemas:
             return None if same and not reading.again else reading
 
     def truncated(self, truck: str, table: TableId, xid: int) -> None:
-        """The stream has told a TRUNCATE of the whole table, which has been applied."""
+        """A TRUNCATE of the whole table has been applied from the stream."""
         with self._lock:
             written = self._schema_store.get(truck, table)
             if written is not None and written.look.partitioned:
@@ -344,7 +344,7 @@ class _Judge:
         return self._with_partitions(replace(reading, again=self._why_again(reading, [numbers])))
 
     def _own_shapes(self, relations: Sequence[Relation], numbers: Sequence[ColumnNumbers]) -> OwnShapes:
-        """Every shape as it is, with the types' names: nothing of it is told apart by number but the key."""
+        """Every shape as it is, with the types' names: only the key is identified by number."""
         return {
             relation.columns: TableSchema(
                 self._table.source,
@@ -502,7 +502,7 @@ class _Judge:
         return str(self._tree_change) if self._table.partitions is Partitions.FOLLOW else ""
 
     def _with_partitions(self, reading: SchemaReading) -> SchemaReading:
-        """The reading with what becomes of partitions under `partitions: keep`, where the table is not copied again."""
+        """The reading with the change of partitions under `partitions: keep`, where the table is not copied again."""
         if reading.again or self._table.partitions is Partitions.FOLLOW:
             return reading
         change = self._tree_change

@@ -30,8 +30,8 @@ class WrittenSchema:
     `look` has the columns that have been written, under the names the stream last had. `taken` are those the truck
     takes, `left_out` those of them that the destination has no place for, `names` what the destination calls a column
     where that is another name. `dropped` are columns there that the source has no more. `truncated` is the transaction
-    of the last truncate that the stream told. `key` has the numbers of the columns by which rows were told apart when
-    they were copied; None where an older version has not stored it.
+    of the last TRUNCATE in the stream. `key` has the numbers of the columns that were the key when the rows were
+    copied; None where an older version has not stored it.
     """
 
     look: Look

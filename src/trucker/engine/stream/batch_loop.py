@@ -34,8 +34,8 @@ QUIET_SECONDS: Final = 0.04
 
 class BatchLoop:
     """Calls `apply` with the end of each batch that begins at `position`, until `stopping` is set; with `until` it
-    ends there by itself. `each` is called before each batch, and every POLL_SECONDS while there is none. Whatever the
-    log or one of them raises ends it, too, and is its `error`.
+    ends there by itself. `each` is called before each batch, and every POLL_SECONDS while there is none. What the log
+    or one of them raises ends it, too, and is its `error`.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from trucker.sinks.batch import Batch, Receipt
 
 @dataclass(slots=True)
 class DestinationCommit:
-    """What one destination is to commit, and what became of it: `failures` is None while it is not known."""
+    """What one destination is to commit, and the result: `failures` is None while the commit runs."""
 
     destination: Destination
     batch: Batch
@@ -42,7 +42,7 @@ def commit_all(shares: Sequence[DestinationCommit], patience: float) -> dict[str
     """Commit every share; the errors by truck.
 
     Once one is done the others have `patience` seconds left. What takes longer goes on by itself, and its trucks fail
-    in a way that passes: before they go on they ask the destination what became of it, which waits for it (I4). With
+    in a way that passes: before they go on they ask the destination for its state, which waits for it (I4). With
     a single destination there is no deadline.
     """
     if len(shares) == 1:

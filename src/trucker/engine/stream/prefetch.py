@@ -77,7 +77,7 @@ class Prefetch:
                 staging = guess()
                 if staging is not None:
                     self._prefetched = _Prefetched(staging, self._stage(staging))
-        except Exception as error:  # whatever it is will be met, and told, when the range has its turn
+        except Exception as error:  # the range meets the error again, and reports it, in its turn
             log.debug("next range cannot be staged ahead", extra={"reason": type(error).__name__})
 
     def take(self, staging: Staging | None) -> OutcomeStream[Outcome] | None:

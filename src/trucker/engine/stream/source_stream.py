@@ -117,9 +117,9 @@ class SourceStream:
     @property
     def reader(self) -> LogReader:
         """This thread's reader of the change log."""
-        if not hasattr(self._readers, "log"):
-            self._readers.log = LogReader(self._log)
-        reader: LogReader = self._readers.log
+        if not hasattr(self._readers, "reader"):
+            self._readers.reader = LogReader(self._log)
+        reader: LogReader = self._readers.reader
         return reader
 
     # -- the main lane ------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class SourceStream:
     def examine(self, sighting: Sighting, runs: Collection[TruckRun]) -> bool:
         """Have what a look at a table shows followed by its trucks; False while one lags.
 
-        One that copies the table, or catches up apart from the others, lags whatever its position.
+        One that copies the table, or catches up apart from the others, lags at any position.
         """
         table, lsn = sighting.table, sighting.lsn
         durable = self.reader.durable()
@@ -271,7 +271,7 @@ class SourceStream:
         table, destination = reading.target.source.table, self._destinations[run.truck.destination]
         position, trouble = leave(run, table, destination)
         if trouble is not None:
-            if trouble.transient:  # whether it left is for the destination to tell
+            if trouble.transient:  # only the destination knows whether the table left
                 run.retry_later(trouble)
                 self._drop([run], {run.name: trouble})
             else:
@@ -283,7 +283,7 @@ class SourceStream:
         self._merge(Lane(run.truck.destination, [run], position, frozenset({table})))
 
     def copy_incomplete(self, run: TruckRun, tables: Mapping[TableId, str]) -> bool:
-        """Copy tables again some of whose changes are not in the stream; whether the destination has been told.
+        """Copy tables again some of whose changes are not in the stream; whether the destination has recorded that.
 
         False while the truck, or one of the tables, does not follow the main lane, or has failed: call it again later.
         """

@@ -1,8 +1,8 @@
 """Splits the data after START_REPLICATION into frames: through libpq, or directly from an unencrypted socket.
 
 libpq hands over one frame at a time, each in memory of its own, and that costs more than all the rest of capture.
-Where the server's answer to START_REPLICATION lies on the socket in plain bytes, nobody encrypts: then the socket is
-read here, much at a time, and frames are found without a loop over them. libpq has not read any of it by then, so
+Where the server's answer to START_REPLICATION lies on the socket in plain bytes, nothing is encrypted: then the socket
+is read here, much at a time, and frames are found without a loop over them. libpq has not read any of it by then, so
 nothing is missing. Where the answer cannot be seen (TLS, GSS) libpq goes on as usual.
 
 A message of the protocol is a kind byte, its length (4, itself counted, big-endian) and the rest. `d` is CopyData and
@@ -315,8 +315,7 @@ def _message_frames(data: bytes) -> tuple[FrameOffsets, FrameOffsets]:
 
 
 def _step(data: bytes, at: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], int]:
-    """Go on from frame to frame, whatever they hold: those with messages, the others, and where the first begins that
-    is not whole."""
+    """Step from frame to frame: the frames with messages, the others, and the offset of the first that is not whole."""
     messages, others, length = list[tuple[int, int]](), list[tuple[int, int, int]](), _LENGTH.unpack_from
     while at + 5 <= len(data):
         end = at + 1 + length(data, at + 1)[0]

@@ -5,8 +5,8 @@ system with the same slot, and once it has written enough of its own its WAL rea
 asked to send again what the log ends with. The last transaction of the log must be there, committed at the same LSN and
 the same moment, and nothing after it up to the LSN below which the log knows of no more.
 
-Asked only where the slot is behind the log, as it is after a crash of the server or of capture: a slot that has been
-told of all that the log has is of a server that had all of it.
+The check runs only where the slot is behind the log, as it is after a crash of the server or of capture: where the slot
+has confirmed all that the log has, the server had all of it.
 """
 
 from __future__ import annotations

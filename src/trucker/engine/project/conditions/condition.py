@@ -19,7 +19,7 @@ class Condition:
 
     `look` gives what is found wanting, and what is fine where a reader should see that it was looked at. Whether a run
     may start and wait for it is stated by each finding (`Finding.waits`). One that is `sound` is looked at only if no
-    error has been found before it: it would repeat what has been said, or could not be told at all.
+    error has been found before it: it would repeat that error, or could not be examined.
     """
 
     name: str

@@ -49,7 +49,7 @@ def reachable(situation: Situation) -> Iterator[Finding]:
 
 
 def _identify(situation: Situation, connection: Connection) -> None:
-    """Which database it really is; told by the source's look where both are one connection."""
+    """Which database it really is; the source's look has it where both are one connection."""
     if adapter_of(connection).source and connection.name not in situation.databases:
         with make_source(connection, situation.config.unique_id).session("check") as session:
             system = session.identify()

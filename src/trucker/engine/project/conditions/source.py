@@ -51,7 +51,7 @@ def _sql(situation: Situation, resolved: ResolvedSource) -> Iterator[Finding]:
             described = resolved.tables[name]
             try:
                 rules = compile_rules(configured.rules, table.target(truck.name, described.schema).source)
-            except TruckerError:  # told with the other rules
+            except TruckerError:  # the condition of the rules reports it
                 continue
             schemas.append(rules.schema)
             yield from resolved.source.check_old_values(configured, described, rules.origin)

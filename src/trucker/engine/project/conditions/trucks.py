@@ -19,7 +19,7 @@ from trucker.table import TableId
 
 
 def well_formed(situation: Situation) -> Iterator[Finding]:
-    """Loading the project has told."""
+    """The project was loaded, which checks its form."""
     config = situation.config
     subject = f"project {config.unique_id}" if config.is_built else str(config.folder)
     yield fine(subject, f"the project's settings are valid, trucks: {len(config.trucks)}")
@@ -76,8 +76,8 @@ def _unique(sink: Sink, table: TableId) -> list[tuple[str, ...]]:
 
 
 def sql(situation: Situation) -> Iterator[Finding]:
-    """Rules and SQL files can be run where they are to be run. Files for Spark are left to who has a session, those of
-    trucks whose destination does not answer to when it does."""
+    """Rules and SQL files can be run where they are to be run. Files for Spark are checked with a Spark session, those
+    of trucks whose destination does not answer once it does."""
     keeps_changes = {name: sink.abilities.every_change for name, sink in situation.sinks.items()}
     for source in situation.sources.values():
         recipes = Recipes(source.source, keeps_changes, situation.config.slow_query_threshold_ms)

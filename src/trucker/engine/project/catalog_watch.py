@@ -76,17 +76,17 @@ class CatalogWatch:
             if changed:
                 # Counted before the look: what changes meanwhile makes it void.
                 counts = {table: self._schema_store.changes(table) for table in changed}
-                for seen in session.sightings(changed):
-                    dated = replace(seen, since=self._since.get(seen.table, 0))
-                    self._waiting[seen.table] = dated, counts[seen.table]
-                    self._digests[seen.table] = digests.get(seen.table)
-        return max((seen.lsn for seen, _ in self._waiting.values()), default=Lsn(0))
+                for sighting in session.sightings(changed):
+                    dated = replace(sighting, since=self._since.get(sighting.table, 0))
+                    self._waiting[sighting.table] = dated, counts[sighting.table]
+                    self._digests[sighting.table] = digests.get(sighting.table)
+        return max((sighting.lsn for sighting, _ in self._waiting.values()), default=Lsn(0))
 
     def judge(self) -> bool:
         """Judge what all trucks have caught up with; whether nothing is left to be judged, or looked at again."""
-        for table, (seen, count) in list(self._waiting.items()):
+        for table, (sighting, count) in list(self._waiting.items()):
             if self._schema_store.changes(table) != count:
                 del self._waiting[table], self._digests[table]
-            elif self._stream.examine(seen, self._runs):
+            elif self._stream.examine(sighting, self._runs):
                 del self._waiting[table]
         return self._digests.keys() == self._tables and not self._waiting

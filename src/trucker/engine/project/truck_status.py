@@ -43,7 +43,7 @@ class TruckStatuses:
         """The status of a truck now. `trouble` is what keeps Spark from working, if anything."""
         durable = source.durable
         life = run.life  # once, so that all of it is of one instant; and last, so that it does not seem to lag
-        seen = durable.seen_lsn if durable else source.source_lsn
+        seen_lsn = durable.seen_lsn if durable else source.source_lsn
         behind = max(0, durable.commit_lsn - life.position) if durable and life.position else None
         now = time.time()
         hearing = source.hearing(now) if running else Hearing()
@@ -54,7 +54,7 @@ class TruckStatuses:
             run.truck.destination,
             life.phase,
             str(life.position) if life.position else None,
-            str(Lsn(seen)) if seen else None,
+            str(Lsn(seen_lsn)) if seen_lsn else None,
             behind,
             self._lag(run.name, life, behind, hearing, now) if running else None,
             life.rows,

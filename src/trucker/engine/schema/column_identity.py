@@ -109,15 +109,15 @@ def _passing(
     passed = any(number not in now.by_number for number in range(earlier.width + 1, now.width + 1))
     later = {now.by_number[number].column.type_oid for number in added if number not in reading}
     last = max((at for at, number in enumerate(reading) if number in now.by_number and number not in added), default=-1)
-    numbers, gone = [], 0
+    numbers, negative = [], 0
     for at, (column, number) in enumerate(zip(shape, reading, strict=True)):
         others = bool(dropped) or passed or None in reading or column.type_oid in later
         if others and number is not None and not _surely(column.name, number, earlier, now, xid):
             raise Doubt(f"column {column.name} may have been another column at that time")
         if at > last and (number is None or number in dropped) and column.type_oid in later:
             raise Doubt("an added column may have had another name at that time")
-        gone -= number is None
-        numbers.append(gone if number is None else number)
+        negative -= number is None
+        numbers.append(negative if number is None else number)
     return tuple(numbers)
 
 

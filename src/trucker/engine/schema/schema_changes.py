@@ -186,8 +186,8 @@ class Schemas:
                 (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
                 for column in (seen.column for seen in now.columns)
             }
-            seen = replace(written, look=replace(written.look, horizon=max(written.look.horizon, sighting.since)))
-            judge = _Judge(truck, table, seen, CatalogDescription(now, types), lambda: None, self._probe)
+            baseline = replace(written, look=replace(written.look, horizon=max(written.look.horizon, sighting.since)))
+            judge = _Judge(truck, table, baseline, CatalogDescription(now, types), lambda: None, self._probe)
             reading = judge.seen(sighting.sent)
             same = says_the_same(replace(written, left_out=frozenset(), names={}), reading.known)
             return None if same and not reading.again else reading
@@ -333,8 +333,10 @@ class _Judge:
         """The shape of the catalogue, of the columns that are `sent`, or were until now: their numbers are certain."""
         assert self._now is not None
         self._caught_up = True
-        seen = [each for each in self._now.columns if each.number in self._before.taken or each.column.name in sent]
-        columns, numbers = tuple(each.column for each in seen), tuple(each.number for each in seen)
+        seen_columns = [
+            each for each in self._now.columns if each.number in self._before.taken or each.column.name in sent
+        ]
+        columns, numbers = tuple(each.column for each in seen_columns), tuple(each.number for each in seen_columns)
         relation = Relation(self._now.oid, self._table.source, "", columns, ())
         reading = self._reading(relation, numbers, ((columns, numbers),), "")
         try:
@@ -361,10 +363,10 @@ class _Judge:
     def _check_choice(self, shape: Sequence[Column]) -> None:
         """Where no number is sure, a column that truck.yml names must be there: it may have another name (I8, I10)."""
         named = self._table.only | self._table.excepted
-        gone = named & self._before.look.numbers.keys() - {column.name for column in shape}
-        if gone:
+        missing = named & self._before.look.numbers.keys() - {column.name for column in shape}
+        if missing:
             raise SourceError(
-                f"truck {self._truck}: column {min(gone)} of {self._table.source}, which its truck.yml names, "
+                f"truck {self._truck}: column {min(missing)} of {self._table.source}, which its truck.yml names, "
                 "was dropped or renamed",
                 remedy="write the new name in only_columns or except_columns of its truck.yml, or leave the column out"
                 " there; then trucker run",
@@ -454,13 +456,13 @@ class _Judge:
 
     def _dropped(self, numbers: ColumnNumbers) -> frozenset[str]:
         """What the destination has of columns that are no more. Unpublished ones are not taken."""
-        gone = self._before.taken - frozenset(numbers)
-        return frozenset(name for number in gone if (name := self._before.name_at_destination(number)))
+        dropped = self._before.taken - frozenset(numbers)
+        return frozenset(name for number in dropped if (name := self._before.name_at_destination(number)))
 
     def _look(self, shape: Sequence[Column], numbers: ColumnNumbers) -> Look:
         """The table with the columns of this shape, and all else as the catalogue has it."""
         before, now = self._before.look, self._now or self._before.look
-        seen = {}
+        by_number = {}
         for column, number in zip(shape, numbers, strict=True):
             seen_column = now.by_number.get(number) or before.by_number.get(number)
             if seen_column is not None:
@@ -470,11 +472,11 @@ class _Judge:
                 described = replace(
                     described, name=column.name, typmod=column.typmod, type_name=type_name or described.type_name
                 )
-                seen[number] = replace(seen_column, column=described)
+                by_number[number] = replace(seen_column, column=described)
         for number in before.by_number:
-            if number not in seen and number not in self._before.taken and number in now.by_number:
-                seen[number] = now.by_number[number]
-        columns = tuple(seen[number] for number in sorted(seen))
+            if number not in by_number and number not in self._before.taken and number in now.by_number:
+                by_number[number] = now.by_number[number]
+        columns = tuple(by_number[number] for number in sorted(by_number))
         look = replace(now, columns=columns, table=self._table.source)
         return look if self._caught_up or not before.partitioned else look.with_tree_of(before)
 

@@ -171,15 +171,15 @@ class Merger:
     def _merge(self, exported: ExportedSnapshot) -> None:
         """Merge the partitions that the snapshot shows as attached, and record it; the lane has applied all before."""
         with self._source.view(exported) as view:
-            seen = view.sighting(self._table)
-            reading = self._schemas.examine(self._run.name, self._run.truck.tables[self._table], seen)
+            sighting = view.sighting(self._table)
+            reading = self._schemas.examine(self._run.name, self._run.truck.tables[self._table], sighting)
             if reading is None:
                 return
             reading = follow(self._run, reading, self._schemas, self._destination, self._recipes)
             if reading.again:
                 self._copy_again(reading.again)
                 return
-            chunks = self._chunks(view, seen, reading) if reading.merge else []
+            chunks = self._chunks(view, sighting, reading) if reading.merge else []
         assignment = assignment_of(self._run, reading, exported.lsn, self._destination, self._recipes)
         parts = [CopyPart(index, chunk, [assignment]) for index, chunk in enumerate(chunks)]
         with CopyWatch(parts, {self._run.name: self._run}) as watch:
@@ -201,13 +201,13 @@ class Merger:
             raise trouble
         self._stream.copy_again(self._run, {self._table: why}, self._lane)
 
-    def _chunks(self, view: SnapshotView, seen: Sighting, reading: SchemaReading) -> Sequence[SnapshotChunk]:
+    def _chunks(self, view: SnapshotView, sighting: Sighting, reading: SchemaReading) -> Sequence[SnapshotChunk]:
         """What is to be read of the attached partitions, as a copy would read it."""
-        assert seen.look is not None
+        assert sighting.look is not None
         table = self._run.truck.tables[self._table]
         described = view.describe(self._table)
         leaves = tuple(leaf for leaf in described.leaves if leaf.table in reading.merge)
-        key = table.key_by({number: name for name, number in seen.look.numbers.items()})
+        key = table.key_by({number: name for name, number in sighting.look.numbers.items()})
         columns = [name for name in described.schema.names if name in key or table.chooses(name)]
         size = chunk_bytes(described.bytes, self._jobs.cores)
         return view.chunks(replace(described, leaves=leaves), size, columns=columns, where=table.where)

@@ -94,9 +94,9 @@ class BatchLoop:
         """Let more come, if the last batch was a large one and this is not yet."""
         wanted = min(GATHERED, self._max_bytes)
         deadline = time.monotonic() + (GATHER_SECONDS if self._busy else 0.0)
-        seen = reader.durable().commit_lsn
-        while (size := reader.size(position, seen)) < wanted and time.monotonic() < deadline:
-            before, seen = seen, reader.wait(seen, QUIET_SECONDS).commit_lsn
-            if seen == before:
+        end = reader.durable().commit_lsn
+        while (size := reader.size(position, end)) < wanted and time.monotonic() < deadline:
+            before, end = end, reader.wait(end, QUIET_SECONDS).commit_lsn
+            if end == before:
                 break
         self._busy = size >= BUSY

@@ -140,10 +140,10 @@ def versioned(changes: Changes, *, copied: bool = False) -> pa.RecordBatch:
     whole = changes.new.append_column(VERSION, versions)
     rows = whole.filter(pa.array(changes.op != DELETE))
     rows = rows.append_column(DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
-    left = (changes.op == DELETE) | ((changes.old_kind != NO_OLD) & _moved(changes))
-    if not left.any():
+    removed = (changes.op == DELETE) | ((changes.old_kind != NO_OLD) & _moved(changes))
+    if not removed.any():
         return rows
-    gone = pa.table([changes.old.column(name) for name in key] + [versions], [*key, VERSION]).filter(pa.array(left))
+    gone = pa.table([changes.old.column(name) for name in key] + [versions], [*key, VERSION]).filter(pa.array(removed))
     # A key that another row takes within the same set is not gone, whatever the order of the two changes was.
     gone = gone.join(pa.table(rows.select(key)), keys=key, join_type="left anti").combine_chunks()
     columns = [

@@ -121,8 +121,8 @@ class TableIdentity:
         been renamed here. Without `columns` a column that is there under another name counts as there.
         """
         if columns is None:
-            there = frozenset(now.columns.values())
-            expected = {name: number for name, number in self.columns.items() if number not in there}
+            numbers = frozenset(now.columns.values())
+            expected = {name: number for name, number in self.columns.items() if number not in numbers}
         else:
             wanted = {column.name for column in columns}
             expected = {name: number for name, number in self._renamed(now, columns).items() if name in wanted}
@@ -151,16 +151,16 @@ def compare(
     shared: bool = False,
 ) -> TableChange | None:
     """What has changed since the identity was stored. Of a table that nothing is stored of only its absence shows."""
-    found = TableChange(truck, source, table, shared=shared)
+    change = TableChange(truck, source, table, shared=shared)
     if stored is not None and stored.accepts_any:
         return None
     if now is None:
-        return replace(found, missing=True)
+        return replace(change, missing=True)
     if stored is None:
         return None
     if stored.table != now.table:
-        return replace(found, replaced=True)
+        return replace(change, replaced=True)
     missing, replaced = stored.lost(now, columns)
     if not missing and not replaced:
         return None
-    return replace(found, missing_columns=missing, replaced_columns=replaced)
+    return replace(change, missing_columns=missing, replaced_columns=replaced)

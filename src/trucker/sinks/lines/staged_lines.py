@@ -80,9 +80,9 @@ class _Head:
         lsn, ordinal = np.uint64(place[0]), place[1]
         first, beyond = np.searchsorted(self._lsn, lsn, "left"), np.searchsorted(self._lsn, lsn, "right")
         count = int(first + np.searchsorted(self._ordinal[first:beyond], ordinal, "right"))
-        given, left = self.piece.slice(0, count), self.piece.slice(count)
-        self._take(left if left.num_rows else next(self._stream, None))
-        return given
+        head, rest = self.piece.slice(0, count), self.piece.slice(count)
+        self._take(rest if rest.num_rows else next(self._stream, None))
+        return head
 
 
 def _merged(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.LargeStringArray]:

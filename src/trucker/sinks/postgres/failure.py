@@ -124,8 +124,8 @@ def blaming(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
 
 def _copied_column(context: str, names: Sequence[str]) -> str | None:
     """The column that COPY stopped at. Its name is followed by the value, so it is found among those there are."""
-    found = _COPIED_COLUMN.match(context)
-    rest = found[1] if found else ""
+    match = _COPIED_COLUMN.match(context)
+    rest = match[1] if match else ""
     return max((name for name in names if rest == name or rest.startswith(f"{name}:")), key=len, default=None)
 
 

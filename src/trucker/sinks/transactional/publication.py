@@ -98,7 +98,7 @@ class Publication(Generic[T]):
         self.sieves: dict[TruckTable, Sieve] = {}
         self.trial = _TO_THE_END
         self.letter_counts: Mapping[str, int] = {}
-        self.left: list[Letter] = []
+        self.remaining: list[Letter] = []
 
     def run(self, *, commit: bool = True) -> None:
         """Commit; with `commit` false, find out what would be committed."""
@@ -180,10 +180,10 @@ class Publication(Generic[T]):
             self.refused[target.truck, _identity(target, row.data)] = error
             if not refusal.letters:
                 cells = sieve.cells_of(row.data)
-                known = self.sieves.setdefault(target.truck_table, sieve)
-                known.aside.add(cells)
+                table_sieve = self.sieves.setdefault(target.truck_table, sieve)
+                table_sieve.aside.add(cells)
                 if row.action == DELETE:
-                    known.refused_deletes.add(cells)
+                    table_sieve.refused_deletes.add(cells)
         if most is not None and len(self.refused) > most + _AGAIN:
             raise TruckFailed(target.truck, too_many(target.truck, most, Reason.of(refusal.error)))
 
@@ -315,7 +315,7 @@ class _TransactionRows(Generic[T]):
         for letter in pending.numbered(again):
             pending.change(letter, again[letter.number])
         groups: dict[tuple[TableId, tuple[str, ...]], list[Letter]] = defaultdict(list)
-        publication.left = []
+        publication.remaining = []
         for letter in pending.changed:
             error = publication.refused.get((truck, letter.identity))
             if error is None:
@@ -323,7 +323,7 @@ class _TransactionRows(Generic[T]):
                 continue
             renewed = replace(letter, reason=Reason.of(error))
             pending.change(letter, renewed)
-            publication.left.append(renewed)
+            publication.remaining.append(renewed)
         by_target = {letters[0].as_target(): letters for letters in groups.values()}
         for target in self._store.in_order(self._transaction, list(by_target)):
             letters = by_target[target]
@@ -356,8 +356,10 @@ def redrive(store: TransactionalStore[T], spool: Spool, choice: Choice, *, dry_r
             continue
         publication = Publication(store, spool, _NOTHING, chosen)
         publication.run(commit=not dry_run)
-        left = {letter.number: letter for letter in publication.left}
-        outcomes += [Redriven(left.get(letter.number, letter), letter.number not in left) for letter in chosen]
+        remaining = {letter.number: letter for letter in publication.remaining}
+        outcomes += [
+            Redriven(remaining.get(letter.number, letter), letter.number not in remaining) for letter in chosen
+        ]
     return outcomes
 
 

@@ -69,8 +69,8 @@ class _Part:
         """Hand the rows on unread; None where the table refuses some of them."""
         try:
             with self._session.connection.transaction():
-                known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
-                return self._finish(passage.take(self._session, self._into)) if known is None else known
+                copied = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
+                return self._finish(passage.take(self._session, self._into)) if copied is None else copied
         except psycopg.Error as error:
             if not of_data(error):
                 raise
@@ -78,9 +78,9 @@ class _Part:
 
     def piecewise(self, pieces: Iterator[Changes | CopiedRows]) -> int:
         with self._session.connection.transaction():
-            known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
-            if known is not None:
-                return known
+            copied = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
+            if copied is not None:
+                return copied
             copy = _Copy(self._session, self._target, self._table, self._into, self._most)
             rows = sum(copy.take(piece) for piece in pieces)
             letter_table.add(self._session, self._project, copy.letters, self._most or 0)

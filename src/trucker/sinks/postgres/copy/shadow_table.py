@@ -18,7 +18,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, left_stages, stage_name
+from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, list_stages, stage_name
 from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId, quote_identifier
 
@@ -31,7 +31,7 @@ where f.contype = 'f' and f.conrelid <> f.confrelid"""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class WaitingCopy:
     """A target whose copy waits beside it, complete, in `waiting` (a name for SQL). One that `adds` shares its table
     with others, whose rows stay."""
 
@@ -48,7 +48,7 @@ class Beside:
     def _same(self) -> str:
         return " and ".join(f"t.{q} = s.{q}" for q in map(quote_identifier, self.target.source.key))
 
-    def is_there(self) -> str:
+    def contains_row(self) -> str:
         """That a row `t` of the table is among those that wait."""
         return f"exists (select from {self.waiting} s where {self._same})"
 
@@ -64,10 +64,10 @@ class Beside:
         settable = [quote_identifier(n) for n in self._names if self.table.columns[n].identity != "a"]
         if not settable:
             return [insert]
-        own, new = (f"row({', '.join(f'{letter}.{q}' for q in quoted)})::text" for letter in "ts")
+        old, new = (f"row({', '.join(f'{letter}.{q}' for q in quoted)})::text" for letter in "ts")
         update = (
             f"update {into} t set {', '.join(f'{q} = s.{q}' for q in settable)} from {self.waiting} s"
-            f" where {self._same} and {own} is distinct from {new}"
+            f" where {self._same} and {old} is distinct from {new}"
         )
         return [update, insert]
 
@@ -75,7 +75,7 @@ class Beside:
 def find(session: Session, project: str, truck_table: TruckTable) -> str | None:
     """Where the table's copy waits, as a name for SQL; None where it goes straight into its table."""
     name = _name(project, truck_table)
-    return stage_name(name) if name in left_stages(session, name) else None
+    return stage_name(name) if name in list_stages(session, name) else None
 
 
 def begin(session: Session, project: str, target: Target, columns: str = "") -> None:
@@ -102,10 +102,10 @@ def end(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> N
 def sweep(session: Session, project: str, copying: Iterable[TruckTable]) -> None:
     """Drop what is beside tables that are not being copied any more, as of a truck that was taken away."""
     wanted = {_name(project, truck_table) for truck_table in copying}
-    drop_stages(session, set(left_stages(session, _prefix(project))) - wanted)
+    drop_stages(session, set(list_stages(session, _prefix(project))) - wanted)
 
 
-def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside, str]]:
+def settle(session: Session, copies: Sequence[WaitingCopy]) -> Iterable[tuple[WaitingCopy, str]]:
     """The statements that bring the tables in line, each with whose it is: who refers to others loses its rows first
     and gets them last."""
     ordered = _referring_last(session, copies)
@@ -122,20 +122,20 @@ def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside,
             yield copy, statement
 
 
-def _removal(copies: Sequence[Beside]) -> str:
+def _removal(copies: Sequence[WaitingCopy]) -> str:
     """Rows that are no more in any of the copies that go into one table; without a key every row, since none can be
     told from its equals."""
     into = copies[0].target.table.quoted
     if not copies[0].target.source.key:
         return f"delete from {into}"
-    return f"delete from {into} t where not ({' or '.join(copy.is_there() for copy in copies)})"
+    return f"delete from {into} t where not ({' or '.join(copy.contains_row() for copy in copies)})"
 
 
-def _referring_last(session: Session, copies: Sequence[Beside]) -> list[Beside]:
+def _referring_last(session: Session, copies: Sequence[WaitingCopy]) -> list[WaitingCopy]:
     """In the order of the foreign keys among them; as they come where those go in a circle."""
     if len(copies) < 2:
         return list(copies)
-    by_table: dict[TableId, list[Beside]] = {}
+    by_table: dict[TableId, list[WaitingCopy]] = {}
     for copy in copies:
         by_table.setdefault(copy.target.table, []).append(copy)
     sorter = TopologicalSorter[TableId](dict.fromkeys(by_table, ()))

@@ -164,7 +164,7 @@ def stage_name(name: str) -> str:
     return f"{SCHEMA}.{quote_identifier(name)}"
 
 
-def left_stages(session: Session, prefix: str) -> list[str]:
+def list_stages(session: Session, prefix: str) -> list[str]:
     """The staging tables whose names begin so."""
     rows = session.run(
         """select c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace

@@ -193,7 +193,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What became of a letter: `applied`, or the reason it still cannot be."""
+    """The outcome of a redriven letter: `applied`, or the reason for which it is still refused."""
 
     letter: Letter
     applied: bool

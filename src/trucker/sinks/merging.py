@@ -38,7 +38,7 @@ from trucker.table import TableId
 
 VERSION: Final = "_version"
 DELETED: Final = "_deleted"
-# The place of a change in its transaction, beside the LSN of its commit: room for 10^12 changes.
+# The place of a change in its transaction, next to the LSN of its commit: room for 10^12 changes.
 _ORDINAL_BITS: Final = 40
 
 

@@ -213,7 +213,7 @@ def _render(template: SqlTemplate, rows: TemplateRelation, code: int | None, tab
 
 @lru_cache(maxsize=256)
 def _cached_pieces(template: SqlTemplate, rows: TemplateRelation, code: int | None, table: str) -> Sequence[Piece]:
-    """Small batches are staged under the same names again and again: their text is made once. It takes some
+    """The pieces, cached: small batches are staged under the same names again and again, and rendering takes some
     milliseconds, more than most statements on a few rows."""
     return pieces(_render(template, rows, code, table))
 

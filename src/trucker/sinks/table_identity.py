@@ -9,7 +9,7 @@ that it writes. `changed_tables` compares all of them, for `trucker check` and f
 A table in COPYING is not compared: all of its rows come again. Should it be replaced while it is copied, the
 commit that ends the copy fails with `replaced_while_copied`, and the copy is repeated.
 
-What follows. The truck stops with `TableChange.error`. Nothing that is missing is made again until somebody has chosen:
+What follows. The truck stops with `TableChange.error`. Nothing that is missing is made again until the user has chosen:
 `trucker reset --table` has the table copied again, `trucker accept` stores the identity of what is there now.
 """
 
@@ -98,7 +98,7 @@ def replaced_while_copied(source: TableId, table: TableId) -> SinkUnavailable:
 class TableIdentity:
     """A table, and the columns of it that trucker writes, by what no other table or column will ever be called.
 
-    `table` is "" for a table that is not there, which somebody has accepted: it may be made.
+    `table` is "" for a table that is not there, which the user has accepted: it may be created.
     """
 
     table: str

@@ -262,8 +262,8 @@ class Identities:
     def put(self, connection: duckdb.DuckDBPyConnection, target: Target, state: Stored | None) -> None:
         """Store what a prepared table is, inside the transaction that prepared it.
 
-        Not while rows of the truck are in another table, or are going to be copied again: what is stored tells of
-        those.
+        Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
+        that of those rows.
         """
         if state is not None and state.filled and not _judged(state, target):
             return
@@ -298,7 +298,7 @@ class Identities:
     # -- open, check, accept -------------------------------------------------------------------------------------
 
     def adopt(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Take tables as they are found that an older trucker has filled, which stored no identity."""
+        """Store the identity of tables that an older trucker, which stored no identities, has filled."""
         unknown = {truck_table: s for truck_table, s in self.load(connection).items() if s.filled and s.marked is None}
         tables = self.see(connection, (s.target for s in unknown.values() if s.target))
         adopted = [(truck_table, s.target) for truck_table, s in unknown.items() if s.target in tables]

@@ -184,7 +184,7 @@ class Outputs:
         return Share(target, f"temp.{name}", counts)
 
     def _unfit(self, target: Target, types: Sequence[str], receipt: Receipt) -> TruckerError:
-        """Which column's value does not fit: asked beside the transaction, which has failed of it."""
+        """The column whose value does not fit: found with another cursor, because the transaction has failed."""
         load = StagedLoad(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
         table = Table("", dict(zip(target.source.names, types, strict=True)))
         with self._connection.cursor() as cursor:

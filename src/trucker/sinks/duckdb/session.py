@@ -120,7 +120,7 @@ class Session:
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

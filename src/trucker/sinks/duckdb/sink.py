@@ -234,7 +234,7 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         with self._explaining(f"redriving dead letters of {self._path}"):
             return super().redrive(choice, dry_run=dry_run)
 
-    # -- tables that somebody else drops or alters ---------------------------------------------------------------------
+    # -- tables that other programs drop or alter ----------------------------------------------------------------------
 
     def changed_tables(self) -> Sequence[TableChange]:
         if not self._path.exists():

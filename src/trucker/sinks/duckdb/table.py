@@ -59,7 +59,7 @@ def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table |
 
 
 def has_unique(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
-    """Whether somebody gave the table a key: DuckDB may then refuse to insert what the same transaction deleted."""
+    """Whether the user gave the table a key: DuckDB may then refuse to insert what the same transaction deleted."""
     rows = run(
         connection,
         "SELECT count(*) FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ? "
@@ -74,7 +74,7 @@ def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
 
 
 def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> frozenset[str]:
-    """Create the table, or bring it as near to the target as may be; the columns it has not. The caller owns the
+    """Create the table, or alter it as far as the target allows; returns the columns it lacks. The caller owns the
     transaction."""
     table, due = due_actions(connection, target)
     if table is None:
@@ -118,7 +118,7 @@ def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[
 def examine_tables(
     connection: duckdb.DuckDBPyConnection, ledger: Ledger, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. What is missing for output.sql its own check tells."""
+    """See `Examinable.examine`. output.sql has its own check."""
     existing: dict[TableId, Table] = {}
     for target in targets:
         if target.statement is not None:
@@ -143,7 +143,7 @@ def examine_tables(
 
 
 def _default_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
-    """The columns that the table has a value of its own for."""
+    """The columns that have a default."""
     rows = run(
         connection,
         "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "

@@ -42,7 +42,7 @@ Indices = npt.NDArray[np.int64]
 def lines(changes: Changes, target: Target | None = None, *, snapshot: bool = False) -> pa.LargeStringArray:
     """One line per change, in their order, each with its newline.
 
-    `target` gives the name to show, if not the source's, and what becomes of values JSON has no number for.
+    `target` gives the name to show, if not the source's, and the policy for numbers that JSON cannot express.
     """
     if not len(changes):
         return pa.array([], pa.large_string())
@@ -136,7 +136,7 @@ class _Template:
         self._pieces.append(text)
 
     def item(self, name: str, columns: Sequence[Column] | None, cells: _Cells) -> None:
-        """`,"name":{…}` with these columns, or null where there are none to speak of."""
+        """`,"name":{…}` with these columns, or null where `columns` is None."""
         if columns is None:
             self.constant(f',"{name}":null')
             return

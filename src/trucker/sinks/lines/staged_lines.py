@@ -57,7 +57,7 @@ def staged_lines(spool: Spool, batch: Batch, receipts: Sequence[Receipt]) -> Ite
 
 
 class _Head:
-    """A table's stream of pieces and what is left of the one in hand."""
+    """A table's stream of pieces, and the unread rest of the current piece."""
 
     def __init__(self, stream: Iterator[pa.RecordBatch]) -> None:
         self._stream = stream
@@ -75,7 +75,7 @@ class _Head:
         return int(self._lsn[-1]), int(self._ordinal[-1])
 
     def until(self, place: tuple[int, int]) -> pa.RecordBatch:
-        """Give away the lines up to and at `place`."""
+        """Remove and return the lines up to and including `place`."""
         assert self.piece is not None
         lsn, ordinal = np.uint64(place[0]), place[1]
         first, beyond = np.searchsorted(self._lsn, lsn, "left"), np.searchsorted(self._lsn, lsn, "right")

@@ -124,7 +124,8 @@ def refuse_changed(session: Session, project: str, target: Target, table: Destin
 def put(session: Session, project: str, target: Target, table: DestinationTable, state: Stored | None) -> None:
     """Store what a prepared table is, inside the transaction that prepared it.
 
-    Not while rows of the truck are in another table, or are going to be copied again: what is stored tells of those.
+    Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
+    that of those rows.
     """
     if state is not None and state.filled and not _judged(state, target):
         return
@@ -147,7 +148,7 @@ def _put(session: Session, project: str, truck_table: TruckTable, identity: Tabl
 
 
 def adopt(session: Session, project: str) -> None:
-    """Take tables as they are found that an older trucker has filled, which stored no identity."""
+    """Store the identity of tables that an older trucker, which stored no identities, has filled."""
     unknown = {
         truck_table: state
         for truck_table, state in load(session, project).items()
@@ -230,7 +231,7 @@ class WrittenTables:
         self._same.pop((target.truck, target.source.table), None)
 
     def learn(self, session: Session, targets: Iterable[Target]) -> None:
-        """Have at hand what is stored of these targets, before they are compared."""
+        """Load the stored identities of these targets, before they are compared."""
         for target in targets:
             truck_table = (target.truck, target.source.table)
             if truck_table not in self._stored:
@@ -269,7 +270,7 @@ def reason(change: TableChange, *, copied: bool) -> SinkError:
 
 
 def explanation(session: Session, project: str, targets: Iterable[Target]) -> TableChange | None:
-    """The first of these targets whose table is another one, which explains whatever failed."""
+    """The first change to a table of these targets, which explains a failed commit."""
     for target in targets:
         truck_table = (target.truck, target.source.table)
         state = load(session, project, truck_table).get(truck_table)

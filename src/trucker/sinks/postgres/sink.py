@@ -1,4 +1,4 @@
-"""The sink: each method borrows a session and hands the work to the modules beside this one."""
+"""The sink: each method borrows a session and hands the work to the other modules of this package."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PostgresSink(Sink):
             raise change.error() if change else error from None
 
     def _explanation(self, targets: Sequence[Target]) -> TableChange | None:
-        """What has happened to one of these tables, if that is why it could not be written to."""
+        """The change to one of these tables that explains a failed write; None where no table has changed."""
         with self._session("reading tables") as lent:
             return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
 
@@ -174,7 +174,7 @@ class PostgresSink(Sink):
             }
 
     def _run(self, commit: Commit, delivery: Delivery) -> None:
-        """Commit; a table that is another one now is named as the reason of whatever it made fail."""
+        """Commit. Where a commit fails because a table was replaced, the error names that table."""
         try:
             commit.run(delivery)
         except TruckFailed as error:
@@ -241,7 +241,7 @@ class PostgresSink(Sink):
 
     @contextmanager
     def _session(self, doing: str, target: Target | None = None) -> Iterator[Session]:
-        """A session, psycopg's errors turned into trucker's; after any, tables are looked at anew."""
+        """A session, psycopg's errors turned into trucker's; after an error, tables are described again."""
         where = f"connection {self._connection.name}, {doing}"
         self._used = True
         try:

@@ -56,7 +56,7 @@ _LETTERS: Final = (
         created_at timestamptz not null default now(), updated_at timestamptz not null default now())""",
     "create index on trucker.dead_letters (project, truck)",
 )
-# Whoever makes something that may be there already takes this lock first: "if not exists" does not prevent a race.
+# Code that creates an object which may exist takes this lock first: "if not exists" does not prevent a race.
 LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('trucker ' || $1, 0))"
 
 
@@ -121,7 +121,7 @@ def _create(session: Session) -> None:
 
 
 def add_trucks(session: Session, project: str, trucks: Collection[str]) -> None:
-    """Have a row for each truck, so that there is one to lock."""
+    """Insert a row for each truck where it is missing, so that the row can be locked."""
     session.run(
         "insert into trucker.positions (project, truck) select $1, unnest($2::text[]) on conflict do nothing",
         project,
@@ -280,7 +280,7 @@ def enter_part(session: Session, project: str, truck_table: TruckTable, snapshot
 
 
 def finish_part(session: Session, project: str, truck_table: TruckTable, snapshot: str, part: int, rows: int) -> bool:
-    """Say how many rows a part has; whether its table's key is still to be made (`deferred_key`)."""
+    """Store how many rows a part has; returns whether its table's key is still due (`deferred_key`)."""
     truck, table = truck_table
     key_due = session.run(
         """update trucker.chunks c set rows = $7 where project = $1 and truck = $2 and source_schema = $3
@@ -301,7 +301,7 @@ def finish_part(session: Session, project: str, truck_table: TruckTable, snapsho
 def take_parts(
     session: Session, project: str, truck_tables: Iterable[TruckTable]
 ) -> dict[tuple[str, TableId, str, int], int]:
-    """Remove the record of these tables' copied parts, and say what it was: rows by truck, table, snapshot, part."""
+    """Delete the records of these tables' copied parts; returns the rows by truck, table, snapshot and part."""
     wanted = sorted(truck_tables)
     if not wanted:
         return {}

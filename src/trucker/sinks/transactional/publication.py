@@ -67,7 +67,7 @@ class RowsRefused(Exception):
 
 
 class _RollBack(Exception):
-    """A trial has shown what it was made for."""
+    """The trial is complete; its transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Publication(Generic[T]):
     # -- which rows ---------------------------------------------------------------------------------------------------
 
     def _set_aside(self, refusal: RowsRefused) -> None:
-        """Find rows that are refused, and set them aside; raises for a truck that does not do that."""
+        """Find the refused rows and set them aside; raises for a truck without dead letters."""
         target, sieve = refusal.load.target, refusal.sieve
         if self.store.letter_store is None:
             raise TruckFailed(target.truck, refusal.error, target.source.table)
@@ -333,7 +333,7 @@ class _TransactionRows(Generic[T]):
                 pending.remove(letter)
 
     def _store_letters(self, truck: str, pending: Pending) -> None:
-        """Store what has become of a truck's letters. Raises for more than it may have."""
+        """Store a truck's changed letters. Raises where the truck exceeds its limit."""
         store, most = self._store.letter_store, self._delivery.batch.dead_letters.get(truck)
         assert store is not None
         if pending.gone:
@@ -348,7 +348,7 @@ class _TransactionRows(Generic[T]):
 
 
 def redrive(store: TransactionalStore[T], spool: Spool, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-    """What became of the chosen letters, truck by truck, each in a transaction of its own."""
+    """Redrive the chosen letters, each truck in its own transaction; returns the outcome of each letter."""
     letters, outcomes = store.letter_store, list[Redriven]()
     for truck in choice.trucks if letters is not None else ():
         chosen = [replace(letter, tries=letter.tries + 1) for letter in _chosen(store, letters, truck, choice)]

@@ -183,7 +183,7 @@ def stage_changes(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRo
 
 
 class _Tally:
-    """Counts what goes by."""
+    """Counts the rows, rounds, actions and unchanged columns of the batches that it yields."""
 
     def __init__(self, *, placed: bool) -> None:
         self._placed = placed
@@ -256,7 +256,7 @@ def _mask_text(changes: Changes) -> pa.Array:
     rows = np.zeros(count, np.bool_)
     for mask in changes.unchanged.values():
         rows |= mask
-    # Deletes send no cell at all; that says nothing of what stays.
+    # A delete sends no cells, but its cells do not count as unchanged.
     rows &= changes.op == UPDATE
     partial = np.flatnonzero(rows)
     if not len(partial):

@@ -210,7 +210,7 @@ class Commit:
         self._run(todo, delivery.plan)
 
     def _apply_apart(self, truck: str, delivery: Delivery, loads: Sequence[Load]) -> None:
-        """The rows of one truck, so that those that are refused can be told from the others."""
+        """The rows of one truck, so that refused rows can be found."""
         session, most = self._session, delivery.batch.dead_letters.get(truck)
         self._look_again()  # what did not fit may fit by now
         emptied = [load.target for load in loads if load.truncates]
@@ -254,8 +254,8 @@ class Commit:
         return Pile(self._session, target, table, contents, name)
 
     def _begin_copies(self, delivery: Delivery) -> None:
-        """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
-        from which half of a copy that broke off goes first."""
+        """Rows of an earlier copy stay, and the new copy goes into a shadow table; other copies go straight into their
+        table, which is truncated first where it holds rows of an unfinished copy."""
         session, copies = self._session, delivery.copies
         late = deferred_key.find(session, self._project, [copy.target.truck_table for copy in copies])
         straight = []
@@ -323,7 +323,7 @@ class Commit:
                 deferred_key.make(session, self._project, target)
 
     def _settle_waiting(self, loads: Sequence[Load]) -> None:
-        """Copies that wait beside their tables become those tables' rows."""
+        """Bring the tables in line with the copies that wait in shadow tables."""
         session = self._session
         copies = [
             shadow_table.WaitingCopy(load.target, self._describe(session, load.target), waiting, load.adds)

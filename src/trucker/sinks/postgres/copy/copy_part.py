@@ -1,4 +1,4 @@
-"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `shadow_table` it.
+"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or into its `shadow_table`.
 
 A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Where
 nothing has to be done to the rows they pass through unread (`raw_copy`). Of a part that is refused in this way nothing
@@ -141,7 +141,7 @@ class _Copy:
             with self._session.connection.transaction():
                 self._send(names, options, data, rows)
                 if self._most is not None:
-                    # A deferred constraint would tell at the end that some row is refused, but not which.
+                    # A deferred constraint would report at the end that a row is refused, but not which.
                     self._session.run("set constraints all immediate")
         except psycopg.Error as error:
             if not of_data(error):

@@ -96,7 +96,7 @@ def passage_of(rows: UnreadRows, target: Target, table: DestinationTable, *, at_
 
 
 def check_taken(table: TableId, taken: int, sent: int | None) -> None:
-    """That a table has taken every row."""
+    """Raise where a table has not taken every row."""
     if taken != sent:
         raise SinkError(
             f"table {table} accepted {taken} of {sent} copied rows",

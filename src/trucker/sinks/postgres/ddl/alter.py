@@ -51,7 +51,7 @@ def _renamed(table: DestinationTable, moves: Sequence[tuple[str, str]]) -> Desti
 
 
 def _additions(target: Target, table: DestinationTable, types: Types) -> Iterator[str]:
-    """What follows of columns that are new, wider or may be NULL now."""
+    """The actions for columns that are new, wider or may be NULL now."""
     for column in target.source.columns:
         name = quote_identifier(column.name)
         actual = table.columns.get(column.name)
@@ -84,7 +84,7 @@ def _added(column: Column, kind: str) -> Iterator[str]:
 
 
 def _retypings(target: Target, table: DestinationTable, types: Types) -> Iterator[str]:
-    """Types that are for a person to alter."""
+    """The type changes that a person has to make."""
     for column in target.source.columns:
         actual, wanted = table.columns.get(column.name), types[column.name][0]
         if (
@@ -101,7 +101,7 @@ def _retypings(target: Target, table: DestinationTable, types: Types) -> Iterato
 
 
 def _released(column: Column, target: Target, table: DestinationTable) -> bool:
-    """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
+    """Whether the source lets NULL in where the destination does not. The stream alone does not show it."""
     actual = table.columns[column.name]
     comparable = column.type_name != "" and column.name not in target.source.key
     return actual.not_null and not actual.identity and not column.not_null and comparable

@@ -2,7 +2,7 @@
 
 An index that is built from rows in place costs a fraction of one that is kept up row by row, in time and in WAL. Only
 a table that trucker itself has made goes without its key for that time, only a large one, and only where no row has to
-be told from others when it is refused: nothing relies on the key yet, and chunks are copied once by their records, not
+be identified when it is refused: nothing relies on the key yet, and chunks are copied once by their records, not
 by the key.
 
 That a key is put off is written down in `trucker.late_keys`, in the transaction that takes it away, and crossed out in

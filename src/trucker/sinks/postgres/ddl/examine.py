@@ -1,4 +1,4 @@
-"""What `prepare` and the beginning of a copy would refuse, told without doing anything at the destination."""
+"""What `prepare` and the beginning of a copy would refuse, found without a change at the destination."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAY_CREATE = """
 def examine(
     session: Session, project: str, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. What is missing for output.sql its own check tells."""
+    """See `Examinable.examine`. output.sql has its own check."""
     existing: dict[TableId, DestinationTable] = {}
     for target in targets:
         if target.statement is not None:
@@ -83,7 +83,7 @@ def _refuse(session: Session, target: Target, table: DestinationTable | None) ->
 
 
 def _with_text_columns(target: Target, table: DestinationTable) -> DestinationTable:
-    """The table with the columns text that are to be made so."""
+    """The table as it would be with the columns of policy `text` converted."""
     wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in table.columns]
     typed = {name: table.columns[name] for name in wanted if not table.columns[name].is_text}
     if not typed:

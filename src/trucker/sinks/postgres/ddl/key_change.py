@@ -21,7 +21,7 @@ def key_statements(
     """For a person to run: other readers of the table may rely on the key that it has.
 
     `missing` are columns of the key that the table has not, with their types. A primary key that foreign keys refer to
-    stays, and a unique constraint comes beside it. Rows that are copied again anyway, and that the new key would
+    stays, and a unique constraint is added. Rows that are copied again anyway, and that the new key would
     refuse, go first.
     """
     table = target.table.quoted

@@ -76,8 +76,8 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
 
 
 def prepare(session: Session, project: str, target: Target) -> tuple[DestinationTable, bool]:
-    """Make the target's table, or bring it as near to the target as may be; the table as it is then, and whether it
-    is new. Its identity is stored in the same transaction.
+    """Create the target's table, or alter it as far as the target allows; returns the table and whether it is new. The
+    table's identity is stored in the same transaction.
 
     Raises `SinkError`, having changed nothing, for a table that has been filled and is another one now.
     """
@@ -137,7 +137,7 @@ def called_otherwise(target: Target, table: DestinationTable) -> bool:
 
 
 def restricted_target(target: Target, table: DestinationTable) -> Target:
-    """The target with the columns that the table has; its key all the same, without which nothing can be written."""
+    """The target with only the columns that the table has, and its whole key: no row can be written without it."""
     names = [name for name in target.source.names if name in table.columns or name in target.source.key]
     return replace(target, source=target.source.only(names))
 
@@ -172,7 +172,7 @@ def _create(session: Session, target: Target) -> None:
 
 
 def _convert_to_text(session: Session, target: Target, table: DestinationTable) -> DestinationTable:
-    """Columns whose policy has become `text` are made so; the values that are there keep their text."""
+    """Convert columns whose policy has become `text` to text; stored values keep their text."""
     wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in table.columns]
     typed = [name for name in wanted if not table.columns[name].is_text]
     for column in typed:

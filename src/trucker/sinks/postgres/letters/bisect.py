@@ -47,7 +47,7 @@ _numbers: Final = itertools.count()
 
 
 class Isolation:
-    """Applies the rows of one truck inside the caller's transaction; `pending` has what became of its letters then.
+    """Applies the rows of one truck inside the caller's transaction; `pending` then has its letters.
 
     `most` is how many letters the truck may have; None where the first refused row is an error.
     """
@@ -124,7 +124,7 @@ class Isolation:
             waiting += [(middle + 1, last), (first, middle)]
 
     def _try(self, work: Callable[[], object]) -> psycopg.Error | None:
-        """Do it, or leave everything as it was and say why it cannot be done; raises what is not about data."""
+        """Run it, or roll back and return the error of the data; raises every other error."""
         self._session.run("savepoint trucker_try")
         try:
             done = work()
@@ -192,7 +192,7 @@ class Isolation:
     # -- letters ----------------------------------------------------------------------------------------------------
 
     def _take_up(self, pile: Pile) -> None:
-        """Fold what has come for rows with letters into those; make of moves what can be told apart."""
+        """Fold changes of rows that have letters into those letters; split each move into a delete and a whole row."""
         with blaming(pile.target):
             letters = self.pending.of(pile.target)
             if not pile.target.source.key:
@@ -251,7 +251,7 @@ class Isolation:
             pile.drop(dropped)
 
     def _drive(self, letters: Sequence[Letter]) -> None:
-        """Apply what can be of these letters, those that are refused again and again as long as that helps."""
+        """Apply these letters; retry the refused ones as long as at least one of them succeeds."""
         remaining = list(letters)
         while remaining:
             before, remaining = len(remaining), self._drive_once(remaining)
@@ -263,7 +263,7 @@ class Isolation:
                 self.pending.remove(letter)
 
     def _drive_once(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Those that are refused, with the new reason."""
+        """Apply each letter once; returns the refused letters, with the new reason."""
         failures: dict[int, DataError] = {}
         piles = self._piles(letters)
         for deletes in (True, False):

@@ -16,7 +16,7 @@ from trucker.sinks.postgres.session import Session
 
 
 def redrive(session: Session, project: str, choice: Choice, describe: Describe, *, dry_run: bool) -> list[Redriven]:
-    """What became of the chosen letters, in the order of their positions.
+    """Redrive the chosen letters; returns the outcome of each, in the order of their positions.
 
     Waits for a commit of the truck under way, and is waited for: while it lasts the truck's position is locked.
     """

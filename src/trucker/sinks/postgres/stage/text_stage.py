@@ -1,7 +1,7 @@
 """Staged rows as plain text, so that any choice of them can be tried, and looked at when refused.
 
 A pile's table has a number `i` for each row and every cell as text: whatever is in a row, it can be staged. Rows to be
-tried are brought into a typed table beside it, on which the steps run as on any other stage; what does not fit fails
+tried are copied into a typed table, on which the steps run as on any other stage; what does not fit fails
 on the way there.
 """
 
@@ -223,9 +223,9 @@ class Pile:
         self._run(f"delete from {self.name} where i = any($1::bigint[])", sorted(numbers))
 
     def settle_moves(self, lent: dict[int, dict[str, str | None]]) -> None:
-        """Make of every move a delete of the old key and a whole row: so they can be told apart.
+        """Split every move into a delete of the old key and a whole row, so that each can be tried alone.
 
-        Cells that were not sent are taken from the row at the old key; those of `lent`, by number, are given.
+        Cells that were not sent are taken from the row at the old key; those of `lent`, by number, come from there.
         """
         first = self.contents.moves[0].code
         key = ", ".join(self.cell(name) for name in self._key)

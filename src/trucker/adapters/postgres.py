@@ -115,9 +115,9 @@ class PostgresConnection(Connection):
         except UrlError as error:
             raise refuse(str(error), key="url", remedy=_URL_REMEDY) from None
         rest = {key: value for key, value in data.items() if key != "url"}
-        given = {"password": "pass"}
+        aliases = {"password": "pass"}
         both = sorted(
-            {given.get(key, key) for key in rest} & ({"host", "port", "database", "user", "pass"} | set(parts))
+            {aliases.get(key, key) for key in rest} & ({"host", "port", "database", "user", "pass"} | set(parts))
         )
         if both:
             raise refuse(
@@ -129,7 +129,7 @@ class PostgresConnection(Connection):
 
     @field_validator("parameters")
     @classmethod
-    def _known_parameters(cls, value: dict[str, str]) -> dict[str, str]:
+    def _libpq_parameters(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if name not in PARAMETERS:
                 raise refuse(
@@ -146,17 +146,17 @@ class PostgresConnection(Connection):
             "replica_user": self.replica_user,
             "replica_pass": self.replica_password,
         }
-        given = [key for key, value in others.items() if value is not None]
-        if self.replica_host is None and given:
+        replica_keys = [key for key, value in others.items() if value is not None]
+        if self.replica_host is None and replica_keys:
             raise refuse(
-                f"{given[0]} is given without replica_host",
-                key=given[0],
+                f"{replica_keys[0]} is given without replica_host",
+                key=replica_keys[0],
                 remedy="add replica_host, or remove the other replica keys",
             )
         return self
 
     @model_validator(mode="after")
-    def _own_slot_to_make_anew(self) -> Self:
+    def _resnapshot_without_slot(self) -> Self:
         if self.slot is not None and self.on_slot_loss == "resnapshot":
             raise refuse(
                 "on_slot_loss: resnapshot cannot be used with slot: trucker does not create this slot",

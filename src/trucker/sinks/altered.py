@@ -23,7 +23,7 @@ _VALUE: Final = re.compile(r" DEFAULT .*", re.IGNORECASE | re.DOTALL)
 def log_altered(target: Target, action: str) -> None:
     """Log one action of an `ALTER` that was run, without the value that it may give to rows that are there (I10)."""
     shown = _VALUE.sub("", action)
-    message = next((words for found, words in _MESSAGES if found.match(shown)), "")
+    message = next((words for pattern, words in _MESSAGES if pattern.match(shown)), "")
     if message:
         facts = {"truck": target.truck, "table": str(target.table), "source_table": str(target.source.table)}
         log.info(message, extra={**facts, "statement": shown})

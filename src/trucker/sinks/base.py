@@ -126,7 +126,7 @@ class Discards(Protocol):
 
 @runtime_checkable
 class RecognizesTables(Protocol):
-    """A sink that notices when somebody else drops or alters a table that it has filled (`sinks.table_identity`)."""
+    """A sink that notices when another program drops or alters a table that it has filled (`sinks.table_identity`)."""
 
     def changed_tables(self) -> Sequence[TableChange]:
         """Tables that are no longer the ones that were filled, of all trucks of the project. Changes nothing, and needs

@@ -82,13 +82,13 @@ class Batch:
 
     def without(self, trucks: Iterable[str]) -> Batch:
         """The batch as it is for the other trucks."""
-        left_out = frozenset(trucks)
+        excluded = frozenset(trucks)
         return replace(
             self,
-            positions={name: lsn for name, lsn in self.positions.items() if name not in left_out},
-            tables={truck_table: state for truck_table, state in self.tables.items() if truck_table[0] not in left_out},
-            targets=tuple(target for target in self.targets if target.truck not in left_out),
-            forget=tuple(name for name in self.forget if name not in left_out),
+            positions={name: lsn for name, lsn in self.positions.items() if name not in excluded},
+            tables={truck_table: state for truck_table, state in self.tables.items() if truck_table[0] not in excluded},
+            targets=tuple(target for target in self.targets if target.truck not in excluded),
+            forget=tuple(name for name in self.forget if name not in excluded),
         )
 
     def for_parts(self) -> Batch:

@@ -145,13 +145,13 @@ class _BetweenTruncates:
         begun = rest is not None
         for value in self._values:
             before = self.truncates
-            left = value if isinstance(value, CopiedRows) else self._cut(value)
+            remainder = value if isinstance(value, CopiedRows) else self._cut(value)
             if self.truncates > before and begun:
-                self._rest, self.interrupted = left, True
+                self._rest, self.interrupted = remainder, True
                 return
-            if left is not None:
+            if remainder is not None:
                 begun = True
-                yield left
+                yield remainder
 
     def _cut(self, value: Changes) -> Changes | None:
         """What comes after the last truncate of a value."""

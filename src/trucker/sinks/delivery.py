@@ -42,7 +42,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One batch as far as it is due. `before` is the ledger that it was planned with, `plan` what becomes of it."""
+    """One batch as far as it is due. `before` is the ledger that it was planned with, `plan` what changes in it."""
 
     batch: Batch
     before: Ledger

@@ -43,7 +43,7 @@ class Copy:
     """A table whose copy begins. `ours` says that what it holds was put there by this truck; otherwise a table that is
     not empty must be refused (`foreign_rows`). `whole` says that it is an earlier copy, complete at its time, which
     readers keep until the new one counts; otherwise it may be the half of one that was never finished. `adds` says that
-    the rows of other tables are there and stay, whatever becomes of the copy (`Target.shared`)."""
+    the rows of other tables are there and stay, whether the copy succeeds or not (`Target.shared`)."""
 
     target: Target
     ours: bool
@@ -302,7 +302,7 @@ def _written_already(target: Target) -> TruckFailed:
 
 
 def foreign_rows(target: Target) -> TruckFailed:
-    """A copy was to begin into a table that holds rows of someone else's."""
+    """A copy cannot begin: the table holds rows that trucker did not write."""
     return TruckFailed(
         target.truck,
         SinkError(

@@ -1,7 +1,7 @@
 """A ledger as a JSON file, for destinations that have no tables to keep it in.
 
-The file is replaced as a whole: written beside, fsynced, renamed, and the folder fsynced, so that after any crash
-there is either the old one or the new one.
+The file is replaced as a whole: written to a temporary file, fsynced, renamed, and the folder fsynced, so that
+after any crash there is either the old one or the new one.
 """
 
 from __future__ import annotations

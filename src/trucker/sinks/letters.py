@@ -144,11 +144,11 @@ class Pending:
 
     def of(self, target: Target) -> list[Letter]:
         """The letters of a table. Raises where its key has changed since: they could not be found by it."""
-        found = [x for letters in self._letters.values() for x in letters if x.source == target.source.table]
-        for letter in found:
+        table_letters = [x for letters in self._letters.values() for x in letters if x.source == target.source.table]
+        for letter in table_letters:
             if set(letter.key) != set(target.source.key):
                 raise key_changed(target)
-        return found
+        return table_letters
 
     def numbered(self, numbers: Container[int]) -> list[Letter]:
         """The stored letters with these numbers."""
@@ -193,7 +193,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What became of a letter: `applied`, or the reason it still cannot be."""
+    """The outcome of a redriven letter: `applied`, or the reason for which it is still refused."""
 
     letter: Letter
     applied: bool
@@ -288,8 +288,8 @@ def log_set_aside(letters: Sequence[Letter]) -> None:
     tables: dict[tuple[str, TableId], list[Letter]] = {}
     for letter in letters:
         tables.setdefault((letter.truck, letter.source), []).append(letter)
-    for (truck, table), own in tables.items():
-        facts = {"truck": truck, "table": str(table), "count": len(own), "reason": own[-1].reason.message}
+    for (truck, table), group in tables.items():
+        facts = {"truck": truck, "table": str(table), "count": len(group), "reason": group[-1].reason.message}
         log.warning("rows set aside as dead letters", extra=facts)
 
 

@@ -38,7 +38,7 @@ from trucker.table import TableId
 
 VERSION: Final = "_version"
 DELETED: Final = "_deleted"
-# The place of a change in its transaction, beside the LSN of its commit: room for 10^12 changes.
+# The place of a change in its transaction, next to the LSN of its commit: room for 10^12 changes.
 _ORDINAL_BITS: Final = 40
 
 
@@ -140,10 +140,10 @@ def versioned(changes: Changes, *, copied: bool = False) -> pa.RecordBatch:
     whole = changes.new.append_column(VERSION, versions)
     rows = whole.filter(pa.array(changes.op != DELETE))
     rows = rows.append_column(DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
-    left = (changes.op == DELETE) | ((changes.old_kind != NO_OLD) & _moved(changes))
-    if not left.any():
+    removed = (changes.op == DELETE) | ((changes.old_kind != NO_OLD) & _moved(changes))
+    if not removed.any():
         return rows
-    gone = pa.table([changes.old.column(name) for name in key] + [versions], [*key, VERSION]).filter(pa.array(left))
+    gone = pa.table([changes.old.column(name) for name in key] + [versions], [*key, VERSION]).filter(pa.array(removed))
     # A key that another row takes within the same set is not gone, whatever the order of the two changes was.
     gone = gone.join(pa.table(rows.select(key)), keys=key, join_type="left anti").combine_chunks()
     columns = [

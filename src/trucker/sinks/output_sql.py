@@ -109,8 +109,8 @@ def as_rows(values: Iterable[Changes | CopiedRows]) -> Iterator[Changes]:
     """Every value with its runs. Rows as COPY gave them are one."""
     for value in values:
         if isinstance(value, CopiedRows):
-            made = value.to_changes()
-            yield replace(made, ordinal=np.zeros(len(made), np.int64))
+            changes = value.to_changes()
+            yield replace(changes, ordinal=np.zeros(len(changes), np.int64))
         else:
             yield value
 
@@ -143,10 +143,10 @@ def run_part(shares: Sequence[Share], run: Run) -> None:
     by_run: dict[int, list[tuple[_Prepared, dict[int, int]]]] = defaultdict(list)
     for share in shares:
         prepared = _Prepared(share)
-        found: dict[int, dict[int, int]] = defaultdict(dict)
+        counts: dict[int, dict[int, int]] = defaultdict(dict)
         for number, code, rows in share.counts:
-            found[number][code] = rows
-        for number, operations in found.items():
+            counts[number][code] = rows
+        for number, operations in counts.items():
             by_run[number].append((prepared, operations))
     for number in sorted(by_run):
         for prepared, operations in by_run[number]:
@@ -161,7 +161,7 @@ class _Prepared:
         self._template = _template(share.target)
         self._runs = len({number for number, _, _ in share.counts})
         self._codes = {code for _, code, _ in share.counts}
-        self._made: dict[int | None, Sequence[Piece]] = {}
+        self._cache: dict[int | None, Sequence[Piece]] = {}
 
     def run(self, number: int, operations: dict[int, int], run: Run) -> None:
         if not self._template.uses_operation:
@@ -179,7 +179,7 @@ class _Prepared:
                 run(target, Piece(piece.rendered, piece.statement, text))
 
     def _pieces(self, code: int | None) -> Sequence[Piece]:
-        if code not in self._made:
+        if code not in self._cache:
             share = self._share
             asked = [share.where] if share.where else []
             if self._runs > 1:
@@ -187,8 +187,8 @@ class _Prepared:
             if code is not None and len(self._codes) > 1:
                 asked.append(f"k = {code}")
             rows = relation(share.target, share.staged, " and ".join(asked))
-            self._made[code] = _kept(self._template, rows, code, str(share.target.source.table))
-        return self._made[code]
+            self._cache[code] = _cached_pieces(self._template, rows, code, str(share.target.source.table))
+        return self._cache[code]
 
 
 def _watched(target: Target, rows: int) -> AbstractContextManager[object]:
@@ -212,8 +212,8 @@ def _render(template: SqlTemplate, rows: TemplateRelation, code: int | None, tab
 
 
 @lru_cache(maxsize=256)
-def _kept(template: SqlTemplate, rows: TemplateRelation, code: int | None, table: str) -> Sequence[Piece]:
-    """Small batches are staged under the same names again and again: their text is made once. It takes some
+def _cached_pieces(template: SqlTemplate, rows: TemplateRelation, code: int | None, table: str) -> Sequence[Piece]:
+    """The pieces, cached: small batches are staged under the same names again and again, and rendering takes some
     milliseconds, more than most statements on a few rows."""
     return pieces(_render(template, rows, code, table))
 
@@ -221,9 +221,9 @@ def _kept(template: SqlTemplate, rows: TemplateRelation, code: int | None, table
 # -- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def refuse_empty(target: Target, found: Iterable[Piece]) -> None:
+def refuse_empty(target: Target, statements: Iterable[Piece]) -> None:
     """A file that writes nothing whatever the operation is a mistake (I8)."""
-    if not any(True for _ in found):
+    if not any(True for _ in statements):
         raise ConfigError(
             "the file has no statement, so nothing would be written",
             place=Place(_label(target)),
@@ -271,8 +271,8 @@ def failed(piece: Piece, message: str, *, offset: int = 0, hint: str = "") -> Si
 
 def meant(target: Target, text: str, offset: int) -> str:
     """What the name at this place may have been meant to be, as a remedy; nothing where none is near."""
-    found = _NAME.match(text, offset)
-    parts = [quoted or plain for quoted, plain in _PART.findall(found[0])] if found else []
+    match = _NAME.match(text, offset)
+    parts = [quoted or plain for quoted, plain in _PART.findall(match[0])] if match else []
     near = nearest(parts[-1], (*target.source.names, OPERATION)) if parts else None
     return f'did you mean "{near}"?' if near and near != parts[-1] else ""
 

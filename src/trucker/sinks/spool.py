@@ -197,7 +197,7 @@ def _prefix(target: Target) -> str:
 
 
 def _safe(text: str) -> str:
-    """`text` as a part of a file's name, without dots; a long one is cut and told apart by a hash."""
+    """`text` as a part of a file's name, without dots; a long one is cut and ends in a hash."""
     name = quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
     if len(name) <= _LONGEST_PART:
         return name

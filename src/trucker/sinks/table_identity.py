@@ -9,7 +9,7 @@ that it writes. `changed_tables` compares all of them, for `trucker check` and f
 A table in COPYING is not compared: all of its rows come again. Should it be replaced while it is copied, the
 commit that ends the copy fails with `replaced_while_copied`, and the copy is repeated.
 
-What follows. The truck stops with `TableChange.error`. Nothing that is missing is made again until somebody has chosen:
+What follows. The truck stops with `TableChange.error`. Nothing that is missing is made again until the user has chosen:
 `trucker reset --table` has the table copied again, `trucker accept` stores the identity of what is there now.
 """
 
@@ -98,7 +98,7 @@ def replaced_while_copied(source: TableId, table: TableId) -> SinkUnavailable:
 class TableIdentity:
     """A table, and the columns of it that trucker writes, by what no other table or column will ever be called.
 
-    `table` is "" for a table that is not there, which somebody has accepted: it may be made.
+    `table` is "" for a table that is not there, which the user has accepted: it may be created.
     """
 
     table: str
@@ -121,8 +121,8 @@ class TableIdentity:
         been renamed here. Without `columns` a column that is there under another name counts as there.
         """
         if columns is None:
-            there = frozenset(now.columns.values())
-            expected = {name: number for name, number in self.columns.items() if number not in there}
+            numbers = frozenset(now.columns.values())
+            expected = {name: number for name, number in self.columns.items() if number not in numbers}
         else:
             wanted = {column.name for column in columns}
             expected = {name: number for name, number in self._renamed(now, columns).items() if name in wanted}
@@ -151,16 +151,16 @@ def compare(
     shared: bool = False,
 ) -> TableChange | None:
     """What has changed since the identity was stored. Of a table that nothing is stored of only its absence shows."""
-    found = TableChange(truck, source, table, shared=shared)
+    change = TableChange(truck, source, table, shared=shared)
     if stored is not None and stored.accepts_any:
         return None
     if now is None:
-        return replace(found, missing=True)
+        return replace(change, missing=True)
     if stored is None:
         return None
     if stored.table != now.table:
-        return replace(found, replaced=True)
+        return replace(change, replaced=True)
     missing, replaced = stored.lost(now, columns)
     if not missing and not replaced:
         return None
-    return replace(found, missing_columns=missing, replaced_columns=replaced)
+    return replace(change, missing_columns=missing, replaced_columns=replaced)

@@ -17,7 +17,7 @@ TruckTable = tuple[str, TableId]
 class Target:
     """One source table of one truck and the table it goes to. `source` is what the truck takes of it.
 
-    `unfit` has the columns for which the truck says what becomes of a value that the destination cannot hold.
+    `unfit` has the columns with a policy for values that the destination cannot hold, and the policy of each.
     `schema_changes` says what may be done to the table. `dropped` names columns that the source has dropped. `stale`
     says that the rows there are not the source's, and are copied again once the table fits.
 

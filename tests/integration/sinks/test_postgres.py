@@ -65,7 +65,7 @@ class TestPostgresSink(ChangedTablesSuite):
 
     def test_more_chunks_than_temporary_tables(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """I9: a commit's locks do not grow with its parts. Staged or carried, all is applied in order, then gone."""
-        monkeypatch.setattr("trucker.sinks.postgres.stage.stage_store._KEPT", 3)
+        monkeypatch.setattr("trucker.sinks.postgres.stage.stage_store._MAX_TABLES", 3)
         items, bag = target_of(ITEMS), target_of(BAG)
         sink = self.filled(items, item(1, "old"))
         self.copy(sink, {bag: [[copied_rows_of(BAG, [{"a": "1", "b": "x"}])]]}, name="bag", at=START)
@@ -118,7 +118,7 @@ class TestPostgresSink(ChangedTablesSuite):
     @pytest.mark.parametrize("room", [CARRIED, 0])
     def test_parts_that_arrive_one_by_one(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """The same rows in several parts, each applied before the next is there; little or much, and all kinds."""
-        monkeypatch.setattr("trucker.sinks.postgres.stage.stage_store._KEPT", 3)
+        monkeypatch.setattr("trucker.sinks.postgres.stage.stage_store._MAX_TABLES", 3)
         items, bag = target_of(ITEMS), target_of(BAG)
         sink = self.filled(items, *(item(n, "old") for n in range(600)))
         self.copy(sink, {bag: [[copied_rows_of(BAG, [{"a": "1", "b": "x"}])]]}, name="bag", at=START)

@@ -100,8 +100,8 @@ class Applier:
         new = ", ".join(f"n{position} AS k{i}" for i, position in enumerate(self._key))
         old = ", ".join(f"k{i}" for i in range(len(self._key)))
         keys = f"SELECT {new}, round FROM staged UNION ALL SELECT {old}, round FROM staged WHERE action = {MOVE}"
-        found = f"SELECT 1 FROM ({keys}) GROUP BY {old} HAVING min(round) <> max(round) LIMIT 1"
-        return bool(run(self._connection, found))
+        recurring = f"SELECT 1 FROM ({keys}) GROUP BY {old} HAVING min(round) <> max(round) LIMIT 1"
+        return bool(run(self._connection, recurring))
 
     def _remove(self, rows: str) -> None:
         moves = self._load.count(MOVE)
@@ -131,11 +131,11 @@ class Applier:
         if self._load.count(UPDATE) >= LARGE and not has_unique(self._connection, self._load.target.table):
             self._rewrite(rows)
             return
-        for kept in (None, *self._load.kept()):
-            sent = [i for i in range(len(self._names)) if i not in self._key and (kept is None or kept[i] == "0")]
+        for mask in (None, *self._load.kept()):
+            sent = [i for i in range(len(self._names)) if i not in self._key and (mask is None or mask[i] == "0")]
             if not sent:
                 continue
-            which = "s.kept IS NULL" if kept is None else f"s.kept = '{kept}'"
+            which = "s.kept IS NULL" if mask is None else f"s.kept = '{mask}'"
             cells = ", ".join(f"{self._names[i]} = s.n{i}" for i in sent)
             self._do(
                 f"UPDATE {self._table.sql} t SET {cells} FROM {rows} s "
@@ -226,12 +226,12 @@ class Applier:
             f"FROM staged WHERE delta < 0 GROUP BY {cells}"
         )
         same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.n{i}" for i, name in enumerate(self._names))
-        found = (
+        matches = (
             "SELECT t.rowid AS place, copies, row_number() OVER (PARTITION BY s.id) AS nth "
             f"FROM {self._table.sql} t JOIN ({gone}) s ON {same}"
         )
         removed = self._do(
-            f"DELETE FROM {self._table.sql} WHERE rowid IN (SELECT place FROM ({found}) WHERE nth <= copies)"
+            f"DELETE FROM {self._table.sql} WHERE rowid IN (SELECT place FROM ({matches}) WHERE nth <= copies)"
         )
         ((due,),) = run(self._connection, "SELECT coalesce(-sum(delta), 0) FROM staged WHERE delta < 0")
         if removed < due:
@@ -275,8 +275,8 @@ class Applier:
             else f"CASE WHEN n{i} IS NOT NULL AND TRY({self._typed('n', i, i)}) IS NULL THEN n{i} END"
             for i, unfit in enumerate(self._unfit)
         ]
-        found = f"SELECT place, [{', '.join(tests)}] AS cells FROM incoming"
-        statement = f"SELECT * FROM ({found}) WHERE list_any_value(cells) IS NOT NULL"
+        tested = f"SELECT place, [{', '.join(tests)}] AS cells FROM incoming"
+        statement = f"SELECT * FROM ({tested}) WHERE list_any_value(cells) IS NOT NULL"
         rows = scan(self._connection, self._numbered, f"{statement} ORDER BY place LIMIT {_UNFIT}")
         target = self._load.target
         return [(place, unfit_value(target, *next(self._columns(cells)))) for place, cells in rows]

@@ -47,13 +47,13 @@ class Bookkeeping:
 
     def read(self, connection: duckdb.DuckDBPyConnection) -> Ledger:
         """What is stored, where trucker's tables are there. Changes nothing."""
-        made = run(
+        format_count = run(
             connection,
             "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
             "AND table_name = 'format'",
             [SCHEMA],
         )
-        if made == [(0,)]:
+        if format_count == [(0,)]:
             return Ledger()
         self._refuse_format(connection)
         return self.load(connection)

@@ -82,11 +82,11 @@ class Marked:
         """The table as it is now, in the numbers of `identity`, as far as its columns are those that were there."""
         if self.marks and not any(mark in seen.comments.values() for mark in self.marks.values()):
             return TableIdentity("other")
-        known = {name: number for number, name in enumerate(self.order)}
+        numbers = {name: number for number, name in enumerate(self.order)}
         columns: dict[str, int] = {}
         last = -1
         for name in seen.order:
-            number = known.get(name)
+            number = numbers.get(name)
             if number is None:
                 continue
             columns[name] = number if number > last and self._keeps_mark(name, seen) else _REPLACED
@@ -101,13 +101,13 @@ class Marked:
         """Columns under a name that was not there: those that bear a mark, and those that stand where as many others
         stood, before one that is the same. Behind the last there may be new ones."""
         place = {name: number for number, name in enumerate(self.order)}
-        found = {
+        renamed = {
             name: place[marked]
             for marked, mark in self.marks.items()
             for name in seen.order
             if marked in place and name not in place and seen.comments.get(name) == mark
         }
-        numbers = {**found, **{name: number for name, number in columns.items() if number != _REPLACED}}
+        numbers = {**renamed, **{name: number for name, number in columns.items() if number != _REPLACED}}
         new: list[str] = []
         last = -1
         for name in seen.order:
@@ -116,9 +116,9 @@ class Marked:
                 continue
             gap = [n for n in range(last + 1, numbers[name]) if self.order[n] not in seen.order]
             if len(gap) == len(new):
-                found |= dict(zip(new, gap, strict=True))
+                renamed |= dict(zip(new, gap, strict=True))
             new, last = [], numbers[name]
-        return found
+        return renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Identities:
 
     def load(self, connection: duckdb.DuckDBPyConnection) -> dict[TruckTable, Stored]:
         """What is stored of the project's tables; nothing where trucker's own tables are not there."""
-        own = {
+        tables = {
             name
             for (name,) in run(
                 connection,
@@ -153,7 +153,7 @@ class Identities:
                 " AND schema_name = 'trucker'",
             )
         }
-        if "tables" not in own:
+        if "tables" not in tables:
             return {}
         schema = f"{catalog(connection)}.trucker"
         marked = {
@@ -164,7 +164,7 @@ class Identities:
                     f"SELECT truck, source_schema, source_table, identity FROM {schema}.identities WHERE project = ?",
                     [self._project],
                 )
-                if "identities" in own
+                if "identities" in tables
                 else ()
             )
         }
@@ -187,20 +187,20 @@ class Identities:
         if not wanted:
             return {}
         names = [[table.schema for table in wanted], [table.name for table in wanted]]
-        own = "JOIN (SELECT unnest(?) AS s, unnest(?) AS t) w ON schema_name = w.s AND table_name = w.t"
+        join = "JOIN (SELECT unnest(?) AS s, unnest(?) AS t) w ON schema_name = w.s AND table_name = w.t"
         columns: dict[TableId, dict[str, str | None]] = {}
         for schema, table, name, comment in run(
             connection,
-            f"SELECT schema_name, table_name, column_name, comment FROM duckdb_columns() {own}"
+            f"SELECT schema_name, table_name, column_name, comment FROM duckdb_columns() {join}"
             " WHERE database_name = current_database() ORDER BY column_index",
             names,
         ):
             columns.setdefault(TableId(schema, table), {})[name] = comment
-        own_comments = {
+        table_comments = {
             TableId(schema, table): comment
             for schema, table, comment in run(
                 connection,
-                f"SELECT schema_name, table_name, comment FROM duckdb_tables() {own}"
+                f"SELECT schema_name, table_name, comment FROM duckdb_tables() {join}"
                 " WHERE database_name = current_database()",
                 names,
             )
@@ -210,11 +210,11 @@ class Identities:
                 tuple(columns[table]),
                 {
                     name: comment
-                    for name, comment in {_TABLE: own_comments[table], **columns[table]}.items()
+                    for name, comment in {_TABLE: table_comments[table], **columns[table]}.items()
                     if comment is not None
                 },
             )
-            for table in own_comments
+            for table in table_comments
         }
 
     def _put(self, connection: duckdb.DuckDBPyConnection, truck_table: TruckTable, marked: Marked) -> None:
@@ -234,8 +234,8 @@ class Identities:
     ) -> Marked:
         """Put marks where there are none yet."""
         comments = dict(seen.comments)
-        own = [name for name in seen.order if name in written]
-        free = [name for name in reversed(own) if comments.get(name, _PREFIX).startswith(_PREFIX)]
+        columns = [name for name in seen.order if name in written]
+        free = [name for name in reversed(columns) if comments.get(name, _PREFIX).startswith(_PREFIX)]
         name = f"{catalog(connection)}.{table.quoted}"
         for marked in (_TABLE, *free[:1]):
             if marked in comments:
@@ -243,8 +243,10 @@ class Identities:
             comments[marked] = f"{_PREFIX}{uuid.uuid4().hex}"
             what = f"COLUMN {name}.{quote_identifier(marked)}" if marked else f"TABLE {name}"
             run(connection, f"COMMENT ON {what} IS '{comments[marked]}'")
-        marks = {each: text for each, text in comments.items() if text.startswith(_PREFIX) and each in (_TABLE, *own)}
-        return Marked(seen.order, frozenset(own), marks)
+        marks = {
+            each: text for each, text in comments.items() if text.startswith(_PREFIX) and each in (_TABLE, *columns)
+        }
+        return Marked(seen.order, frozenset(columns), marks)
 
     # -- prepare -------------------------------------------------------------------------------------------------
 
@@ -260,8 +262,8 @@ class Identities:
     def put(self, connection: duckdb.DuckDBPyConnection, target: Target, state: Stored | None) -> None:
         """Store what a prepared table is, inside the transaction that prepared it.
 
-        Not while rows of the truck are in another table, or are going to be copied again: what is stored tells of
-        those.
+        Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
+        that of those rows.
         """
         if state is not None and state.filled and not _judged(state, target):
             return
@@ -296,14 +298,14 @@ class Identities:
     # -- open, check, accept -------------------------------------------------------------------------------------
 
     def adopt(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Take tables as they are found that an older trucker has filled, which stored no identity."""
+        """Store the identity of tables that an older trucker, which stored no identities, has filled."""
         unknown = {truck_table: s for truck_table, s in self.load(connection).items() if s.filled and s.marked is None}
-        found = self.see(connection, (s.target for s in unknown.values() if s.target))
-        adopted = [(truck_table, s.target) for truck_table, s in unknown.items() if s.target in found]
+        tables = self.see(connection, (s.target for s in unknown.values() if s.target))
+        adopted = [(truck_table, s.target) for truck_table, s in unknown.items() if s.target in tables]
         for truck_table, target in adopted:
             assert target is not None
-            self._put(connection, truck_table, self._mark(connection, target, found[target], found[target].order))
-            found = self.see(connection, found)  # a table that is shared has its marks now
+            self._put(connection, truck_table, self._mark(connection, target, tables[target], tables[target].order))
+            tables = self.see(connection, tables)  # a table that is shared has its marks now
         if adopted:
             log.info(
                 "tables written by an earlier version are accepted without a check",
@@ -313,14 +315,14 @@ class Identities:
     def changed(self, connection: duckdb.DuckDBPyConnection) -> list[TableChange]:
         """The tables that have been filled and are others now."""
         filled = {truck_table: state for truck_table, state in self.load(connection).items() if state.filled}
-        found = self.see(connection, (state.target for state in filled.values() if state.target))
+        tables = self.see(connection, (state.target for state in filled.values() if state.target))
         sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
         changes = [
             _compared(
                 truck_table,
                 state.target,
                 state.marked,
-                found.get(state.target),
+                tables.get(state.target),
                 shared=sharing[truck_table[0], state.target] > 1,
             )
             for truck_table, state in sorted(filled.items(), key=lambda item: item[0])

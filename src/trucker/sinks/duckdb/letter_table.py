@@ -38,12 +38,12 @@ class LetterTable:
 
     def count(self, connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
         """How many each truck has; none in a file that has no such table."""
-        known = run(
+        exists = run(
             connection,
             "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() "
             "AND schema_name = 'trucker' AND table_name = 'dead_letters'",
         )
-        if not known:
+        if not exists:
             return {}
         statement = f"SELECT truck, count(*) FROM {_table(connection)} WHERE project = ? GROUP BY truck"
         return dict(run(connection, statement, [self._project]))

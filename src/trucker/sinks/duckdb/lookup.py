@@ -70,14 +70,14 @@ class DuckDBLookup:
                 connection.register("trucker_keys", values)
                 names = ", ".join(f"l.{quote_identifier(name)}" for name in values.column_names)
                 statement += f" WHERE ({names}) IN (SELECT * FROM trucker_keys)"
-            found = connection.sql(f"{statement} LIMIT {most + 1}").to_arrow_table()
-        if found.num_rows > most:
+            rows = connection.sql(f"{statement} LIMIT {most + 1}").to_arrow_table()
+        if rows.num_rows > most:
             raise SinkError(
                 f"a lookup in {table} returns more than {most} rows",
                 remedy="look up by keys (on:) that match fewer rows, or raise rows_max in truck.yml",
                 code="TRK475",
             )
-        return found
+        return rows
 
     @contextmanager
     def _open(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -92,17 +92,17 @@ def prepare(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
     try:
         with _json_errors(connection):
             texts = renderings(target, f"temp.{_CHECK}")
-            found = [piece for rendered in texts for piece in _checked(connection, target, rendered)]
+            statements = [piece for rendered in texts for piece in _checked(connection, target, rendered)]
     finally:
         with suppress(duckdb.Error):
             run(connection, f"DROP TABLE IF EXISTS temp.{_CHECK}")
-    refuse_empty(target, found)
+    refuse_empty(target, statements)
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, target: Target, rendered: RenderedSql) -> list[Piece]:
-    found = pieces(rendered)
-    kinds = [_kind(connection, target, piece) for piece in found]
-    for piece, kind in zip(found, kinds, strict=True):
+    statements = pieces(rendered)
+    kinds = [_kind(connection, target, piece) for piece in statements]
+    for piece, kind in zip(statements, kinds, strict=True):
         if kind in _MAKING:
             break
         if kind not in _CHECKED or piece.text[:8].lower() == "truncate":
@@ -113,21 +113,21 @@ def _checked(connection: duckdb.DuckDBPyConnection, target: Target, rendered: Re
             raise
         except duckdb.Error as error:
             raise _failed(target, piece, error, checked=True) from None
-    return found
+    return statements
 
 
 def _kind(connection: duckdb.DuckDBPyConnection, target: Target, piece: Piece) -> duckdb.StatementType:
     """What the statement is; raises for one that must not be part of the batch's transaction."""
     try:
-        found = connection.extract_statements(piece.text)
+        statements = connection.extract_statements(piece.text)
     except duckdb.Error as error:
         raise _failed(target, piece, error, checked=False) from None
-    for statement in found:
+    for statement in statements:
         if statement.type not in _ALLOWED:
             raise output_sql.not_allowed(piece, piece.text.split(maxsplit=1)[0].upper()[:20])
-    if not found:
+    if not statements:
         raise output_sql.failed(piece, "this is not a statement")
-    return found[0].type
+    return statements[0].type
 
 
 # -- running, in the driver -------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Outputs:
         self._spool = spool
         self._timeout = timeout
         self._transaction = run(connection, "SELECT txid_current()")
-        self._known: set[str] = set()
+        self._checked_texts: set[str] = set()
 
     def run(self, loads: Sequence[Load]) -> None:
         """Raises `TruckFailed` for the truck whose file fails."""
@@ -175,33 +175,33 @@ class Outputs:
             f"{from_text(f'n{i}', kind, target.unfit_of(column))} AS c{i}"
             for i, (column, kind) in enumerate(zip(target.source.names, types, strict=True))
         )
-        made = f"CREATE TEMP TABLE {name} AS SELECT n, k, {', '.join(cells)} FROM incoming"
+        create = f"CREATE TEMP TABLE {name} AS SELECT n, k, {', '.join(cells)} FROM incoming"
         try:
-            scan(self._connection, lambda: self._spool.read(staged), made)
+            scan(self._connection, lambda: self._spool.read(staged), create)
         except (duckdb.DataError, duckdb.InvalidInputException):
             raise self._unfit(target, types, receipt) from None
         counts = run(self._connection, f"SELECT n, k, count(*) FROM temp.{name} GROUP BY n, k ORDER BY n, k")
         return Share(target, f"temp.{name}", counts)
 
     def _unfit(self, target: Target, types: Sequence[str], receipt: Receipt) -> TruckerError:
-        """Which column's value does not fit: asked beside the transaction, which has failed of it."""
+        """The column whose value does not fit: found with another cursor, because the transaction has failed."""
         load = StagedLoad(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
         table = Table("", dict(zip(target.source.names, types, strict=True)))
-        with self._connection.cursor() as beside:
-            found = Applier(beside, table, load).unfit()
-        if not found:
+        with self._connection.cursor() as cursor:
+            unfit = Applier(cursor, table, load).unfit()
+        if not unfit:
             return SinkError(
                 f"a value of {target.source.table} does not fit its column type in output.sql", code="TRK447"
             )
-        reason = found[0][1]
+        reason = unfit[0][1]
         return SinkError(
             reason.message.replace(f"table {target.table}", "the rows"), remedy=reason.remedy, code=reason.code
         )
 
     def _run(self, target: Target, piece: Piece) -> None:
-        if piece.statement.text not in self._known:
+        if piece.statement.text not in self._checked_texts:
             _kind(self._connection, target, piece)
-            self._known.add(piece.statement.text)
+            self._checked_texts.add(piece.statement.text)
         try:
             with self._interrupting(piece):
                 run(self._connection, piece.text)
@@ -274,9 +274,9 @@ def _failed(target: Target, piece: Piece, error: duckdb.Error, *, checked: bool)
 def _parsed(error: duckdb.Error) -> dict[str, Any]:
     text = str(error)
     with suppress(ValueError):
-        found = json.loads(text[text.index("{") :])
-        if isinstance(found, dict):
-            return found
+        fields = json.loads(text[text.index("{") :])
+        if isinstance(fields, dict):
+            return fields
     return {"exception_message": text.partition("\n")[0]}
 
 

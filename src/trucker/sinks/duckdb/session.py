@@ -56,7 +56,7 @@ class Session:
         self._timer: threading.Timer | None = None
         self._used = time.monotonic()
         self._writers = 0
-        self._left: tuple[tuple[int, int] | None, ...] = ()
+        self._last_files: tuple[tuple[int, int] | None, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Session, (self._path, self._memory))
@@ -73,8 +73,8 @@ class Session:
             return self._writers
 
     def _count_writers(self) -> None:
-        if self._connection is None and self._left != (now := self._files()):
-            self._left = now
+        if self._connection is None and self._last_files != (now := self._files()):
+            self._last_files = now
             self._writers += 1
 
     def _files(self) -> tuple[tuple[int, int] | None, ...]:
@@ -120,7 +120,7 @@ class Session:
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -132,7 +132,7 @@ class Session:
                 with _opening:
                     _open.remove(self._path.resolve())
                     connection.close()
-                    self._left = self._files()
+                    self._last_files = self._files()
 
     def _watch(self, seconds: float) -> None:
         if self._timer is None and self._connection is not None:
@@ -144,9 +144,9 @@ class Session:
     def _close_if_idle(self) -> None:
         with self._lock:
             self._timer = None
-            left = self._used + IDLE_SECONDS - time.monotonic()
-            if left > 0:
-                self._watch(left)
+            remaining = self._used + IDLE_SECONDS - time.monotonic()
+            if remaining > 0:
+                self._watch(remaining)
                 return
             try:
                 self.close()
@@ -156,10 +156,10 @@ class Session:
 
 def _signature(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def written_here(path: Path) -> bool:

@@ -144,10 +144,10 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
             state = self._identities.refuse_changed(connection, target)
-            left_out = prepare_table(connection, target)
+            missing = prepare_table(connection, target)
             self._identities.put(connection, target, state)
             self.reshape_letters(connection, target)
-        return left_out
+        return missing
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         if work.target.statement is not None:
@@ -171,10 +171,10 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
 
     def _table(self, connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
         tables: dict[TableId, Table] = self._session.tables
-        known = tables.get(target.table)
-        if known is None or not known.types.keys() >= set(target.source.names):
-            known = tables[target.table] = table_of(connection, target)
-        return known
+        table = tables.get(target.table)
+        if table is None or not table.types.keys() >= set(target.source.names):
+            table = tables[target.table] = table_of(connection, target)
+        return table
 
     def begin_copy(self, transaction: duckdb.DuckDBPyConnection, copy: Copy) -> None:
         table = self._table(transaction, copy.target)
@@ -234,7 +234,7 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         with self._explaining(f"redriving dead letters of {self._path}"):
             return super().redrive(choice, dry_run=dry_run)
 
-    # -- tables that somebody else drops or alters ---------------------------------------------------------------------
+    # -- tables that other programs drop or alter ----------------------------------------------------------------------
 
     def changed_tables(self) -> Sequence[TableChange]:
         if not self._path.exists():

@@ -59,7 +59,7 @@ def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table |
 
 
 def has_unique(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
-    """Whether somebody gave the table a key: DuckDB may then refuse to insert what the same transaction deleted."""
+    """Whether the user gave the table a key: DuckDB may then refuse to insert what the same transaction deleted."""
     rows = run(
         connection,
         "SELECT count(*) FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ? "
@@ -74,14 +74,14 @@ def _sql_name(connection: duckdb.DuckDBPyConnection, table: TableId) -> str:
 
 
 def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> frozenset[str]:
-    """Create the table, or bring it as near to the target as may be; the columns it has not. The caller owns the
+    """Create the table, or alter it as far as the target allows; returns the columns it lacks. The caller owns the
     transaction."""
     table, due = due_actions(connection, target)
     if table is None:
         _create(connection, target)
         return frozenset()
     if due is None:
-        return _left_out(target, table)
+        return _missing_columns(target, table)
     for action in due:
         run(connection, f"ALTER TABLE {table.sql} {action}")
         log_altered(target, action)
@@ -98,9 +98,9 @@ def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[
     if table is None:
         return None, []
     if target.strict:
-        refuse_columns(target, table.types, _given(connection, target.table))
+        refuse_columns(target, table.types, _default_columns(connection, target.table))
     elif target.schema_changes is SchemaChanges.IGNORE:
-        _left_out(target, table)
+        _missing_columns(target, table)
         return table, None
     moves = target.renames(table.types)
     renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
@@ -118,8 +118,8 @@ def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[
 def examine_tables(
     connection: duckdb.DuckDBPyConnection, ledger: Ledger, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. What is missing for output.sql its own check tells."""
-    there: dict[TableId, Table] = {}
+    """See `Examinable.examine`. output.sql has its own check."""
+    existing: dict[TableId, Table] = {}
     for target in targets:
         if target.statement is not None:
             continue
@@ -129,7 +129,7 @@ def examine_tables(
             yield target, error
             continue
         if table is not None:
-            there[target.source.table] = table
+            existing[target.source.table] = table
     copied = [target for target in targets if target.source.table in due]
     try:
         copies = ledger.copies(copied) if copied else ()
@@ -137,13 +137,13 @@ def examine_tables(
         yield copied[0], error.reason
         return
     for copy in copies:
-        table = there.get(copy.target.source.table)
+        table = existing.get(copy.target.source.table)
         if table is not None and not copy.ours and not is_empty(connection, copy.target.table):
             yield copy.target, foreign_rows(copy.target).reason
 
 
-def _given(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
-    """The columns that the table has a value of its own for."""
+def _default_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
+    """The columns that have a default."""
     rows = run(
         connection,
         "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
@@ -160,18 +160,18 @@ def _renamed(table: Table, moves: Sequence[tuple[str, str]]) -> Table:
     return Table(table.sql, types)
 
 
-def _left_out(target: Target, table: Table) -> frozenset[str]:
-    left = frozenset(name for name in target.source.names if name not in table.types)
-    if any(column.name in left and column.was_name in table.types for column in target.source.columns):
-        return left  # it is then asked for by that name
-    lost = sorted(left & frozenset(target.source.key))
+def _missing_columns(target: Target, table: Table) -> frozenset[str]:
+    missing = frozenset(name for name in target.source.names if name not in table.types)
+    if any(column.name in missing and column.was_name in table.types for column in target.source.columns):
+        return missing  # it is then asked for by that name
+    lost = sorted(missing & frozenset(target.source.key))
     if lost:
         raise SinkError(
             f"table {target.table} has no column {lost[0]!r}, which is part of the key of {target.source.table}",
             remedy=f"ALTER TABLE {target.table.quoted} ADD COLUMN {quote_identifier(lost[0])} …",
             code="TRK438",
         )
-    return left
+    return missing
 
 
 def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table
             _check_capitals(target, column.name, table)
             yield from _added(connection, target, column)
         elif target.unfit_of(column.name) is Unfit.TEXT and actual != TEXT:
-            yield _made_text(target, table, column.name)
+            yield _text_conversion(target, table, column.name)
         elif not holds(actual, wanted):
             if widens(actual, wanted):
                 yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
@@ -217,7 +217,7 @@ def _wanted(target: Target, column: Column) -> str:
     return duckdb_type(column, target.unfit_of(column.name))
 
 
-def _made_text(target: Target, table: Table, column: str) -> str:
+def _text_conversion(target: Target, table: Table, column: str) -> str:
     """The truck's policy has become `text`: rows that are there get PostgreSQL's text of their values, too."""
     name, actual = quote_identifier(column), table.types[column]
     text = to_text(name, actual)
@@ -322,8 +322,8 @@ def table_of(connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
 
 def is_empty(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
     """Whether the table has no rows, or is not there."""
-    there = find_table(connection, table)
-    return there is None or not run(connection, f"SELECT 1 FROM {there.sql} LIMIT 1")
+    existing = find_table(connection, table)
+    return existing is None or not run(connection, f"SELECT 1 FROM {existing.sql} LIMIT 1")
 
 
 def parents_first(connection: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
@@ -372,26 +372,26 @@ def nulled(connection: duckdb.DuckDBPyConnection, table: Table, target: Target, 
 
 def has_keys(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
     """Whether keys of the user's are on it: DuckDB lets no key go and come again within a transaction."""
-    found = run(
+    keys = run(
         connection,
         "SELECT 1 FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')"
         " AND schema_name = ? AND table_name = ? UNION ALL"
         " SELECT 1 FROM duckdb_indexes() WHERE is_unique AND schema_name = ? AND table_name = ?",
         [table.schema, table.name] * 2,
     )
-    return bool(found)
+    return bool(keys)
 
 
 def unique_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[tuple[str, ...]]:
     """The columns of each unique constraint and index; an index over expressions is left out."""
-    found = run(
+    rows = run(
         connection,
         "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
         " AND schema_name = ? AND table_name = ? UNION ALL SELECT CAST(expressions AS VARCHAR[]) FROM duckdb_indexes()"
         " WHERE is_unique AND schema_name = ? AND table_name = ?",
         [table.schema, table.name] * 2,
     )
-    return [tuple(str(name).strip('"') for name in names) for (names,) in found]
+    return [tuple(str(name).strip('"') for name in names) for (names,) in rows]
 
 
 def unfit_value(target: Target, column: str, kind: str, text: str) -> DataError:
@@ -417,5 +417,5 @@ _CONSTRAINTS: Final = (
 
 def constraint_of(message: str) -> tuple[str, str]:
     """The kind of constraint that DuckDB speaks of: PostgreSQL's code for it, and in words."""
-    found = ((state, what) for mark, state, what in _CONSTRAINTS if mark in message)
-    return next(found, ("23000", "a constraint"))
+    matches = ((state, what) for mark, state, what in _CONSTRAINTS if mark in message)
+    return next(matches, ("23000", "a constraint"))

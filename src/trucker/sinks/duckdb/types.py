@@ -87,8 +87,8 @@ def _digits(kind: str) -> tuple[int, int] | None:
     """Digits before and after the point."""
     if kind in _DIGITS:
         return _DIGITS[kind], 0
-    found = _DECIMAL.fullmatch(kind)
-    return (int(found[1]) - int(found[2]), int(found[2])) if found else None
+    match = _DECIMAL.fullmatch(kind)
+    return (int(match[1]) - int(match[2]), int(match[2])) if match else None
 
 
 def describe(text: str, kind: str) -> str:

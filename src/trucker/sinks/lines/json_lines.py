@@ -42,17 +42,17 @@ Indices = npt.NDArray[np.int64]
 def lines(changes: Changes, target: Target | None = None, *, snapshot: bool = False) -> pa.LargeStringArray:
     """One line per change, in their order, each with its newline.
 
-    `target` gives the name to show, if not the source's, and what becomes of values JSON has no number for.
+    `target` gives the name to show, if not the source's, and the policy for numbers that JSON cannot express.
     """
     if not len(changes):
         return pa.array([], pa.large_string())
     shapes = _shapes(changes)
     target = target or Target("", changes.schema, changes.schema.table)
-    made = [_shape_lines(changes, shape, target, snapshot) for shape in shapes]
-    if len(made) == 1:
-        return made[0]
+    parts = [_shape_lines(changes, shape, target, snapshot) for shape in shapes]
+    if len(parts) == 1:
+        return parts[0]
     order = np.argsort(np.concatenate([shape.rows for shape in shapes]), kind="stable")
-    return pa.concat_arrays(made).take(pa.array(order))
+    return pa.concat_arrays(parts).take(pa.array(order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,16 @@ def _shape_lines(changes: Changes, shape: _Shape, target: Target, snapshot: bool
     has_new = shape.op not in (DELETE, TRUNCATE)
     has_old = shape.old_kind != NO_OLD and shape.op != TRUNCATE
     sent = [column for column in schema.columns if column.name not in shape.unchanged]
-    known = schema.columns if shape.old_kind == OLD_FULL else _key_columns(schema)
+    old_columns = schema.columns if shape.old_kind == OLD_FULL else _key_columns(schema)
     new, old = _Cells(part.new, target), _Cells(part.old, target)
     line.item("new", sent if has_new else None, new)
-    line.item("old", known if has_old else None, old)
+    line.item("old", old_columns if has_old else None, old)
     key = _key_columns(schema) if schema.key and (has_new or has_old) else None
     line.item("key", key, old if not has_new or _key_unsent(schema, shape) else new)
     if shape.unchanged and has_new:
         line.constant(f',"unchanged":{json.dumps(shape.unchanged, ensure_ascii=False, separators=(",", ":"))}')
     line.json_nulls("json_null", sent if has_new else (), new)
-    line.json_nulls("old_json_null", known if has_old else (), old)
+    line.json_nulls("old_json_null", old_columns if has_old else (), old)
     line.constant("}\n")
     return line.join(len(part))
 
@@ -136,7 +136,7 @@ class _Template:
         self._pieces.append(text)
 
     def item(self, name: str, columns: Sequence[Column] | None, cells: _Cells) -> None:
-        """`,"name":{…}` with these columns, or null where there are none to speak of."""
+        """`,"name":{…}` with these columns, or null where `columns` is None."""
         if columns is None:
             self.constant(f',"{name}":null')
             return
@@ -174,14 +174,14 @@ class _Cells:
     def __init__(self, rows: pa.RecordBatch, target: Target) -> None:
         self._rows = rows
         self._target = target
-        self._made: dict[str, tuple[pa.Array, str]] = {}
+        self._cache: dict[str, tuple[pa.Array, str]] = {}
 
     def of(self, column: Column) -> tuple[pa.Array, str]:
         """The column's cells, and the quotation mark to put around each of them, or none."""
-        if column.name not in self._made:
+        if column.name not in self._cache:
             text = self._rows.column(column.name).cast(pa.large_string())
-            self._made[column.name] = _json_cells(text, column, self._target)
-        return self._made[column.name]
+            self._cache[column.name] = _json_cells(text, column, self._target)
+        return self._cache[column.name]
 
     def json_null(self, column: Column) -> pa.Array | None:
         """Which of the column's cells are JSON's null; None where none is, or could be mistaken."""
@@ -286,8 +286,8 @@ def _transactions(changes: Changes, snapshot: bool) -> pa.Array:
         line.cells(_time_text(time[new]))
         line.constant('","xid":')
         line.cells(pa.array(xid[new]).cast(pa.large_string()))
-    made = line.join(int(np.count_nonzero(new)))
-    return made if len(made) == len(changes) else made.take(pa.array(np.cumsum(new) - 1))
+    texts = line.join(int(np.count_nonzero(new)))
+    return texts if len(texts) == len(changes) else texts.take(pa.array(np.cumsum(new) - 1))
 
 
 def _lsn_text(lsn: npt.NDArray[np.uint64]) -> pa.Array:

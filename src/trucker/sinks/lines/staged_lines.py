@@ -57,7 +57,7 @@ def staged_lines(spool: Spool, batch: Batch, receipts: Sequence[Receipt]) -> Ite
 
 
 class _Head:
-    """A table's stream of pieces and what is left of the one in hand."""
+    """A table's stream of pieces, and the unread rest of the current piece."""
 
     def __init__(self, stream: Iterator[pa.RecordBatch]) -> None:
         self._stream = stream
@@ -75,14 +75,14 @@ class _Head:
         return int(self._lsn[-1]), int(self._ordinal[-1])
 
     def until(self, place: tuple[int, int]) -> pa.RecordBatch:
-        """Give away the lines up to and at `place`."""
+        """Remove and return the lines up to and including `place`."""
         assert self.piece is not None
         lsn, ordinal = np.uint64(place[0]), place[1]
         first, beyond = np.searchsorted(self._lsn, lsn, "left"), np.searchsorted(self._lsn, lsn, "right")
         count = int(first + np.searchsorted(self._ordinal[first:beyond], ordinal, "right"))
-        given, left = self.piece.slice(0, count), self.piece.slice(count)
-        self._take(left if left.num_rows else next(self._stream, None))
-        return given
+        head, rest = self.piece.slice(0, count), self.piece.slice(count)
+        self._take(rest if rest.num_rows else next(self._stream, None))
+        return head
 
 
 def _merged(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.LargeStringArray]:

@@ -84,7 +84,7 @@ class StdoutSink(EventSink):
 
 
 def _silence_stdout() -> None:
-    """What is still buffered would fail again when Python flushes at its end: let it go nowhere."""
+    """Discard the buffered output: Python would fail again when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

@@ -96,7 +96,7 @@ def unique_columns(config: PostgresConnection, table: TableId) -> list[tuple[str
             oid = row[0] if row else None
             if oid is None:
                 return []
-            found = [UniqueIndex.of(*each) for each in lent.run(INDEXES, oid)]
+            indexes = [UniqueIndex.of(*each) for each in lent.run(INDEXES, oid)]
     except psycopg.Error as error:
         raise explain(error, subject) from None
-    return [index.names if index.plain else tuple(sorted(index.columns)) for index in found]
+    return [index.names if index.plain else tuple(sorted(index.columns)) for index in indexes]

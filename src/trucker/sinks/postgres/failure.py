@@ -60,7 +60,7 @@ def passing(error: psycopg.Error) -> bool:
 
 
 def of_data(error: psycopg.Error) -> bool:
-    """Whether it is what is in a row that is refused."""
+    """Whether the server refused the data of a row."""
     return (error.sqlstate or "")[:2] in _OF_DATA
 
 
@@ -108,7 +108,7 @@ def explain(
 
 @contextmanager
 def blaming(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
-    """What fails in here is the truck's."""
+    """Permanent errors inside the block become `TruckFailed` of the target's truck."""
     try:
         yield
     except psycopg.Error as error:
@@ -123,9 +123,9 @@ def blaming(target: Target, columns: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _copied_column(context: str, names: Sequence[str]) -> str | None:
-    """The column that COPY stopped at. Its name is followed by the value, so it is found among those there are."""
-    found = _COPIED_COLUMN.match(context)
-    rest = found[1] if found else ""
+    """The column that COPY stopped at. Its name is followed by the value, so the name is looked up among `names`."""
+    match = _COPIED_COLUMN.match(context)
+    rest = match[1] if match else ""
     return max((name for name in names if rest == name or rest.startswith(f"{name}:")), key=len, default=None)
 
 

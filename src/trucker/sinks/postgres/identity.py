@@ -103,7 +103,7 @@ def _identity(oid: int, columns: Sequence[str]) -> TableIdentity:
 # -- prepare ----------------------------------------------------------------------------------------------------------
 
 
-def refuse_changed(session: Session, project: str, target: Target, found: DestinationTable | None) -> Stored | None:
+def refuse_changed(session: Session, project: str, target: Target, table: DestinationTable | None) -> Stored | None:
     """Raise for a table that has been filled and is another one now; what is stored of it."""
     truck_table = (target.truck, target.source.table)
     state = load(session, project, truck_table).get(truck_table)
@@ -112,7 +112,7 @@ def refuse_changed(session: Session, project: str, target: Target, found: Destin
             *truck_table,
             target.table,
             state.identity,
-            found.identity if found else None,
+            table.identity if table else None,
             target.source.columns,
             shared=target.shared,
         )
@@ -121,14 +121,15 @@ def refuse_changed(session: Session, project: str, target: Target, found: Destin
     return state
 
 
-def put(session: Session, project: str, target: Target, made: DestinationTable, state: Stored | None) -> None:
+def put(session: Session, project: str, target: Target, table: DestinationTable, state: Stored | None) -> None:
     """Store what a prepared table is, inside the transaction that prepared it.
 
-    Not while rows of the truck are in another table, or are going to be copied again: what is stored tells of those.
+    Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
+    that of those rows.
     """
     if state is not None and state.filled and not _judged(state, target):
         return
-    identity = made.identity.only(target.source.names)
+    identity = table.identity.only(target.source.names)
     if state is None or state.identity != identity:
         _put(session, project, (target.truck, target.source.table), identity)
 
@@ -147,19 +148,19 @@ def _put(session: Session, project: str, truck_table: TruckTable, identity: Tabl
 
 
 def adopt(session: Session, project: str) -> None:
-    """Take tables as they are found that an older trucker has filled, which stored no identity."""
+    """Store the identity of tables that an older trucker, which stored no identities, has filled."""
     unknown = {
         truck_table: state
         for truck_table, state in load(session, project).items()
         if state.filled and not state.identity
     }
     tables = sorted({state.target for state in unknown.values() if state.target})
-    found = now(session, tables) if tables else {}
-    adopted = [truck_table for truck_table, state in unknown.items() if state.target in found]
+    identities = now(session, tables) if tables else {}
+    adopted = [truck_table for truck_table, state in unknown.items() if state.target in identities]
     for truck_table in adopted:
         target = unknown[truck_table].target
         assert target is not None
-        _put(session, project, truck_table, found[target])
+        _put(session, project, truck_table, identities[target])
     if adopted:
         log.info(
             "tables written by an earlier version are accepted without a check",
@@ -176,7 +177,7 @@ def changed(session: Session, project: str) -> list[TableChange]:
     stored = _stored(session.run(_BEFORE_IDENTITIES if without_identities else _STORED, project))
     filled = {truck_table: state for truck_table, state in stored.items() if state.filled}
     tables = sorted({state.target for state in filled.values() if state.target})
-    found = now(session, tables) if tables else {}
+    identities = now(session, tables) if tables else {}
     sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
     changes = [
         compare(
@@ -184,7 +185,7 @@ def changed(session: Session, project: str) -> list[TableChange]:
             source,
             state.target,
             state.identity,
-            found.get(state.target),
+            identities.get(state.target),
             shared=sharing[truck, state.target] > 1,
         )
         for (truck, source), state in sorted(filled.items(), key=lambda item: item[0])
@@ -201,12 +202,12 @@ def accept(session: Session, project: str, truck_tables: Collection[TruckTable])
         if truck_table in truck_tables and state.filled
     }
     tables = sorted({state.target for state in chosen.values() if state.target})
-    found = now(session, tables) if tables else {}
+    identities = now(session, tables) if tables else {}
     for truck_table, state in chosen.items():
-        there = found.get(state.target) if state.target else None
-        known = state.identity.columns if state.identity and state.identity.columns else None
-        there = there.only(known) if there and known else there
-        _put(session, project, truck_table, there or TableIdentity(""))
+        current = identities.get(state.target) if state.target else None
+        columns = state.identity.columns if state.identity and state.identity.columns else None
+        current = current.only(columns) if current and columns else current
+        _put(session, project, truck_table, current or TableIdentity(""))
 
 
 # -- commit -----------------------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class WrittenTables:
         self._same.pop((target.truck, target.source.table), None)
 
     def learn(self, session: Session, targets: Iterable[Target]) -> None:
-        """Have at hand what is stored of these targets, before they are compared."""
+        """Load the stored identities of these targets, before they are compared."""
         for target in targets:
             truck_table = (target.truck, target.source.table)
             if truck_table not in self._stored:
@@ -241,18 +242,18 @@ class WrittenTables:
         self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]
     ) -> dict[TruckTable, TableChange]:
         """Which of the targets' tables are others; `rows` is the answer to `ask` for these tables."""
-        found = {number: (oid, columns) for number, oid, columns in rows}
+        by_number = {number: (oid, columns) for number, oid, columns in rows}
         changes: dict[TruckTable, TableChange] = {}
         for number, target in enumerate(targets, 1):
-            truck_table, seen = (target.truck, target.source.table), found.get(number)
+            truck_table, seen = (target.truck, target.source.table), by_number.get(number)
             if seen is not None and self._same.get(truck_table) == seen:
                 continue
-            there = _identity(*seen) if seen else None
+            current = _identity(*seen) if seen else None
             change = compare(
                 *truck_table,
                 target.table,
                 self._stored[truck_table],
-                there,
+                current,
                 target.source.columns,
                 shared=target.shared,
             )
@@ -269,18 +270,18 @@ def reason(change: TableChange, *, copied: bool) -> SinkError:
 
 
 def explanation(session: Session, project: str, targets: Iterable[Target]) -> TableChange | None:
-    """The first of these targets whose table is another one, which explains whatever failed."""
+    """The first change to a table of these targets, which explains a failed commit."""
     for target in targets:
         truck_table = (target.truck, target.source.table)
         state = load(session, project, truck_table).get(truck_table)
         if state is None or not _judged(state, target):
             continue
-        there: Mapping[TableId, TableIdentity] = now(session, [target.table])
+        identities: Mapping[TableId, TableIdentity] = now(session, [target.table])
         change = compare(
             *truck_table,
             target.table,
             state.identity,
-            there.get(target.table),
+            identities.get(target.table),
             target.source.columns,
             shared=target.shared,
         )

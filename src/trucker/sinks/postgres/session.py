@@ -93,11 +93,11 @@ _lock: Final = threading.Lock()
 @contextmanager
 def session(config: PostgresConnection) -> Iterator[Session]:
     """A session for as long as the block lasts. psycopg's errors pass through; the caller knows what they mean."""
-    found = _take(config) or _connect(config)
+    lent = _take(config) or _connect(config)
     try:
-        yield found
+        yield lent
     finally:
-        _give_back(config, found)
+        _give_back(config, lent)
 
 
 def close_idle(config: PostgresConnection) -> None:
@@ -138,10 +138,10 @@ def _take(config: PostgresConnection) -> Session | None:
     while True:
         with _lock:
             waiting = _idle.get(_key(config))
-            found = waiting.pop() if waiting else None
-        if found is None or found.usable:
-            return found
-        found.connection.close()
+            idle = waiting.pop() if waiting else None
+        if idle is None or idle.usable:
+            return idle
+        idle.connection.close()
 
 
 def _give_back(config: PostgresConnection, used: Session) -> None:

@@ -1,4 +1,4 @@
-"""The sink: each method borrows a session and hands the work to the modules beside this one."""
+"""The sink: each method borrows a session and hands the work to the other modules of this package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trucker.sinks.postgres.letters import letter_table
 from trucker.sinks.postgres.letters.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.stage.output_stage import copy_rows, describe_rows, write_rows
-from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, left_stages, stage_prefix
+from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, list_stages, stage_prefix
 from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.unfit_values import fitting
 from trucker.sinks.table_identity import TableChange
@@ -72,7 +72,7 @@ class PostgresSink(Sink):
             state_tables.create(lent)
             if not self._swept:
                 # Only what an earlier process left: later, other lanes of this one may be staging.
-                drop_stages(lent, left_stages(lent, stage_prefix(self._project)))
+                drop_stages(lent, list_stages(lent, stage_prefix(self._project)))
                 if self._files is not None:
                     self._files.remove(stage_prefix(self._project))
             self.letters = letter_table.count(lent, self._project)
@@ -90,13 +90,13 @@ class PostgresSink(Sink):
             return frozenset()
         with self._session(f"preparing table {target.table}") as lent:
             self._written.forget(target)
-            made, new = tables.prepare(lent, self._project, target)
-            self._tables[target] = made
+            table, new = tables.prepare(lent, self._project, target)
+            self._tables[target] = table
             if new:
                 self._new.add(target.table)
             if self.letters.get(target.truck):
                 letter_table.reshape(lent, self._project, target)
-        return frozenset(target.source.names) - made.columns.keys()
+        return frozenset(target.source.names) - table.columns.keys()
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         try:
@@ -106,7 +106,7 @@ class PostgresSink(Sink):
             raise change.error() if change else error from None
 
     def _explanation(self, targets: Sequence[Target]) -> TableChange | None:
-        """What has happened to one of these tables, if that is why it could not be written to."""
+        """The change to one of these tables that explains a failed write; None where no table has changed."""
         with self._session("reading tables") as lent:
             return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
 
@@ -174,13 +174,13 @@ class PostgresSink(Sink):
             }
 
     def _run(self, commit: Commit, delivery: Delivery) -> None:
-        """Commit; a table that is another one now is named as the reason of whatever it made fail."""
+        """Commit. Where a commit fails because a table was replaced, the error names that table."""
         try:
             commit.run(delivery)
         except TruckFailed as error:
             targets = [target for target in delivery.targets if target.truck == error.truck]
-            known = error.reason.transient or delivery.snapshot
-            change = None if known else self._explanation(targets)
+            explained = error.reason.transient or delivery.snapshot
+            change = None if explained else self._explanation(targets)
             raise TruckFailed(error.truck, change.error()) if change else error from None
 
     def discard(self, batch: Batch) -> None:
@@ -189,7 +189,7 @@ class PostgresSink(Sink):
             self._files.remove(prefix)
             return
         with self._session("removing staged rows") as lent:
-            drop_stages(lent, left_stages(lent, prefix))
+            drop_stages(lent, list_stages(lent, prefix))
 
     def close(self) -> None:
         # Sinks of one destination share the process's connections; one that had none has none to give back.
@@ -228,20 +228,20 @@ class PostgresSink(Sink):
 
     def _describe(self, lent: Session, target: Target) -> DestinationTable:
         """The target's table as it was when last prepared; executors look once per shape of the target."""
-        known = self._tables.get(target)
-        if known is None:
-            known = describe_rows(lent, target) if target.statement else tables.describe(lent, target.table)
-            if known is None:
+        table = self._tables.get(target)
+        if table is None:
+            table = describe_rows(lent, target) if target.statement else tables.describe(lent, target.table)
+            if table is None:
                 raise SinkError(
                     f"table {target.table} does not exist",
                     remedy="run `trucker run`, which creates the table and copies it",
                 )
-            self._tables[target] = known
-        return known
+            self._tables[target] = table
+        return table
 
     @contextmanager
     def _session(self, doing: str, target: Target | None = None) -> Iterator[Session]:
-        """A session, psycopg's errors turned into trucker's; after any, tables are looked at anew."""
+        """A session, psycopg's errors turned into trucker's; after an error, tables are described again."""
         where = f"connection {self._connection.name}, {doing}"
         self._used = True
         try:

@@ -56,7 +56,7 @@ _LETTERS: Final = (
         created_at timestamptz not null default now(), updated_at timestamptz not null default now())""",
     "create index on trucker.dead_letters (project, truck)",
 )
-# Whoever makes something that may be there already takes this lock first: "if not exists" does not prevent a race.
+# Code that creates an object which may exist takes this lock first: "if not exists" does not prevent a race.
 LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('trucker ' || $1, 0))"
 
 
@@ -75,11 +75,11 @@ def refuse_unusable(session: Session, name: str) -> None:
 
 def create(session: Session) -> None:
     """Make schema and tables where they are missing."""
-    found = session.run(
+    missing = session.run(
         """select num_nulls(to_regclass('trucker.format'), to_regclass('trucker.dead_letters'),
             to_regclass('trucker.late_keys'), to_regclass('trucker.identities'))"""
     ).fetchone()
-    if found != (0,):
+    if missing != (0,):
         _create(session)
     _refuse_format(session)
 
@@ -100,16 +100,16 @@ def _create(session: Session) -> None:
         with session.connection.transaction():
             session.run(LOCK, SCHEMA)
             # Not by to_regclass(): that may remember from before the lock that there was none.
-            found = {name for (name,) in session.run("select tablename from pg_tables where schemaname = 'trucker'")}
+            existing = {name for (name,) in session.run("select tablename from pg_tables where schemaname = 'trucker'")}
             if session.run("select exists (select from pg_namespace where nspname = 'trucker')").fetchone() == (False,):
                 session.run("create schema trucker")
-            for statement in () if "format" in found else _TABLES:
+            for statement in () if "format" in existing else _TABLES:
                 session.run(statement)
-            for statement in () if "dead_letters" in found else _LETTERS:
+            for statement in () if "dead_letters" in existing else _LETTERS:
                 session.run(statement)
-            if "late_keys" not in found:
+            if "late_keys" not in existing:
                 session.run(deferred_key.TABLE)
-            if "identities" not in found:
+            if "identities" not in existing:
                 session.run(identity.TABLE)
     except psycopg.errors.InsufficientPrivilege:
         raise SinkError(
@@ -121,7 +121,7 @@ def _create(session: Session) -> None:
 
 
 def add_trucks(session: Session, project: str, trucks: Collection[str]) -> None:
-    """Have a row for each truck, so that there is one to lock."""
+    """Insert a row for each truck where it is missing, so that the row can be locked."""
     session.run(
         "insert into trucker.positions (project, truck) select $1, unnest($2::text[]) on conflict do nothing",
         project,
@@ -271,18 +271,18 @@ def enter_part(session: Session, project: str, truck_table: TruckTable, snapshot
     ).rowcount
     if claimed:
         return None
-    known = session.run(
+    copied = session.run(
         """select rows from trucker.chunks where project = $1 and truck = $2 and source_schema = $3
             and source_table = $4 and snapshot = $5 and part = $6""",
         *key,
     ).fetchone()
-    return int(known[0]) if known else 0
+    return int(copied[0]) if copied else 0
 
 
 def finish_part(session: Session, project: str, truck_table: TruckTable, snapshot: str, part: int, rows: int) -> bool:
-    """Say how many rows a part has; whether its table's key is still to be made (`deferred_key`)."""
+    """Store how many rows a part has; returns whether its table's key is still due (`deferred_key`)."""
     truck, table = truck_table
-    found = session.run(
+    key_due = session.run(
         """update trucker.chunks c set rows = $7 where project = $1 and truck = $2 and source_schema = $3
             and source_table = $4 and snapshot = $5 and part = $6
         returning exists (select from trucker.late_keys k where (k.project, k.truck, k.source_schema, k.source_table)
@@ -295,17 +295,17 @@ def finish_part(session: Session, project: str, truck_table: TruckTable, snapsho
         part,
         rows,
     ).fetchone()
-    return found == (True,)
+    return key_due == (True,)
 
 
 def take_parts(
     session: Session, project: str, truck_tables: Iterable[TruckTable]
 ) -> dict[tuple[str, TableId, str, int], int]:
-    """Remove the record of these tables' copied parts, and say what it was: rows by truck, table, snapshot, part."""
+    """Delete the records of these tables' copied parts; returns the rows by truck, table, snapshot and part."""
     wanted = sorted(truck_tables)
     if not wanted:
         return {}
-    found = session.run(
+    removed = session.run(
         """delete from trucker.chunks c using unnest($2::text[], $3::text[], $4::text[]) w(truck, s, t)
         where c.project = $1 and c.truck = w.truck and c.source_schema = w.s and c.source_table = w.t
         returning c.truck, c.source_schema, c.source_table, c.snapshot, c.part, c.rows""",
@@ -314,4 +314,4 @@ def take_parts(
         [table.schema for _, table in wanted],
         [table.name for _, table in wanted],
     )
-    return {(truck, TableId(s, t), snapshot, part): rows for truck, s, t, snapshot, part, rows in found}
+    return {(truck, TableId(s, t), snapshot, part): rows for truck, s, t, snapshot, part, rows in removed}

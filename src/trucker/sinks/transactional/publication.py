@@ -67,7 +67,7 @@ class RowsRefused(Exception):
 
 
 class _RollBack(Exception):
-    """A trial has shown what it was made for."""
+    """The trial is complete; its transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Publication(Generic[T]):
         self.sieves: dict[TruckTable, Sieve] = {}
         self.trial = _TO_THE_END
         self.letter_counts: Mapping[str, int] = {}
-        self.left: list[Letter] = []
+        self.remaining: list[Letter] = []
 
     def run(self, *, commit: bool = True) -> None:
         """Commit; with `commit` false, find out what would be committed."""
@@ -166,7 +166,7 @@ class Publication(Generic[T]):
     # -- which rows ---------------------------------------------------------------------------------------------------
 
     def _set_aside(self, refusal: RowsRefused) -> None:
-        """Find rows that are refused, and set them aside; raises for a truck that does not do that."""
+        """Find the refused rows and set them aside; raises for a truck without dead letters."""
         target, sieve = refusal.load.target, refusal.sieve
         if self.store.letter_store is None:
             raise TruckFailed(target.truck, refusal.error, target.source.table)
@@ -180,10 +180,10 @@ class Publication(Generic[T]):
             self.refused[target.truck, _identity(target, row.data)] = error
             if not refusal.letters:
                 cells = sieve.cells_of(row.data)
-                known = self.sieves.setdefault(target.truck_table, sieve)
-                known.aside.add(cells)
+                table_sieve = self.sieves.setdefault(target.truck_table, sieve)
+                table_sieve.aside.add(cells)
                 if row.action == DELETE:
-                    known.refused_deletes.add(cells)
+                    table_sieve.refused_deletes.add(cells)
         if most is not None and len(self.refused) > most + _AGAIN:
             raise TruckFailed(target.truck, too_many(target.truck, most, Reason.of(refusal.error)))
 
@@ -315,7 +315,7 @@ class _TransactionRows(Generic[T]):
         for letter in pending.numbered(again):
             pending.change(letter, again[letter.number])
         groups: dict[tuple[TableId, tuple[str, ...]], list[Letter]] = defaultdict(list)
-        publication.left = []
+        publication.remaining = []
         for letter in pending.changed:
             error = publication.refused.get((truck, letter.identity))
             if error is None:
@@ -323,7 +323,7 @@ class _TransactionRows(Generic[T]):
                 continue
             renewed = replace(letter, reason=Reason.of(error))
             pending.change(letter, renewed)
-            publication.left.append(renewed)
+            publication.remaining.append(renewed)
         by_target = {letters[0].as_target(): letters for letters in groups.values()}
         for target in self._store.in_order(self._transaction, list(by_target)):
             letters = by_target[target]
@@ -333,7 +333,7 @@ class _TransactionRows(Generic[T]):
                 pending.remove(letter)
 
     def _store_letters(self, truck: str, pending: Pending) -> None:
-        """Store what has become of a truck's letters. Raises for more than it may have."""
+        """Store a truck's changed letters. Raises where the truck exceeds its limit."""
         store, most = self._store.letter_store, self._delivery.batch.dead_letters.get(truck)
         assert store is not None
         if pending.gone:
@@ -348,7 +348,7 @@ class _TransactionRows(Generic[T]):
 
 
 def redrive(store: TransactionalStore[T], spool: Spool, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-    """What became of the chosen letters, truck by truck, each in a transaction of its own."""
+    """Redrive the chosen letters, each truck in its own transaction; returns the outcome of each letter."""
     letters, outcomes = store.letter_store, list[Redriven]()
     for truck in choice.trucks if letters is not None else ():
         chosen = [replace(letter, tries=letter.tries + 1) for letter in _chosen(store, letters, truck, choice)]
@@ -356,8 +356,10 @@ def redrive(store: TransactionalStore[T], spool: Spool, choice: Choice, *, dry_r
             continue
         publication = Publication(store, spool, _NOTHING, chosen)
         publication.run(commit=not dry_run)
-        left = {letter.number: letter for letter in publication.left}
-        outcomes += [Redriven(left.get(letter.number, letter), letter.number not in left) for letter in chosen]
+        remaining = {letter.number: letter for letter in publication.remaining}
+        outcomes += [
+            Redriven(remaining.get(letter.number, letter), letter.number not in remaining) for letter in chosen
+        ]
     return outcomes
 
 

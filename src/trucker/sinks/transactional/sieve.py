@@ -158,9 +158,9 @@ class _Folding(Generic[T]):
         if self._sieve.cells_of(row.data) in self._sieve.refused_deletes:
             self._put(row, row.data)
             return
-        known = self._pending.find(self._letter(row, row.data).identity)
-        if known is not None:
-            self._pending.remove(known)
+        letter = self._pending.find(self._letter(row, row.data).identity)
+        if letter is not None:
+            self._pending.remove(letter)
 
     def _put(self, row: StagedRow, data: Row, operation: Operation | None = None) -> None:
         stored = self._store.as_stored(self._transaction, self._target, data)

@@ -136,14 +136,14 @@ def parse_rows(schema: TableSchema, batch: pa.RecordBatch) -> Iterator[StagedRow
     for row in batch.to_pylist():
         cells = {name: row[f"n{number}"] for number, name in enumerate(names)}
         action = row["action"] if keyed else (INSERT if row["delta"] > 0 else DELETE)
-        deletes, kept = action == DELETE, row["kept"] if keyed else None
+        deletes, mask = action == DELETE, row["kept"] if keyed else None
         operation = DELETE if deletes else MOVE if action == MOVE else row.get("op") or INSERT
         yield StagedRow(
             action,
             row["round"] if keyed else 0,
             {name: row[f"k{number}"] for number, name in enumerate(key)} if action == MOVE else {},
             {name: cells[name] for name in schema.key} if deletes and keyed else cells,
-            None if kept is None else tuple(name for name, mark in zip(names, kept, strict=True) if mark == "0"),
+            None if mask is None else tuple(name for name, mark in zip(names, mask, strict=True) if mark == "0"),
             _OPERATIONS[operation if keyed else action],
             Lsn(row.get("lsn") or 0),
             row.get("ordinal") or 0,
@@ -183,7 +183,7 @@ def stage_changes(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRo
 
 
 class _Tally:
-    """Counts what goes by."""
+    """Counts the rows, rounds, actions and unchanged columns of the batches that it yields."""
 
     def __init__(self, *, placed: bool) -> None:
         self._placed = placed
@@ -207,19 +207,19 @@ class _Tally:
         key = key_positions(changes.schema)
         old_key = [changes.old.column(position) for position in key]
         deleted = changes.op == DELETE
-        kept = _kept_text(changes)
+        masks = _mask_text(changes)
         new = list(changes.new.columns)
         for position, before in zip(key, old_key, strict=True):
             new[position] = _where(deleted | _unsent(changes, position), before, new[position])
         moved = _moved(changes, [new[position] for position in key], old_key)
         action = np.where(deleted, DELETE, np.where(moved, MOVE, UPDATE)).astype(np.uint8)
         self.actions.update(_counts(pa.array(action)))
-        self.kept.update(_counts(kept.filter(pa.array(action == UPDATE))))
+        self.kept.update(_counts(masks.filter(pa.array(action == UPDATE))))
         from_key = [_where(moved, before, pa.nulls(len(changes), pa.string())) for before in old_key]
         return _batch(
             {
                 "action": pa.array(action),
-                "kept": kept,
+                "kept": masks,
                 "round": pa.array(np.full(len(changes), self.rounds, np.int32)),
                 **{f"k{number}": cells for number, cells in enumerate(from_key)},
                 **{f"n{number}": cells for number, cells in enumerate(new)},
@@ -249,26 +249,26 @@ class _Tally:
         return _batch({"delta": pa.array(delta), **columns, **places})
 
 
-def _kept_text(changes: Changes) -> pa.Array:
+def _mask_text(changes: Changes) -> pa.Array:
     """For every change its columns not sent, as text of 0 and 1; null where all were sent."""
     count = len(changes)
     names = changes.schema.names
     rows = np.zeros(count, np.bool_)
     for mask in changes.unchanged.values():
         rows |= mask
-    # Deletes send no cell at all; that says nothing of what stays.
+    # A delete sends no cells, but its cells do not count as unchanged.
     rows &= changes.op == UPDATE
-    found = np.flatnonzero(rows)
-    if not len(found):
+    partial = np.flatnonzero(rows)
+    if not len(partial):
         return pa.nulls(count, pa.string())
-    marks = np.full((len(found), len(names)), ord("0"), np.uint8)
+    marks = np.full((len(partial), len(names)), ord("0"), np.uint8)
     for position, name in enumerate(names):
         if name in changes.unchanged and name not in changes.schema.key:
-            marks[changes.unchanged[name][found], position] = ord("1")
+            marks[changes.unchanged[name][partial], position] = ord("1")
     kinds, which = np.unique(marks, axis=0, return_inverse=True)
     texts = [None, *(kind.tobytes().decode() if (kind == ord("1")).any() else None for kind in kinds)]
     indices = np.zeros(count, np.int64)
-    indices[found] = which.ravel() + 1
+    indices[partial] = which.ravel() + 1
     return pa.array(texts, pa.string()).take(pa.array(indices))
 
 

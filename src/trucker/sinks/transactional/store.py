@@ -44,8 +44,8 @@ class TransactionalStore(ABC, Generic[T]):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[T]:
-        """A transaction that commits when the block ends and rolls back when it raises. Nobody else writes meanwhile.
-        Raises trucker's errors in place of the store's."""
+        """A transaction that commits when the block ends and rolls back when it raises. No other process writes
+        meanwhile. Raises trucker's errors in place of the store's."""
 
     @abstractmethod
     def load(self, transaction: T) -> Ledger:

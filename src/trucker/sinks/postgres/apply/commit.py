@@ -35,7 +35,7 @@ from trucker.sinks.postgres.letters import letter_table
 from trucker.sinks.postgres.letters.bisect import Isolation
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
-from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, left_stages, stage_name, stage_prefix
+from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, list_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.stage.staged_rows import Chunk
 from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
@@ -131,7 +131,7 @@ class Commit:
             self._files.remove(prefix)
         if voided or any(chunk.table for chunk in chunks) or any(_rows_staged(receipt) for receipt in receipts):
             with suppress(psycopg.Error):
-                drop_stages(self._session, left_stages(self._session, prefix))
+                drop_stages(self._session, list_stages(self._session, prefix))
 
     def _roll_back(self) -> None:
         # Temporary tables made in this transaction go, those dropped in it come back.
@@ -210,7 +210,7 @@ class Commit:
         self._run(todo, delivery.plan)
 
     def _apply_apart(self, truck: str, delivery: Delivery, loads: Sequence[Load]) -> None:
-        """The rows of one truck, so that those that are refused can be told from the others."""
+        """The rows of one truck, so that refused rows can be found."""
         session, most = self._session, delivery.batch.dead_letters.get(truck)
         self._look_again()  # what did not fit may fit by now
         emptied = [load.target for load in loads if load.truncates]
@@ -254,8 +254,8 @@ class Commit:
         return Pile(self._session, target, table, contents, name)
 
     def _begin_copies(self, delivery: Delivery) -> None:
-        """Rows of an earlier copy stay, and the new one is made beside them; all others go straight into their table,
-        from which half of a copy that broke off goes first."""
+        """Rows of an earlier copy stay, and the new copy goes into a shadow table; other copies go straight into their
+        table, which is truncated first where it holds rows of an unfinished copy."""
         session, copies = self._session, delivery.copies
         late = deferred_key.find(session, self._project, [copy.target.truck_table for copy in copies])
         straight = []
@@ -289,14 +289,14 @@ class Commit:
         put off by a copy that broke off."""
         if due is not None:
             deferred_key.make(self._session, self._project, target)
-        own = target.table in self._new or (due is not None and due.table == target.table)
+        created = target.table in self._new or (due is not None and due.table == target.table)
         large = self._sizes.get(target.truck_table, 0) >= deferred_key.LARGE
-        if own and large and target.source.key and target.truck not in batch.dead_letters:
+        if created and large and target.source.key and target.truck not in batch.dead_letters:
             deferred_key.put_off(self._session, self._project, target)
 
     def _refuse_foreign(self, target: Target) -> None:
-        found = self._session.run(f"select exists (select from {target.table.quoted})").fetchone()
-        if found == (True,):
+        row = self._session.run(f"select exists (select from {target.table.quoted})").fetchone()
+        if row == (True,):
             raise foreign_rows(target)
 
     def _settle_copies(self, delivery: Delivery) -> None:
@@ -317,16 +317,16 @@ class Commit:
                     ),
                     receipt.table,
                 )
-        self._settle_beside(loads)
+        self._settle_waiting(loads)
         for target in delivery.targets if deferred_key.find(session, self._project, plan.apply) else ():
             with blaming(target):
                 deferred_key.make(session, self._project, target)
 
-    def _settle_beside(self, loads: Sequence[Load]) -> None:
-        """Copies that wait beside their tables become those tables' rows."""
+    def _settle_waiting(self, loads: Sequence[Load]) -> None:
+        """Bring the tables in line with the copies that wait in shadow tables."""
         session = self._session
         copies = [
-            shadow_table.Beside(load.target, self._describe(session, load.target), waiting, load.adds)
+            shadow_table.WaitingCopy(load.target, self._describe(session, load.target), waiting, load.adds)
             for load in loads
             if not load.target.statement
             and (waiting := shadow_table.find(session, self._project, load.target.truck_table))
@@ -340,29 +340,29 @@ class Commit:
         """Copy in what the receipts carry, and say what is to be run then; of very many some have been run already."""
         loads = [load for load in loads if not load.target.statement]
         emptied = {load.target.table: load.target for load in loads if load.truncates}
-        found: list[Step] = []
+        pending: list[Step] = []
         if emptied:
             # In one statement, because tables that refer to each other can only be truncated together.
             names = ", ".join(table.quoted for table in emptied)
-            found.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
+            pending.append(Step(next(iter(emptied.values())), f"truncate {names}", purpose="truncate"))
         for target, chunk in _in_order(loads):
             if temporaries.full:
-                self._run(found)
-                found = []
+                self._run(pending)
+                pending = []
                 temporaries.empty()
             with blaming(target):
                 into = self._straight(chunk, target)
-                found += [] if into else self._staged(chunk, target, temporaries)
+                pending += [] if into else self._staged(chunk, target, temporaries)
             if into:
                 # What comes before it must have been done: the same row may have been deleted.
-                self._run(found)
-                found = []
+                self._run(pending)
+                pending = []
                 self._copy_straight(chunk, target, into)
             elif chunk.file:
-                self._run(found)
-                found = []
+                self._run(pending)
+                pending = []
                 temporaries.empty()
-        return found
+        return pending
 
     def _straight(self, chunk: Chunk, target: Target) -> str | None:
         if chunk.table or target.shared or target.awaits_rows or target.truck_table in self._unsure:
@@ -395,12 +395,12 @@ class Commit:
         contents, sure = chunk.contents, not target.shared and target.truck_table not in self._unsure
         if chunk.table:
             staged = stage_name(chunk.table)
-            there = still_staged(target, staged, contents.rows)
+            check = still_staged(target, staged, contents.rows)
             if not chunk.plain:
-                return [there, *steps(contents, target, table, staged, sure=sure)]
+                return [check, *steps(contents, target, table, staged, sure=sure)]
             typed = temporaries.take(staging_columns(contents, target, table))
             brought = typed_from_plain(contents, target, table, staged, typed)
-            return [there, brought, *steps(contents, target, table, typed, sure=sure)]
+            return [check, brought, *steps(contents, target, table, typed, sure=sure)]
         staged = temporaries.take(staging_columns(contents, target, table))
         with blaming(target, contents.columns):
             copy_in(self._session, f"{staged} ({copied_columns(contents, target)})", self._text(chunk))

@@ -109,20 +109,20 @@ class _Statements:
     def keyed(self) -> list[Step]:
         if not self._target.awaits_rows:
             return self._keyed()
-        left_out = [self._leave_out(group.code, "c") for group in self._contents.patches]
-        left_out += [self._leave_out(group.code, "o") for group in self._contents.moves]
-        return [*left_out, *(replace(step, expected=None) for step in self._keyed())]
+        removals = [self._leave_out(group.code, "c") for group in self._contents.patches]
+        removals += [self._leave_out(group.code, "o") for group in self._contents.moves]
+        return [*removals, *(replace(step, expected=None) for step in self._keyed())]
 
     def _leave_out(self, code: int, letter: str) -> Step:
         """Remove staged rows with unchanged cells whose own rows are still to come (`Target.awaits_rows`)."""
-        there = f"select from {self._into} t where {self._at(letter)}"
-        statement = f"delete from {self._staged} s where s.k = $1 and not exists ({there})"
+        existing = f"select from {self._into} t where {self._at(letter)}"
+        statement = f"delete from {self._staged} s where s.k = $1 and not exists ({existing})"
         return self._step(statement, code, expected=None, purpose="find rows")
 
     def _keyed(self) -> list[Step]:
-        found = [self._fill(move) for move in self._contents.moves]
+        removals = [self._fill(move) for move in self._contents.moves]
         if self._contents.deletes:
-            found.append(
+            removals.append(
                 self._step(
                     f"delete from {self._into} t using {self._staged} s where s.k = $1 and {self._at('c')}",
                     DELETE_ROW,
@@ -131,7 +131,7 @@ class _Statements:
                 )
             )
         if self._contents.moves:
-            found.append(
+            removals.append(
                 self._step(
                     f"delete from {self._into} t using {self._staged} s where s.k >= $1 and {self._at('o')}",
                     self._contents.moves[0].code,
@@ -140,16 +140,16 @@ class _Statements:
                 )
             )
         indexes = self._in_the_way()
-        return found + (self._make_way(indexes) if indexes else self._writes(sure=self._sure))
+        return removals + (self._make_way(indexes) if indexes else self._writes(sure=self._sure))
 
     def _writes(self, *, sure: bool) -> list[Step]:
         """Rows that are to be as staged, and cells of such."""
-        found: list[Step] = []
+        writes: list[Step] = []
         replaces = self._contents.replaces if self._contents.replaces >= MANY else 0
-        found += self._replace(replaces, sure=sure) if replaces else []
+        writes += self._replace(replaces, sure=sure) if replaces else []
         if self._contents.upserts or self._contents.moves or self._contents.replaces > replaces:
-            found.append(self._upsert(self._contents.replaces - replaces, sure=sure))
-        return found + [self._patch(patch) for patch in self._contents.patches]
+            writes.append(self._upsert(self._contents.replaces - replaces, sure=sure))
+        return writes + [self._patch(patch) for patch in self._contents.patches]
 
     # -- rows in each other's way ---------------------------------------------------------------------------------
 
@@ -166,11 +166,11 @@ class _Statements:
     def _make_way(self, indexes: Sequence[UniqueIndex]) -> list[Step]:
         """Take out what is in the way, put it back as it is to be, and write the others; their sum must be right."""
         away = f"delete from {self._into} t using {self._staged} s where s.k = $1 and {self._at('c')}"
-        found = [self._step(self._park(index), expected=None, purpose="write") for index in indexes]
-        found.append(self._step(away, PARKED, expected=None, purpose="write"))
+        parking = [self._step(self._park(index), expected=None, purpose="write") for index in indexes]
+        parking.append(self._step(away, PARKED, expected=None, purpose="write"))
         back = self._step(f"{self._insert()} where s.k = $1", PARKED, expected=None, purpose="write")
         chain = [back, *(replace(step, expected=None, rest=True) for step in self._writes(sure=False))]
-        return [*found, *chain[:-1], replace(chain[-1], expected=self._contents.written)]
+        return [*parking, *chain[:-1], replace(chain[-1], expected=self._contents.written)]
 
     def _park(self, index: UniqueIndex) -> str:
         """Mark the staged rows whose own rows are in the way of others, having filled in what was not sent."""
@@ -180,31 +180,31 @@ class _Statements:
         wanted = index.seen(self._key, f"(select {cells} from {rows})")
         fill = [f"k = {PARKED}", *(f"c{self._number[name]} = {final[name]}" for name in self._unsent())]
         places = [(i, quote_identifier(name), self._equals[name]) for i, name in enumerate(self._key)]
-        there = " and ".join(f"t.{name} {equal} h.q{i}" for i, name, equal in places)
+        held = " and ".join(f"t.{name} {equal} h.q{i}" for i, name, equal in places)
         itself = " and ".join(f"h.q{i} {equal} w.q{i}" for i, _, equal in places)
         return (
             f"with h as ({index.seen(self._key, self._into)}), w as ({wanted})"
             f" update {self._staged} s set {', '.join(fill)} from {self._into} t, h, w"
-            f" where s.k not in ({DELETE_ROW}, {PARKED}) and {self._at('c')} and {there}"
+            f" where s.k not in ({DELETE_ROW}, {PARKED}) and {self._at('c')} and {held}"
             f" and {index.meets('h', 'w')} and not ({itself})"
         )
 
     def _unsent(self) -> dict[str, list[int]]:
         """The columns that some rows do not bring, with the codes of these."""
-        found: dict[str, list[int]] = {}
+        codes: dict[str, list[int]] = {}
         for patch in self._contents.patches:
             for name in self._contents.columns:
                 if name not in patch.columns:
-                    found.setdefault(name, []).append(patch.code)
-        return found
+                    codes.setdefault(name, []).append(patch.code)
+        return codes
 
     def _final(self) -> dict[str, str]:
         """By column the SQL of what a staged row `s`, whose row in the table is `t`, will have in it."""
-        found = {name: f"s.c{number}" for name, number in self._number.items()}
+        cells = {name: f"s.c{number}" for name, number in self._number.items()}
         for name, codes in self._unsent().items():
-            own = f"t.{quote_identifier(name)}"
-            found[name] = f"case when s.k in ({', '.join(map(str, codes))}) then {own} else {found[name]} end"
-        return found
+            current = f"t.{quote_identifier(name)}"
+            cells[name] = f"case when s.k in ({', '.join(map(str, codes))}) then {current} else {cells[name]} end"
+        return cells
 
     # -- parts of statements --------------------------------------------------------------------------------------
 
@@ -228,14 +228,14 @@ class _Statements:
         """Many rows that should be there are updated faster than upserted; those that are not are inserted after."""
         changed = [name for name in self._writable if name not in self._key]
         cells = ", ".join(f"{quote_identifier(name)} = s.c{self._number[name]}" for name in changed)
-        there = f"select from {self._into} t where {self._at('c')}"
+        existing = f"select from {self._into} t where {self._at('c')}"
         update = f"update {self._into} t set {cells} from {self._staged} s where s.k = $1 and {self._at('c')}"
         if sure and changed:
             return [self._step(update, REPLACE_ROW, expected=rows, purpose="write", sure=True)]
-        insert = f"{self._insert()} where s.k = $1 and not exists ({there})"
-        found = [self._step(update, REPLACE_ROW, expected=None, purpose="write")] if changed else []
+        insert = f"{self._insert()} where s.k = $1 and not exists ({existing})"
+        updates = [self._step(update, REPLACE_ROW, expected=None, purpose="write")] if changed else []
         expected = rows if changed else None
-        return [*found, self._step(insert, REPLACE_ROW, expected=expected, purpose="write", rest=True)]
+        return [*updates, self._step(insert, REPLACE_ROW, expected=expected, purpose="write", rest=True)]
 
     def _upsert(self, replaces: int, *, sure: bool) -> Step:
         changed = [quote_identifier(name) for name in self._writable if name not in self._key]
@@ -275,16 +275,16 @@ class _Statements:
 
     def bag(self) -> list[Step]:
         contents = self._contents
-        found = []
+        writes = []
         both = bool(contents.upserts and contents.deletes)
         if both:
-            found.append(self._step(self._cancel(), expected=None, purpose="", cancels=True))
+            writes.append(self._step(self._cancel(), expected=None, purpose="", cancels=True))
         if contents.deletes:
-            found.append(
+            writes.append(
                 self._step(self._remove(), DELETE_ROW, expected=contents.deletes, purpose="delete", after_cancel=both)
             )
         if contents.upserts:
-            found.append(
+            writes.append(
                 self._step(
                     f"{self._insert()} where s.k = $1",
                     UPSERT_ROW,
@@ -293,7 +293,7 @@ class _Statements:
                     after_cancel=both,
                 )
             )
-        return found
+        return writes
 
     def _cancel(self) -> str:
         """Take away pairs of a row inserted and the same row deleted. The text of a row is what rows are compared
@@ -309,10 +309,10 @@ class _Statements:
         """Exactly one row for every staged one, however many are equal."""
         names = self._writable
         wanted = f"row({', '.join(f's.c{self._number[name]}' for name in names)})::text"
-        own = f"row({', '.join(f't.{quote_identifier(name)}' for name in names)})::text"
+        actual = f"row({', '.join(f't.{quote_identifier(name)}' for name in names)})::text"
         return f"""with w as (select {wanted} as form, count(*) as n from {self._staged} s where s.k = $1 group by 1),
             f as (select t.tableoid as part, t.ctid as place, w.n, row_number() over (partition by w.form) as i
-                from {self._into} t join w on w.form = {own})
+                from {self._into} t join w on w.form = {actual})
             delete from {self._into} t using f where t.tableoid = f.part and t.ctid = f.place and f.i <= f.n"""
 
     # -- both -------------------------------------------------------------------------------------------------------

@@ -69,20 +69,20 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     with session.connection.transaction(force_rollback=True):
         session.run(f"create temporary table t_check ({rows_columns(rows)}) on commit drop")
         with _role_settings(session, None):
-            found = [
+            statements = [
                 piece
                 for rendered in renderings(target, "pg_temp.t_check")
                 for piece in _checked(session, target, rendered)
             ]
-    refuse_empty(target, found)
+    refuse_empty(target, statements)
     return rows
 
 
 def _checked(session: Session, target: Target, rendered: RenderedSql) -> list[Piece]:
-    found = pieces(rendered)
-    for piece in found:
+    statements = pieces(rendered)
+    for piece in statements:
         refuse_statement(piece)
-    for piece in found:
+    for piece in statements:
         try:
             _ask(session, partial(session.connection.pgconn.send_prepare, b"", piece.text.encode()))
         except psycopg.Error as error:
@@ -91,7 +91,7 @@ def _checked(session: Session, target: Target, rendered: RenderedSql) -> list[Pi
             raise _failed(target, piece, error, checked=True) from None
         if _words(piece.text)[0] in _MAKING:
             break
-    return found
+    return statements
 
 
 def refuse_statement(piece: Piece) -> None:
@@ -104,13 +104,13 @@ def refuse_statement(piece: Piece) -> None:
 
 def _words(statement: str) -> tuple[str, ...]:
     """The first words, in small letters; at least one, which may be empty."""
-    found: list[str] = []
+    words: list[str] = []
     for token in tokens(statement):
         if token.kind == NAME:
-            found.append(token.name)
-        if len(found) == _SHOWN_WORDS:
+            words.append(token.name)
+        if len(words) == _SHOWN_WORDS:
             break
-    return tuple(found) or ("",)
+    return tuple(words) or ("",)
 
 
 class Outputs:
@@ -195,13 +195,13 @@ class Outputs:
         counts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for part, number, code, rows in session.run(f"select p, n, k, count(*) from {name} group by p, n, k"):
             counts[part].append((number, code, rows))
-        if {part: sum(rows for _, _, rows in found) for part, found in counts.items()} != expected:
+        if {part: sum(rows for _, _, rows in part_counts) for part, part_counts in counts.items()} != expected:
             raise gone(target.source.table)
         if len(expected) > 1:
             session.run(f"create index on {name} (p)")
             session.run(f"analyze {name} (p)")
-        for part, found in counts.items():
-            yield part, Share(target, name, found, f"p = {part}" if len(expected) > 1 else "")
+        for part, part_counts in counts.items():
+            yield part, Share(target, name, part_counts, f"p = {part}" if len(expected) > 1 else "")
 
     # -- statements ---------------------------------------------------------------------------------------------------
 

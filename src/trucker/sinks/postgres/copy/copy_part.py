@@ -1,4 +1,4 @@
-"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or to wait `shadow_table` it.
+"""Snapshot rows: COPY's bytes from the source straight into the destination's table, or into its `shadow_table`.
 
 A part and the record of it are one transaction, so a task that is repeated finds the record and does nothing. Where
 nothing has to be done to the rows they pass through unread (`raw_copy`). Of a part that is refused in this way nothing
@@ -69,8 +69,8 @@ class _Part:
         """Hand the rows on unread; None where the table refuses some of them."""
         try:
             with self._session.connection.transaction():
-                known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
-                return self._finish(passage.take(self._session, self._into)) if known is None else known
+                copied = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
+                return self._finish(passage.take(self._session, self._into)) if copied is None else copied
         except psycopg.Error as error:
             if not of_data(error):
                 raise
@@ -78,9 +78,9 @@ class _Part:
 
     def piecewise(self, pieces: Iterator[Changes | CopiedRows]) -> int:
         with self._session.connection.transaction():
-            known = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
-            if known is not None:
-                return known
+            copied = state_tables.enter_part(self._session, self._project, self._slot, *self._place)
+            if copied is not None:
+                return copied
             copy = _Copy(self._session, self._target, self._table, self._into, self._most)
             rows = sum(copy.take(piece) for piece in pieces)
             letter_table.add(self._session, self._project, copy.letters, self._most or 0)
@@ -141,7 +141,7 @@ class _Copy:
             with self._session.connection.transaction():
                 self._send(names, options, data, rows)
                 if self._most is not None:
-                    # A deferred constraint would tell at the end that some row is refused, but not which.
+                    # A deferred constraint would report at the end that a row is refused, but not which.
                     self._session.run("set constraints all immediate")
         except psycopg.Error as error:
             if not of_data(error):

@@ -19,7 +19,7 @@ def is_clear(connection: Listening) -> bool:
     """Whether the socket carries the protocol itself, with neither TLS nor GSSAPI around it; the connection must be at
     rest.
 
-    libpq tells of the one, and not of the other: the server is asked something, to see how the answer begins.
+    libpq reports TLS, but not GSSAPI: the start of the answer to a query shows whether it is encrypted.
     """
     pgconn = connection.pgconn
     if pgconn.ssl_in_use:

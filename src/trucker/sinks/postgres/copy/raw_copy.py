@@ -88,17 +88,17 @@ class Passage:
 def passage_of(rows: UnreadRows, target: Target, table: DestinationTable, *, at_once: bool = False) -> Passage | None:
     """How these rows pass; None where the target takes a column that they have not."""
     names = tuple(name for name in target.source.names if table.writable(name))
-    there = {column.name: column.type_oid for column in rows.schema.columns}
-    if not names or not there.keys() >= frozenset(names):
+    types = {column.name: column.type_oid for column in rows.schema.columns}
+    if not names or not types.keys() >= frozenset(names):
         return None
-    binary = all(there[name] == table.columns[name].type_oid and there[name] in BINARY for name in names)
+    binary = all(types[name] == table.columns[name].type_oid and types[name] in BINARY for name in names)
     return Passage(rows, target.table, names, binary, at_once)
 
 
-def check_taken(table: TableId, taken: int, given: int | None) -> None:
-    """That a table has taken every row."""
-    if taken != given:
+def check_taken(table: TableId, taken: int, sent: int | None) -> None:
+    """Raise where a table has not taken every row."""
+    if taken != sent:
         raise SinkError(
-            f"table {table} accepted {taken} of {given} copied rows",
+            f"table {table} accepted {taken} of {sent} copied rows",
             remedy="check the destination's table for triggers or rules that discard rows",
         )

@@ -1,4 +1,4 @@
-"""A copy beside its table: what an earlier copy brought stays readable until the new one is complete (I6).
+"""A copy in a shadow table: the rows of an earlier copy stay readable until the new one is complete (I6).
 
 The copied rows wait in a table of trucker's own, which refuses what the destination's table would. The commit that
 makes the copy count brings the destination's table in line with it, in the same transaction as everything else: rows
@@ -6,7 +6,7 @@ that are no more are deleted, those that differ are updated, new ones inserted, 
 touched. The table itself stays, and with it whatever stands on it: views, triggers, privileges, rows elsewhere that
 refer to its rows.
 
-That such a table is there is the record of a copy under way beside: it comes with the entry into COPYING and goes with
+The shadow table itself is the record of a copy under way: it comes with the entry into COPYING and goes with
 the copy's end, each in its transaction.
 """
 
@@ -18,7 +18,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, left_stages, stage_name
+from trucker.sinks.postgres.stage.stage_store import digest, drop_stages, list_stages, stage_name
 from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId, quote_identifier
 
@@ -31,9 +31,9 @@ where f.contype = 'f' and f.conrelid <> f.confrelid"""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """A target whose copy waits beside it, complete, in `waiting` (a name for SQL). One that `adds` shares its table
-    with others, whose rows stay."""
+class WaitingCopy:
+    """A target whose complete copy waits in the shadow table `waiting` (a name for SQL). One that `adds` shares its
+    table with others, whose rows stay."""
 
     target: Target
     table: DestinationTable
@@ -48,8 +48,8 @@ class Beside:
     def _same(self) -> str:
         return " and ".join(f"t.{q} = s.{q}" for q in map(quote_identifier, self.target.source.key))
 
-    def is_there(self) -> str:
-        """That a row `t` of the table is among those that wait."""
+    def contains_row(self) -> str:
+        """The condition that the waiting copy has the row `t` of the table."""
         return f"exists (select from {self.waiting} s where {self._same})"
 
     def arrivals(self) -> list[str]:
@@ -64,10 +64,10 @@ class Beside:
         settable = [quote_identifier(n) for n in self._names if self.table.columns[n].identity != "a"]
         if not settable:
             return [insert]
-        own, new = (f"row({', '.join(f'{letter}.{q}' for q in quoted)})::text" for letter in "ts")
+        old, new = (f"row({', '.join(f'{letter}.{q}' for q in quoted)})::text" for letter in "ts")
         update = (
             f"update {into} t set {', '.join(f'{q} = s.{q}' for q in settable)} from {self.waiting} s"
-            f" where {self._same} and {own} is distinct from {new}"
+            f" where {self._same} and {old} is distinct from {new}"
         )
         return [update, insert]
 
@@ -75,11 +75,11 @@ class Beside:
 def find(session: Session, project: str, truck_table: TruckTable) -> str | None:
     """Where the table's copy waits, as a name for SQL; None where it goes straight into its table."""
     name = _name(project, truck_table)
-    return stage_name(name) if name in left_stages(session, name) else None
+    return stage_name(name) if name in list_stages(session, name) else None
 
 
 def begin(session: Session, project: str, target: Target, columns: str = "") -> None:
-    """Have an empty table to copy into beside the target's. It outlives a crash: parts that were copied stay copied.
+    """Create an empty shadow table to copy into. It survives a crash: parts that were copied stay copied.
 
     With `columns` it is one of these, for rows that belong into no table (`output_stage`).
     """
@@ -95,19 +95,19 @@ def begin(session: Session, project: str, target: Target, columns: str = "") -> 
 
 
 def end(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> None:
-    """Drop what was copied beside for these tables."""
+    """Drop the shadow tables of these tables."""
     drop_stages(session, (_name(project, truck_table) for truck_table in truck_tables))
 
 
 def sweep(session: Session, project: str, copying: Iterable[TruckTable]) -> None:
-    """Drop what is beside tables that are not being copied any more, as of a truck that was taken away."""
+    """Drop the shadow tables of tables that are not being copied, such as those of a removed truck."""
     wanted = {_name(project, truck_table) for truck_table in copying}
-    drop_stages(session, set(left_stages(session, _prefix(project))) - wanted)
+    drop_stages(session, set(list_stages(session, _prefix(project))) - wanted)
 
 
-def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside, str]]:
-    """The statements that bring the tables in line, each with whose it is: who refers to others loses its rows first
-    and gets them last."""
+def settle(session: Session, copies: Sequence[WaitingCopy]) -> Iterable[tuple[WaitingCopy, str]]:
+    """The statements that bring the tables in line, each with its copy: a table that refers to others loses its rows
+    first and gets them last."""
     ordered = _referring_last(session, copies)
     for copy in ordered:
         yield copy, f"analyze {copy.waiting}"
@@ -122,20 +122,20 @@ def settle(session: Session, copies: Sequence[Beside]) -> Iterable[tuple[Beside,
             yield copy, statement
 
 
-def _removal(copies: Sequence[Beside]) -> str:
-    """Rows that are no more in any of the copies that go into one table; without a key every row, since none can be
-    told from its equals."""
+def _removal(copies: Sequence[WaitingCopy]) -> str:
+    """Rows that are no more in any of the copies that go into one table; without a key every row, since equal
+    rows cannot be distinguished."""
     into = copies[0].target.table.quoted
     if not copies[0].target.source.key:
         return f"delete from {into}"
-    return f"delete from {into} t where not ({' or '.join(copy.is_there() for copy in copies)})"
+    return f"delete from {into} t where not ({' or '.join(copy.contains_row() for copy in copies)})"
 
 
-def _referring_last(session: Session, copies: Sequence[Beside]) -> list[Beside]:
+def _referring_last(session: Session, copies: Sequence[WaitingCopy]) -> list[WaitingCopy]:
     """In the order of the foreign keys among them; as they come where those go in a circle."""
     if len(copies) < 2:
         return list(copies)
-    by_table: dict[TableId, list[Beside]] = {}
+    by_table: dict[TableId, list[WaitingCopy]] = {}
     for copy in copies:
         by_table.setdefault(copy.target.table, []).append(copy)
     sorter = TopologicalSorter[TableId](dict.fromkeys(by_table, ()))

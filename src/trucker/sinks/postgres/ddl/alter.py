@@ -20,22 +20,22 @@ from trucker.table import Column, SchemaChanges, quote_identifier
 Types = Mapping[str, tuple[str, int]]
 
 
-def alter(session: Session, target: Target, found: DestinationTable, types: Types) -> None:
+def alter(session: Session, target: Target, table: DestinationTable, types: Types) -> None:
     """Do what may be done; raise `SinkError` with the statements for what may not, having done nothing."""
-    for action in due_actions(target, found, types):
+    for action in due_actions(target, table, types):
         session.run(_statement(target, action))
         log_altered(target, action)
 
 
-def due_actions(target: Target, found: DestinationTable, types: Types) -> list[str]:
+def due_actions(target: Target, table: DestinationTable, types: Types) -> list[str]:
     """What has to be done to the table and may be; raises `SinkError` with the statements for what may not."""
-    moves = target.renames(found.columns)
+    moves = target.renames(table.columns)
     renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
-    found = _renamed(found, moves)
-    due = list(_additions(target, found, types))
-    manual = [*renames, *_retypings(target, found, types)]
+    table = _renamed(table, moves)
+    due = list(_additions(target, table, types))
+    manual = [*renames, *_retypings(target, table, types)]
     if target.schema_changes is SchemaChanges.STOP:
-        gone = [quote_identifier(name) for name in target.dropped if name in found.columns]
+        gone = [quote_identifier(name) for name in target.dropped if name in table.columns]
         due = [each for each in due if each not in {f"ALTER COLUMN {name} DROP NOT NULL" for name in gone}]
         manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
     if manual:
@@ -43,32 +43,32 @@ def due_actions(target: Target, found: DestinationTable, types: Types) -> list[s
     return due
 
 
-def _renamed(found: DestinationTable, moves: Sequence[tuple[str, str]]) -> DestinationTable:
-    columns = dict(found.columns)
+def _renamed(table: DestinationTable, moves: Sequence[tuple[str, str]]) -> DestinationTable:
+    columns = dict(table.columns)
     for old, new in moves:
         columns[new] = columns.pop(old)
-    return replace(found, columns=columns)
+    return replace(table, columns=columns)
 
 
-def _additions(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
-    """What follows of columns that are new, wider or may be NULL now."""
+def _additions(target: Target, table: DestinationTable, types: Types) -> Iterator[str]:
+    """The actions for columns that are new, wider or may be NULL now."""
     for column in target.source.columns:
         name = quote_identifier(column.name)
-        own = found.columns.get(column.name)
-        if own is None:
+        actual = table.columns.get(column.name)
+        if actual is None:
             yield from _added(column, types[column.name][0])
             continue
         wanted = types[column.name][0]
-        if column.was_type and not holds(own.bare_type, wanted) and widens(wanted, own.bare_type):
+        if column.was_type and not holds(actual.bare_type, wanted) and widens(wanted, actual.bare_type):
             yield f"ALTER COLUMN {name} TYPE {wanted}"
-        if _released(column, target, found):
+        if _released(column, target, table):
             yield f"ALTER COLUMN {name} DROP NOT NULL"
-        for label in column.labels if own.enum else ():
-            if label not in own.labels:
-                yield f"ALTER TYPE {own.enum} ADD VALUE IF NOT EXISTS {literal(label)}"
-    for name, own in found.columns.items():
-        left_out = name not in target.source.names and not (own.has_default or own.identity or own.generated)
-        if left_out and own.not_null:
+        for label in column.labels if actual.enum else ():
+            if label not in actual.labels:
+                yield f"ALTER TYPE {actual.enum} ADD VALUE IF NOT EXISTS {literal(label)}"
+    for name, actual in table.columns.items():
+        unwritten = name not in target.source.names and not (actual.has_default or actual.identity or actual.generated)
+        if unwritten and actual.not_null:
             yield f"ALTER COLUMN {quote_identifier(name)} DROP NOT NULL"
 
 
@@ -83,24 +83,28 @@ def _added(column: Column, kind: str) -> Iterator[str]:
     yield f"ALTER COLUMN {name} DROP DEFAULT"
 
 
-def _retypings(target: Target, found: DestinationTable, types: Types) -> Iterator[str]:
-    """Types that are for a person to alter."""
+def _retypings(target: Target, table: DestinationTable, types: Types) -> Iterator[str]:
+    """The type changes that a person has to make."""
     for column in target.source.columns:
-        own, wanted = found.columns.get(column.name), types[column.name][0]
-        if own is not None and column.was_type and not (holds(own.bare_type, wanted) or widens(wanted, own.bare_type)):
+        actual, wanted = table.columns.get(column.name), types[column.name][0]
+        if (
+            actual is not None
+            and column.was_type
+            and not (holds(actual.bare_type, wanted) or widens(wanted, actual.bare_type))
+        ):
             name = quote_identifier(column.name)
             # Rows that come again need not be converted, which may well fail; an empty table never does.
-            if target.stale and own.not_null:
+            if target.stale and actual.not_null:
                 yield f"TRUNCATE {target.table.quoted}"
-            value = "NULL" if target.stale and not own.not_null else f"{name}::text::{wanted}"
+            value = "NULL" if target.stale and not actual.not_null else f"{name}::text::{wanted}"
             yield f"ALTER COLUMN {name} TYPE {wanted} USING {value}"
 
 
-def _released(column: Column, target: Target, found: DestinationTable) -> bool:
-    """Whether the source lets NULL in where the destination does not. The stream alone does not tell."""
-    own = found.columns[column.name]
-    known = column.type_name != "" and column.name not in target.source.key
-    return own.not_null and not own.identity and not column.not_null and known
+def _released(column: Column, target: Target, table: DestinationTable) -> bool:
+    """Whether the source lets NULL in where the destination does not. The stream alone does not show it."""
+    actual = table.columns[column.name]
+    comparable = column.type_name != "" and column.name not in target.source.key
+    return actual.not_null and not actual.identity and not column.not_null and comparable
 
 
 def _statement(target: Target, action: str) -> str:

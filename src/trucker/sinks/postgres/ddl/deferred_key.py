@@ -2,7 +2,7 @@
 
 An index that is built from rows in place costs a fraction of one that is kept up row by row, in time and in WAL. Only
 a table that trucker itself has made goes without its key for that time, only a large one, and only where no row has to
-be told from others when it is refused: nothing relies on the key yet, and chunks are copied once by their records, not
+be identified when it is refused: nothing relies on the key yet, and chunks are copied once by their records, not
 by the key.
 
 That a key is put off is written down in `trucker.late_keys`, in the transaction that takes it away, and crossed out in
@@ -73,18 +73,18 @@ def is_due(session: Session, table: TableId, key: Iterable[str]) -> bool:
     """Whether a table will have this key once its copy is complete."""
     if session.run("select to_regclass('trucker.late_keys') is null").fetchone() == (True,):
         return False
-    found = session.run(
+    row = session.run(
         "select columns from trucker.late_keys where target_schema = $1 and target_table = $2", table.schema, table.name
     ).fetchone()
-    return found is not None and frozenset(found[0]) == frozenset(key)
+    return row is not None and frozenset(row[0]) == frozenset(key)
 
 
 def put_off(session: Session, project: str, target: Target) -> None:
     """Take the primary key off a table that is empty, inside the caller's transaction, unless others need it."""
-    found = session.run(_KEY, target.table.quoted).fetchone()
-    if found is None or frozenset(found[1]) != frozenset(target.source.key):
+    row = session.run(_KEY, target.table.quoted).fetchone()
+    if row is None or frozenset(row[1]) != frozenset(target.source.key):
         return
-    name, columns = found
+    name, columns = row
     try:
         with session.connection.transaction():
             session.run(f"alter table {target.table.quoted} drop constraint {quote_identifier(name)}")
@@ -109,14 +109,14 @@ def make(session: Session, project: str, target: Target) -> None:
     The table can be read while the index is built.
     """
     truck_table = (project, target.truck, target.source.table.schema, target.source.table.name)
-    found = session.run(
+    row = session.run(
         f"delete from trucker.late_keys where {_OF_SLOT} returning target_schema, target_table, name, columns",
         *truck_table,
     ).fetchone()
-    if found is None:
+    if row is None:
         return
-    table, name = TableId(found[0], found[1]), quote_identifier(found[2])
-    columns = ", ".join(map(quote_identifier, found[3]))
+    table, name = TableId(row[0], row[1]), quote_identifier(row[2])
+    columns = ", ".join(map(quote_identifier, row[3]))
     session.run(f"create unique index {name} on {table.quoted} ({columns})")
     session.run(f"alter table {table.quoted} add constraint {name} primary key using index {name}")
 

@@ -91,7 +91,7 @@ class DestinationTable:
         return None
 
     def other_unique(self, key: Iterable[str]) -> tuple[UniqueIndex, ...]:
-        """The unique indexes beside that of the key."""
+        """The unique indexes other than that of the key."""
         wanted = frozenset(key)
         return tuple(index for index in self.unique if not (index.plain and index.columns == wanted))
 

@@ -1,4 +1,4 @@
-"""What `prepare` and the beginning of a copy would refuse, told without doing anything at the destination."""
+"""What `prepare` and the beginning of a copy would refuse, found without a change at the destination."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MAY_CREATE = """
 def examine(
     session: Session, project: str, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. What is missing for output.sql its own check tells."""
-    there: dict[TableId, DestinationTable] = {}
+    """See `Examinable.examine`. output.sql has its own check."""
+    existing: dict[TableId, DestinationTable] = {}
     for target in targets:
         if target.statement is not None:
             continue
-        found = tables.describe(session, target.table)
+        table = tables.describe(session, target.table)
         try:
-            _refuse(session, target, found)
+            _refuse(session, target, table)
         except SinkError as error:
             yield target, error
             continue
-        if found is not None:
-            there[target.source.table] = found
+        if table is not None:
+            existing[target.source.table] = table
     copied = [target for target in targets if target.source.table in due]
     try:
         copies = state_tables.read(session, project).copies(copied) if copied else ()
@@ -45,7 +45,7 @@ def examine(
         yield copied[0], error.reason
         return
     for copy in copies:
-        if copy.target.source.table in there and _has_foreign_rows(session, copy):
+        if copy.target.source.table in existing and _has_foreign_rows(session, copy):
             yield copy.target, foreign_rows(copy.target).reason
 
 
@@ -55,54 +55,54 @@ def _has_foreign_rows(session: Session, copy: Copy) -> bool:
     return session.run(f"select exists (select from {copy.target.table.quoted})").fetchone() == (True,)
 
 
-def _refuse(session: Session, target: Target, found: DestinationTable | None) -> None:
+def _refuse(session: Session, target: Target, table: DestinationTable | None) -> None:
     """Raise what `tables.prepare` would."""
     tables.refuse_width(target)
-    if found is None:
+    if table is None:
         if session.run(_MAY_CREATE, target.table.schema).fetchone() != (True,):
             raise tables.not_allowed(session, target, None)
         tables.refuse_other_shapes(session, target, tables.types_of(session, target))
         return
-    if found.kind not in ("r", "p"):
+    if table.kind not in ("r", "p"):
         raise tables.no_table(target)
-    if found.denied:
-        raise tables.not_allowed(session, target, found)
+    if table.denied:
+        raise tables.not_allowed(session, target, table)
     if target.strict:
-        tables.refuse_columns(target, found)
+        tables.refuse_columns(target, table)
     elif target.schema_changes is SchemaChanges.IGNORE:
-        if not tables.called_otherwise(target, found):
-            tables.refuse(session, tables.left_in(target, found), found, found)
+        if not tables.called_otherwise(target, table):
+            tables.refuse(session, tables.restricted_target(target, table), table, table)
         return
     types = tables.types_of(session, target)
-    as_text = _made_text(target, found)
+    as_text = _with_text_columns(target, table)
     tables.refuse_other_shapes(session, target, types, as_text)
     actions = due_actions(target, as_text, types)
-    if (actions or as_text is not found) and not found.owned:
-        raise tables.not_allowed(session, target, replace(found, denied=()))
-    tables.refuse(session, target, _widened(target, as_text, types), found)
+    if (actions or as_text is not table) and not table.owned:
+        raise tables.not_allowed(session, target, replace(table, denied=()))
+    tables.refuse(session, target, _widened(target, as_text, types), table)
 
 
-def _made_text(target: Target, found: DestinationTable) -> DestinationTable:
-    """The table with the columns text that are to be made so."""
-    wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in found.columns]
-    typed = {name: found.columns[name] for name in wanted if not found.columns[name].is_text}
+def _with_text_columns(target: Target, table: DestinationTable) -> DestinationTable:
+    """The table as it would be with the columns of policy `text` converted."""
+    wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in table.columns]
+    typed = {name: table.columns[name] for name in wanted if not table.columns[name].is_text}
     if not typed:
-        return found
-    made = {name: replace(column, type="text", base="text", type_oid=_TEXT) for name, column in typed.items()}
-    return replace(found, columns={**found.columns, **made})
+        return table
+    converted = {name: replace(column, type="text", base="text", type_oid=_TEXT) for name, column in typed.items()}
+    return replace(table, columns={**table.columns, **converted})
 
 
-def _widened(target: Target, found: DestinationTable, types: Types) -> DestinationTable:
+def _widened(target: Target, table: DestinationTable, types: Types) -> DestinationTable:
     """The table with the columns that are to be added or widened, as they would be then."""
-    columns = dict(found.columns)
+    columns = dict(table.columns)
     for column in target.source.columns:
         kind, oid = types[column.name]
-        own = columns.get(column.name)
-        if own is None:
+        actual = columns.get(column.name)
+        if actual is None:
             columns[column.name] = DestinationColumn(column.name, kind, oid or _TEXT, False, False, "", False, kind)
         elif column.was_type and oid:
-            columns[column.name] = replace(own, type_oid=oid)
-    return replace(found, columns=columns)
+            columns[column.name] = replace(actual, type_oid=oid)
+    return replace(table, columns=columns)
 
 
 _TEXT = 25

@@ -34,18 +34,18 @@ limit 1"""
 def refuse_foreign_keys(session: Session, copies: Sequence[Copy]) -> None:
     """`TruckFailed` where a foreign key would not survive the copy of these tables."""
     tables = [copy.target.table for copy in copies]
-    found = session.run(
+    row = session.run(
         _FOREIGN_KEYS, [t.schema for t in tables], [t.name for t in tables], [copy.ours for copy in copies]
     ).fetchone()
-    if found is None:
+    if row is None:
         return
-    refers, referred = TableId(found[0], found[1]), TableId(found[2], found[3])
-    name, definition = quote_identifier(found[4]), found[5].removesuffix(" DEFERRABLE INITIALLY DEFERRED")
+    refers, referred = TableId(row[0], row[1]), TableId(row[2], row[3])
+    name, definition = quote_identifier(row[4]), row[5].removesuffix(" DEFERRABLE INITIALLY DEFERRED")
     truck = next(copy.target.truck for copy in copies if copy.target.table in (referred, refers))
     raise TruckFailed(
         truck,
         SinkError(
-            f"table {refers} refers to {referred} by foreign key {found[4]}, which rows violate while the "
+            f"table {refers} refers to {referred} by foreign key {row[4]}, which rows violate while the "
             "tables are copied",
             remedy=f"run at the destination: ALTER TABLE {refers.quoted} DROP CONSTRAINT {name}  and, when the tables"
             f" stream: ALTER TABLE {refers.quoted} ADD CONSTRAINT {name} {definition} DEFERRABLE INITIALLY DEFERRED",

@@ -15,16 +15,18 @@ _PRIMARY_KEY: Final = """select k.conname, exists (select from pg_constraint f w
     from pg_constraint k where k.conrelid = $1::oid and k.contype = 'p'"""
 
 
-def key_statements(session: Session, target: Target, found: DestinationTable, missing: Mapping[str, str]) -> list[str]:
+def key_statements(
+    session: Session, target: Target, current: DestinationTable, missing: Mapping[str, str]
+) -> list[str]:
     """For a person to run: other readers of the table may rely on the key that it has.
 
     `missing` are columns of the key that the table has not, with their types. A primary key that foreign keys refer to
-    stays, and a unique constraint comes beside it. Rows that are copied again anyway, and that the new key would
+    stays, and a unique constraint is added. Rows that are copied again anyway, and that the new key would
     refuse, go first.
     """
     table = target.table.quoted
     columns = ", ".join(map(quote_identifier, target.source.key))
-    primary = session.run(_PRIMARY_KEY, found.oid).fetchone()
+    primary = session.run(_PRIMARY_KEY, current.oid).fetchone()
     added = [f"ADD COLUMN {quote_identifier(name)} {kind}" for name, kind in missing.items()]
     if primary is None:
         actions = [*added, f"ADD PRIMARY KEY ({columns})"]

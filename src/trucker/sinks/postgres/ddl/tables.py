@@ -65,10 +65,10 @@ order by a.attnum"""
 
 def describe(session: Session, table: TableId) -> DestinationTable | None:
     """The table as it is now; None where there is none."""
-    found = session.run(_TABLE, table.schema, table.name).fetchone()
-    if found is None:
+    relation = session.run(_TABLE, table.schema, table.name).fetchone()
+    if relation is None:
         return None
-    oid, kind, owned, denied = found
+    oid, kind, owned, denied = relation
     columns = {row[0]: DestinationColumn(*row) for row in session.run(_COLUMNS, oid)}
     unique = tuple(UniqueIndex.of(*row) for row in session.run(INDEXES, oid))
     referred = session.run(REFERRED, oid).fetchone() == (True,)
@@ -76,8 +76,8 @@ def describe(session: Session, table: TableId) -> DestinationTable | None:
 
 
 def prepare(session: Session, project: str, target: Target) -> tuple[DestinationTable, bool]:
-    """Make the target's table, or bring it as near to the target as may be; the table as it is then, and whether it
-    is new. Its identity is stored in the same transaction.
+    """Create the target's table, or alter it as far as the target allows; returns the table and whether it is new. The
+    table's identity is stored in the same transaction.
 
     Raises `SinkError`, having changed nothing, for a table that has been filled and is another one now.
     """
@@ -85,43 +85,45 @@ def prepare(session: Session, project: str, target: Target) -> tuple[Destination
         with session.connection.transaction():
             session.run(LOCK, target.table.quoted)
             refuse_width(target)
-            found = describe(session, target.table)
-            state = identity.refuse_changed(session, project, target, found)
-            if found is None:
+            before = describe(session, target.table)
+            state = identity.refuse_changed(session, project, target, before)
+            if before is None:
                 _create(session, target)
-            elif found.kind not in ("r", "p"):
+            elif before.kind not in ("r", "p"):
                 raise no_table(target)
             elif target.strict:
-                refuse_columns(target, found)
-                _alter(session, target, _made_text(session, target, found))
+                refuse_columns(target, before)
+                _alter(session, target, _convert_to_text(session, target, before))
             elif target.schema_changes is SchemaChanges.IGNORE:
-                if not called_otherwise(target, found):
-                    refuse(session, left_in(target, found), found, found)
+                if not called_otherwise(target, before):
+                    refuse(session, restricted_target(target, before), before, before)
             else:
-                _alter(session, target, _made_text(session, target, found))
-            made = describe(session, target.table)
-            if made is None:
+                _alter(session, target, _convert_to_text(session, target, before))
+            table = describe(session, target.table)
+            if table is None:
                 raise SinkError(f"table {target.table} was dropped while it was prepared", remedy="restart trucker")
-            identity.put(session, project, target, made, state)
+            identity.put(session, project, target, table, state)
     except psycopg.errors.InsufficientPrivilege:
         raise not_allowed(session, target, describe(session, target.table)) from None
-    return made, found is None
+    return table, before is None
 
 
-def _alter(session: Session, target: Target, found: DestinationTable) -> None:
+def _alter(session: Session, target: Target, table: DestinationTable) -> None:
     types = types_of(session, target)
-    refuse_other_shapes(session, target, types, found)
+    refuse_other_shapes(session, target, types, table)
     for column in target.source.columns:
-        if column.name not in found.columns and column.was_name not in found.columns:
+        if column.name not in table.columns and column.was_name not in table.columns:
             _tell_text(target, column, types)
-    alter(session, target, found, types)
-    refuse(session, target, describe(session, target.table) or found, found)
+    alter(session, target, table, types)
+    refuse(session, target, describe(session, target.table) or table, table)
 
 
-def refuse_columns(target: Target, found: DestinationTable) -> None:
+def refuse_columns(target: Target, table: DestinationTable) -> None:
     """Raise for a table that must have just the target's columns, and has others."""
-    own = [name for name, column in found.columns.items() if column.has_default or column.identity or column.generated]
-    strict.refuse_columns(target, found.columns, own)
+    defaulted = [
+        name for name, column in table.columns.items() if column.has_default or column.identity or column.generated
+    ]
+    strict.refuse_columns(target, table.columns, defaulted)
 
 
 def no_table(target: Target) -> SinkError:
@@ -129,15 +131,15 @@ def no_table(target: Target) -> SinkError:
     return SinkError(f"{target.table} is not a table", remedy=remedy, code="TRK409")
 
 
-def called_otherwise(target: Target, found: DestinationTable) -> bool:
+def called_otherwise(target: Target, table: DestinationTable) -> bool:
     """Whether the table has a column by the name it had before; it is then asked for by that."""
-    return any(c.was_name in found.columns and c.name not in found.columns for c in target.source.columns)
+    return any(c.was_name in table.columns and c.name not in table.columns for c in target.source.columns)
 
 
-def left_in(target: Target, found: DestinationTable) -> Target:
-    """The target with the columns that the table has; its key all the same, without which nothing can be written."""
-    kept = [name for name in target.source.names if name in found.columns or name in target.source.key]
-    return replace(target, source=target.source.only(kept))
+def restricted_target(target: Target, table: DestinationTable) -> Target:
+    """The target with only the columns that the table has, and its whole key: no row can be written without it."""
+    names = [name for name in target.source.names if name in table.columns or name in target.source.key]
+    return replace(target, source=target.source.only(names))
 
 
 def refuse_width(target: Target) -> None:
@@ -169,22 +171,22 @@ def _create(session: Session, target: Target) -> None:
     session.run(f"create table {table.quoted} ({', '.join(lines)})")
 
 
-def _made_text(session: Session, target: Target, found: DestinationTable) -> DestinationTable:
-    """Columns whose policy has become `text` are made so; the values that are there keep their text."""
-    wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in found.columns]
-    typed = [name for name in wanted if not found.columns[name].is_text]
+def _convert_to_text(session: Session, target: Target, table: DestinationTable) -> DestinationTable:
+    """Convert columns whose policy has become `text` to text; stored values keep their text."""
+    wanted = [name for name, unfit in target.unfit if unfit is Unfit.TEXT and name in table.columns]
+    typed = [name for name in wanted if not table.columns[name].is_text]
     for column in typed:
         name = quote_identifier(column)
         text = f"case num_nulls({name}) when 0 then format('%s', {name}) end"
         session.run(f"alter table {target.table.quoted} alter column {name} type text using {text}")
-    return (describe(session, target.table) or found) if typed else found
+    return (describe(session, target.table) or table) if typed else table
 
 
-def refuse(session: Session, target: Target, found: DestinationTable, before: DestinationTable) -> None:
+def refuse(session: Session, target: Target, after: DestinationTable, before: DestinationTable) -> None:
     """Raise for what cannot hold the target's rows, naming both sides. `before` is the table as it is without what has
     been, or would be, done to it: a statement that a person is asked to run meets that."""
     source, table = target.source, target.table
-    differing = _differing(session, target, found)
+    differing = _differing(session, target, after)
     if differing:
         raise SinkError(
             f"table {table} cannot hold the rows of {source.table}: {'; '.join(differing)}",
@@ -192,26 +194,26 @@ def refuse(session: Session, target: Target, found: DestinationTable, before: De
             code="TRK409",
         )
     key = frozenset(source.key)
-    if key and key <= found.columns.keys() and found.key(key) is None and not is_due(session, table, key):
+    if key and key <= after.columns.keys() and after.key(key) is None and not is_due(session, table, key):
         raise SinkError(
             f"table {table} has no unique key on ({', '.join(source.key)}), the key of {source.table}",
             remedy=_make_key(session, target, before),
             code="TRK409",
         )
-    if not key <= found.columns.keys():
+    if not key <= after.columns.keys():
         raise SinkError(
-            f"table {table} has the columns ({', '.join(found.columns)}), but not the key ({', '.join(source.key)}) "
+            f"table {table} has the columns ({', '.join(after.columns)}), but not the key ({', '.join(source.key)}) "
             f"of {source.table}",
             remedy="add the key's columns and a primary key, or name another table in the truck's output",
             code="TRK409",
         )
     for name in source.names:
-        own = found.columns.get(name)
-        if own and ((own.identity == "a" and name not in key) or (own.generated and name in key)):
+        column = after.columns.get(name)
+        if column and ((column.identity == "a" and name not in key) or (column.generated and name in key)):
             raise SinkError(
                 f"column {name} of table {table} is generated",
                 remedy=f"ALTER TABLE {table.quoted} ALTER COLUMN {quote_identifier(name)} "
-                + ("DROP EXPRESSION" if own.generated else "SET GENERATED BY DEFAULT"),
+                + ("DROP EXPRESSION" if column.generated else "SET GENERATED BY DEFAULT"),
                 code="TRK409",
             )
 
@@ -232,10 +234,10 @@ def _make_key(session: Session, target: Target, before: DestinationTable) -> str
     )
 
 
-def _differing(session: Session, target: Target, found: DestinationTable) -> list[str]:
+def _differing(session: Session, target: Target, table: DestinationTable) -> list[str]:
     """Columns whose type cannot take the source's: neither the same, nor text, nor castable, nor of the same kind."""
     types = types_of(session, target)
-    shared = [column for column in target.source.columns if column.name in found.columns and types[column.name][1]]
+    shared = [column for column in target.source.columns if column.name in table.columns and types[column.name][1]]
     if not shared:
         return []
     rows = session.run(
@@ -247,9 +249,9 @@ def _differing(session: Session, target: Target, found: DestinationTable) -> lis
                 where castsource = s.oid and casttarget = d.oid and castcontext in ('i', 'a'))""",
         [column.name for column in shared],
         [types[column.name][1] for column in shared],
-        [found.columns[column.name].type_oid for column in shared],
+        [table.columns[column.name].type_oid for column in shared],
     )
-    return [f"{name} is {found.columns[name].type}, at the source {types[name][0]}" for (name,) in rows]
+    return [f"{name} is {table.columns[name].type}, at the source {types[name][0]}" for (name,) in rows]
 
 
 def types_of(session: Session, target: Target) -> dict[str, tuple[str, int]]:
@@ -285,19 +287,19 @@ _DEFINITIONS: Final = definitions_query("$1")
 
 
 def refuse_other_shapes(
-    session: Session, target: Target, types: Mapping[str, tuple[str, int]], found: DestinationTable | None = None
+    session: Session, target: Target, types: Mapping[str, tuple[str, int]], table: DestinationTable | None = None
 ) -> None:
     """Raise for a user's type that has the source's name here, but would read its text as something else."""
     columns = [
         column
         for column in target.source.columns
-        if column.definition and types[column.name][1] and _is_or_will_be(column, types[column.name], found)
+        if column.definition and types[column.name][1] and _is_or_will_be(column, types[column.name], table)
     ]
     if not columns:
         return
-    made = dict(session.run(_DEFINITIONS, [types[column.name][1] for column in columns]).fetchall())
+    definitions = dict(session.run(_DEFINITIONS, [types[column.name][1] for column in columns]).fetchall())
     for column in columns:
-        here = made.get(types[column.name][1], "")
+        here = definitions.get(types[column.name][1], "")
         if not same_shape(column.definition, here):
             raise SinkError(
                 f"column {column.name} of table {target.table}: type {column.type_name} is not the same at the "
@@ -308,10 +310,10 @@ def refuse_other_shapes(
             )
 
 
-def _is_or_will_be(column: Column, wanted: tuple[str, int], found: DestinationTable | None) -> bool:
+def _is_or_will_be(column: Column, wanted: tuple[str, int], table: DestinationTable | None) -> bool:
     """Whether the column is, or will be made, of the source's type and not text."""
-    own = found.columns.get(column.name) if found else None
-    return own.type_oid == wanted[1] if own else wanted[0] != "text"
+    actual = table.columns.get(column.name) if table else None
+    return actual.type_oid == wanted[1] if actual else wanted[0] != "text"
 
 
 def _tell_text(target: Target, column: Column, types: Mapping[str, tuple[str, int]]) -> None:
@@ -328,7 +330,7 @@ def _tell_text(target: Target, column: Column, types: Mapping[str, tuple[str, in
         )
 
 
-def not_allowed(session: Session, target: Target, found: DestinationTable | None) -> SinkError:
+def not_allowed(session: Session, target: Target, existing: DestinationTable | None) -> SinkError:
     """The user may not make, alter or write the table; the remedy is the one statement that lets it."""
     info, table = session.connection.info, target.table
     user, schema = quote_identifier(info.user), quote_identifier(table.schema)
@@ -340,11 +342,11 @@ def not_allowed(session: Session, target: Target, found: DestinationTable | None
     exists, enters = row or (False, False)
     if not exists:
         doing, remedy = "create", f"GRANT CREATE ON DATABASE {quote_identifier(info.dbname)} TO {user}"
-    elif found is None or not enters:
-        doing = "create" if found is None else "use"
+    elif existing is None or not enters:
+        doing = "create" if existing is None else "use"
         remedy = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}"
-    elif found.denied and found.owned is False:
-        doing, remedy = "write", f"GRANT {', '.join(found.denied)} ON {table.quoted} TO {user}"
+    elif existing.denied and existing.owned is False:
+        doing, remedy = "write", f"GRANT {', '.join(existing.denied)} ON {table.quoted} TO {user}"
     else:
         doing, remedy = "alter", f"ALTER TABLE {table.quoted} OWNER TO {user}"
     return SinkError(

@@ -1,4 +1,4 @@
-"""Unique constraints of the destination beside the key.
+"""Unique constraints of the destination other than the key.
 
 A batch is the net of many transactions, so that its rows may take values from each other: one gives up an address that
 another one takes, or two swap theirs. PostgreSQL checks a unique index row by row, unless it belongs to a constraint

@@ -45,9 +45,9 @@ def widens(kind: str, other: str) -> bool:
 
 def _parse(kind: str) -> tuple[str, tuple[int, int] | None]:
     """The type's name without its modifier, and that: a length or precision, and a scale."""
-    found = _MODIFIER.search(kind)
+    modifier = _MODIFIER.search(kind)
     name = _MODIFIER.sub("", kind, count=1).strip()
-    return name, (int(found[1]), int(found[2] or 0)) if found else None
+    return name, (int(modifier[1]), int(modifier[2] or 0)) if modifier else None
 
 
 def _longer(room: tuple[int, int] | None, need: tuple[int, int] | None) -> bool:

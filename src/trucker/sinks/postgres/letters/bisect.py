@@ -47,7 +47,7 @@ _numbers: Final = itertools.count()
 
 
 class Isolation:
-    """Applies the rows of one truck inside the caller's transaction; `pending` has what became of its letters then.
+    """Applies the rows of one truck inside the caller's transaction; `pending` then has its letters.
 
     `most` is how many letters the truck may have; None where the first refused row is an error.
     """
@@ -124,7 +124,7 @@ class Isolation:
             waiting += [(middle + 1, last), (first, middle)]
 
     def _try(self, work: Callable[[], object]) -> psycopg.Error | None:
-        """Do it, or leave everything as it was and say why it cannot be done; raises what is not about data."""
+        """Run it, or roll back and return the error of the data; raises every other error."""
         self._session.run("savepoint trucker_try")
         try:
             done = work()
@@ -192,7 +192,7 @@ class Isolation:
     # -- letters ----------------------------------------------------------------------------------------------------
 
     def _take_up(self, pile: Pile) -> None:
-        """Fold what has come for rows with letters into those; make of moves what can be told apart."""
+        """Fold changes of rows that have letters into those letters; split each move into a delete and a whole row."""
         with blaming(pile.target):
             letters = self.pending.of(pile.target)
             if not pile.target.source.key:
@@ -214,13 +214,13 @@ class Isolation:
 
     def _lent(self, pile: Pile, letters: Sequence[Letter]) -> dict[int, dict[str, str | None]]:
         """The cells that moved rows keep of those that are letters."""
-        found = {}
+        cells = {}
         moves = {move.code: move for move in pile.contents.moves}
         for row in self._matching(pile, letters, old_key=True):
             letter = self.pending.find((pile.target.source.table, tuple(row.cells[n] for n in pile.target.source.key)))
             if row.kind in moves and letter is not None and not letter.deletes:
-                found[row.number] = {name: letter.data[name] for name in moves[row.kind].columns}
-        return found
+                cells[row.number] = {name: letter.data[name] for name in moves[row.kind].columns}
+        return cells
 
     def _fold(self, pile: Pile, letters: Sequence[Letter]) -> None:
         """What is written is tried at the end, in its letter's place. A delete is done in its turn, letter or not: a
@@ -251,30 +251,30 @@ class Isolation:
             pile.drop(dropped)
 
     def _drive(self, letters: Sequence[Letter]) -> None:
-        """Apply what can be of these letters, those that are refused again and again as long as that helps."""
-        left = list(letters)
-        while left:
-            before, left = len(left), self._drive_once(left)
-            if len(left) == before:
+        """Apply these letters; retry the refused ones as long as at least one of them succeeds."""
+        remaining = list(letters)
+        while remaining:
+            before, remaining = len(remaining), self._drive_once(remaining)
+            if len(remaining) == before:
                 break
-        waiting = [letter for letter in left if letter.reason.sqlstate in _TOGETHER]
+        waiting = [letter for letter in remaining if letter.reason.sqlstate in _TOGETHER]
         if len(waiting) > 1 and self._together(waiting):
             for letter in waiting:
                 self.pending.remove(letter)
 
     def _drive_once(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Those that are refused, with the new reason."""
+        """Apply each letter once; returns the refused letters, with the new reason."""
         failures: dict[int, DataError] = {}
         piles = self._piles(letters)
         for deletes in (True, False):
-            for pile, own in reversed(piles) if deletes else piles:
+            for pile, group in reversed(piles) if deletes else piles:
 
-                def refused(number: int, error: psycopg.Error, pile: Pile = pile, own: list[Letter] = own) -> None:
+                def refused(number: int, error: psycopg.Error, pile: Pile = pile, group: list[Letter] = group) -> None:
                     (row,) = pile.rows(f"i = {number}")
-                    failures[id(own[number])] = self._explained(pile, row, error)
+                    failures[id(group[number])] = self._explained(pile, row, error)
 
                 self._bisect(pile, refused, deletes=deletes)
-        left = []
+        remaining = []
         for letter in letters:
             error = failures.get(id(letter))
             if error is None:
@@ -283,8 +283,8 @@ class Isolation:
             again = replace(letter, reason=Reason.of(error))
             self.pending.change(letter, again)
             self._errors[id(again)] = name_row(error, again.as_target(), again.key_row)
-            left.append(again)
-        return left
+            remaining.append(again)
+        return remaining
 
     def _together(self, letters: Sequence[Letter]) -> bool:
         """Whether letters that are refused one by one are not when all of them are applied: they take values from each
@@ -305,12 +305,12 @@ class Isolation:
         groups: dict[tuple[TableId, tuple[str, ...]], list[Letter]] = defaultdict(list)
         for letter in letters:
             groups[letter.target, tuple(letter.data)].append(letter)
-        found = []
-        for _, own in sorted(groups.items(), key=lambda item: self._order[item[0][0]]):
-            with blaming(own[0].as_target()):
-                table = self._describe(self._session, own[0].as_target())
-                found.append((letters_pile(self._session, own, table, f"p_letters_{next(_numbers)}"), own))
-        return found
+        piles = []
+        for _, group in sorted(groups.items(), key=lambda item: self._order[item[0][0]]):
+            with blaming(group[0].as_target()):
+                table = self._describe(self._session, group[0].as_target())
+                piles.append((letters_pile(self._session, group, table, f"p_letters_{next(_numbers)}"), group))
+        return piles
 
     def _references(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """A number for each table, less than those of tables that refer to it (circles are cut somewhere)."""
@@ -326,11 +326,11 @@ class Isolation:
         for child, parent in rows:
             parents[child - 1].add(parent - 1)
         order: list[int] = []
-        left = set(range(len(names)))
-        while left:
-            free = sorted(n for n in left if not parents[n] & left) or [min(left)]
+        unplaced = set(range(len(names)))
+        while unplaced:
+            free = sorted(n for n in unplaced if not parents[n] & unplaced) or [min(unplaced)]
             order += free
-            left.difference_update(free)
+            unplaced.difference_update(free)
         return {names[number]: place for place, number in enumerate(order)}
 
 

@@ -21,7 +21,7 @@ _TAKEN: Final = """truck, source_schema, source_table, target_schema, target_tab
 
 
 def count(session: Session, project: str) -> dict[str, int]:
-    """How many letters each truck of the project has; none where the table has never been made."""
+    """How many letters each truck of the project has; none where the table does not exist."""
     if session.run("select to_regclass('trucker.dead_letters') is null").fetchone() == (True,):
         return {}
     return dict(session.run("select truck, count(*) from trucker.dead_letters where project = $1 group by 1", project))
@@ -81,7 +81,7 @@ def _values(letter: Letter) -> list[object]:
 
 
 def store(session: Session, project: str, pending: Pending, most: int | None) -> None:
-    """Inside the caller's transaction: what has become of a truck's letters. Raises for more than it may have."""
+    """Inside the caller's transaction: store a truck's changed letters. Raises where the truck exceeds its limit."""
     if pending.gone:
         session.run("delete from trucker.dead_letters where id = any($1::bigint[])", sorted(pending.gone))
     new = [letter for letter in pending.changed if not letter.number]
@@ -93,7 +93,7 @@ def store(session: Session, project: str, pending: Pending, most: int | None) ->
 
 
 def add(session: Session, project: str, letters: Sequence[Letter], most: int) -> None:
-    """Inside the caller's transaction: new letters. Raises for more than the truck may have."""
+    """Inside the caller's transaction: add new letters. Raises where the truck exceeds its limit."""
     if letters:
         refuse_more(session, project, letters[-1], len(letters), most)
         for letter in letters:

@@ -16,17 +16,17 @@ from trucker.sinks.postgres.session import Session
 
 
 def redrive(session: Session, project: str, choice: Choice, describe: Describe, *, dry_run: bool) -> list[Redriven]:
-    """What became of the chosen letters, in the order of their positions.
+    """Redrive the chosen letters; returns the outcome of each, in the order of their positions.
 
     Waits for a commit of the truck under way, and is waited for: while it lasts the truck's position is locked.
     """
     if not letter_table.count(session, project):
         return []
-    found: list[Redriven] = []
+    outcomes: list[Redriven] = []
     for truck in choice.trucks:
         try:
             state_tables.lock(session, project, [truck])
-            found += _redrive(session, project, replace(choice, trucks=(truck,)), describe)
+            outcomes += _redrive(session, project, replace(choice, trucks=(truck,)), describe)
             session.run("rollback" if dry_run else "commit")
         except psycopg.Error as error:
             _roll_back(session)
@@ -37,7 +37,7 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
         except BaseException:
             _roll_back(session)
             raise
-    return found
+    return outcomes
 
 
 def _redrive(session: Session, project: str, choice: Choice, describe: Describe) -> list[Redriven]:
@@ -47,8 +47,8 @@ def _redrive(session: Session, project: str, choice: Choice, describe: Describe)
     isolation = Isolation(session, choice.trucks[0], describe, chosen, None)
     isolation.redrive(chosen)
     letter_table.store(session, project, isolation.pending, None)
-    left = {letter.number: letter for letter in isolation.pending.changed}
-    return [Redriven(left.get(letter.number, letter), letter.number not in left) for letter in chosen]
+    remaining = {letter.number: letter for letter in isolation.pending.changed}
+    return [Redriven(remaining.get(letter.number, letter), letter.number not in remaining) for letter in chosen]
 
 
 def _again(letter: Letter) -> Letter:

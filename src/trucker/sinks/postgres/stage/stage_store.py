@@ -30,7 +30,7 @@ from trucker.sinks.postgres.state_tables import SCHEMA
 from trucker.sinks.target import Target
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
-_KEPT: Final = 64
+_MAX_TABLES: Final = 64
 
 Lend = Callable[[], AbstractContextManager[Session]]
 Describe = Callable[[Session, Target], DestinationTable]
@@ -164,7 +164,7 @@ def stage_name(name: str) -> str:
     return f"{SCHEMA}.{quote_identifier(name)}"
 
 
-def left_stages(session: Session, prefix: str) -> list[str]:
+def list_stages(session: Session, prefix: str) -> list[str]:
     """The staging tables whose names begin so."""
     rows = session.run(
         """select c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -178,8 +178,8 @@ def left_stages(session: Session, prefix: str) -> list[str]:
 def drop_stages(session: Session, names: Iterable[str]) -> None:
     """A few at a time: each takes locks until its transaction ends, of which a server has so many."""
     tables = [stage_name(name) for name in names]
-    for first in range(0, len(tables), _KEPT):
-        session.run(f"drop table if exists {', '.join(tables[first : first + _KEPT])}")
+    for first in range(0, len(tables), _MAX_TABLES):
+        session.run(f"drop table if exists {', '.join(tables[first : first + _MAX_TABLES])}")
 
 
 class Temporaries:
@@ -200,7 +200,7 @@ class Temporaries:
         self._taken[columns] = number + 1
         name = f"pg_temp.t_{digest(columns)}_{number}"
         if name not in self._session.staging:
-            if len(self._session.staging) >= _KEPT:
+            if len(self._session.staging) >= _MAX_TABLES:
                 self._drop_unused()
             table = name.removeprefix("pg_temp.")
             self._session.run(f"create temporary table if not exists {table} ({columns}) on commit delete rows")
@@ -209,10 +209,10 @@ class Temporaries:
 
     @property
     def full(self) -> bool:
-        return sum(self._taken.values()) >= _KEPT
+        return sum(self._taken.values()) >= _MAX_TABLES
 
     def empty(self) -> None:
-        """Nobody needs what they hold any more."""
+        """Remove the rows of all tables in use, so that they can be taken again."""
         self._session.run(f"truncate {', '.join(sorted(self._used))}")
         self._taken.clear()
 

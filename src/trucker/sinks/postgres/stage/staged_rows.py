@@ -180,12 +180,12 @@ def _groups(
     masks = np.stack([changes.unchanged[name][rows] for name in names], axis=1)
     patterns, group, counts = np.unique(masks, axis=0, return_inverse=True, return_counts=True)
     codes[rows] = first + group.reshape(-1)
-    found = []
+    groups = []
     for number, (pattern, count) in enumerate(zip(patterns, counts, strict=True)):
         unsent = frozenset(name for name, marked in zip(names, pattern, strict=True) if marked)
         columns = tuple(name for name in changes.schema.names if (name in unsent) != sent)
-        found.append(Group(first + number, columns, int(count)))
-    return tuple(found)
+        groups.append(Group(first + number, columns, int(count)))
+    return tuple(groups)
 
 
 def _code_cells(codes: npt.NDArray[np.int16], deletes: int) -> Cells:

@@ -1,7 +1,7 @@
 """Staged rows as plain text, so that any choice of them can be tried, and looked at when refused.
 
 A pile's table has a number `i` for each row and every cell as text: whatever is in a row, it can be staged. Rows to be
-tried are brought into a typed table beside it, on which the steps run as on any other stage; what does not fit fails
+tried are copied into a typed table, on which the steps run as on any other stage; what does not fit fails
 on the way there.
 """
 
@@ -155,12 +155,12 @@ class Pile:
         if old_key:
             cells += [f"o{number}" for number in range(len(self._key))]
         names = [*self._place, *(self._key if old_key else ())]
-        found = self._run(
+        rows = self._run(
             f"select i, k, l::bigint, n, {', '.join(cells)} from {self.name} where {where} order by i", *parameters
         )
         return [
             PileRow(i, k, self._present(k, dict(zip(names, row, strict=True))), Lsn(lsn or 0), n or 0)
-            for i, k, lsn, n, *row in found
+            for i, k, lsn, n, *row in rows
         ]
 
     def _present(self, kind: int, cells: dict[str, str | None]) -> dict[str, str | None]:
@@ -197,13 +197,13 @@ class Pile:
             return row.cells
         cells = ", ".join(f"t.{quote_identifier(name)}::text" for name in missing)
         at = self._at({name: self.cell(name) for name in self._key})
-        found = self._run(
+        values = self._run(
             f"select {cells} from {self.target.table.quoted} t, {self.name} p where p.i = $1::bigint and {at}",
             row.number,
         ).fetchone()
-        if found is None:
+        if values is None:
             raise TruckFailed(self.target.truck, lost_row(self.target), self.target.source.table)
-        return {**row.cells, **dict(zip(missing, found, strict=True))}
+        return {**row.cells, **dict(zip(missing, values, strict=True))}
 
     def _at(self, places: Mapping[str, str]) -> str:
         """The target's row `t` is the one whose key the pile's row `p` has in these columns."""
@@ -223,9 +223,9 @@ class Pile:
         self._run(f"delete from {self.name} where i = any($1::bigint[])", sorted(numbers))
 
     def settle_moves(self, lent: dict[int, dict[str, str | None]]) -> None:
-        """Make of every move a delete of the old key and a whole row: so they can be told apart.
+        """Split every move into a delete of the old key and a whole row, so that each can be tried alone.
 
-        Cells that were not sent are taken from the row at the old key; those of `lent`, by number, are given.
+        Cells that were not sent are taken from the row at the old key; those of `lent`, by number, come from there.
         """
         first = self.contents.moves[0].code
         key = ", ".join(self.cell(name) for name in self._key)
@@ -246,8 +246,8 @@ class Pile:
             )
         if self.target.awaits_rows:
             self._run(f"delete from {self.name} where k >= {first}")
-        left = self._run(f"select exists (select from {self.name} where k >= {first})").fetchone()
-        if left == (True,):
+        unresolved = self._run(f"select exists (select from {self.name} where k >= {first})").fetchone()
+        if unresolved == (True,):
             raise TruckFailed(self.target.truck, lost_row(self.target), self.target.source.table)
         self.contents = replace(self.contents, moves=())
 

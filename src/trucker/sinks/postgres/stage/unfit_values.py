@@ -47,10 +47,10 @@ def _fitting(
 
 
 def _nulled(changes: Changes, name: str, session: Session, table: DestinationTable) -> Changes:
-    """The old rows too: what came as NULL must be found as NULL again."""
+    """Replace refused values with NULL, in old rows too: rows that were stored with NULL are found by NULL."""
     new, old = changes.new.column(name), changes.old.column(name)
-    known = pa.chunked_array([new, old], pa.string()).unique().drop_null()
-    wrong = _refused(session, table, name, known)
+    values = pa.chunked_array([new, old], pa.string()).unique().drop_null()
+    wrong = _refused(session, table, name, values)
     if not len(wrong):
         return changes
     place = changes.schema.names.index(name)

@@ -32,6 +32,7 @@ MEASURES = (
     "tables",
     "sql_truck",
     "storage",
+    "reload",
 )
 RESULT = report.ROOT / "build" / "bench.json"
 

@@ -13,13 +13,15 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from figure import Figure, ratio_at_least
 from harness import TABLE, Bench, FirstCopy, fill, value
 from jdbc import JdbcCopier
 
 SHARE = 5
+INCREMENTAL = {"connection": "source", "tables": ["public.bench"], "copy": "incremental"}
 JDBC_SHARE = 10
 SOURCE = "snapshot"
 _TRUCKER = (sys.executable, "-m", "trucker")
@@ -38,6 +40,7 @@ def measure(bench: Bench) -> None:
         for name, (bound, _) in references.items()
     }
     spark = bench.figure("first copy, against Spark JDBC", "rows/s", ratio_at_least(4.0), "Spark JDBC", rows)
+    chunks = bench.figure("first copy, incremental", "rows/s", ratio_at_least(0.6), "first copy, exported", rows)
     whole = bench.figure("first copy, whole of `trucker run --once`", "s", rows=rows)
     source = bench.database(bench.source, SOURCE, TABLE.format(name="bench"))
     fill(source, "bench", 1, rows, 100_000)
@@ -47,7 +50,8 @@ def measure(bench: Bench) -> None:
         jdbc = _jdbc(bench, spark, stack)
         for number in bench.rounds():
             turns: list[Callable[[], None]] = [
-                lambda number=number: _trucker(bench, [*figures.values(), spark], whole, number)
+                lambda number=number: _trucker(bench, [*figures.values(), spark], whole, chunks, number),
+                lambda number=number: _incremental(bench, chunks, number),
             ]
             turns += [
                 lambda name=name, copy=copy, number=number: _reference(bench, figures[name], copy, number)
@@ -79,10 +83,31 @@ def _jdbc(bench: Bench, figure: Figure, stack: contextlib.ExitStack) -> JdbcCopi
         return None
 
 
-def _trucker(bench: Bench, figures: list[Figure], whole: Figure, number: int) -> None:
-    name = f"snapshot_trucker_{number}"
+def _trucker(bench: Bench, figures: list[Figure], whole: Figure, chunks: Figure, number: int) -> None:
+    rate, cpu, seconds = _copied(bench, f"snapshot_trucker_{number}", whole.rows)
+    whole.trucker.append(seconds)
+    for figure in figures:
+        if not figure.missing:
+            figure.trucker.append(rate)
+    figures[0].trucker_cpu.append(cpu)
+    chunks.reference.append(rate)
+    chunks.reference_cpu.append(cpu)
+    bench.say(f"first copy: {rate:,.0f} rows/s")
+
+
+def _incremental(bench: Bench, chunks: Figure, number: int) -> None:
+    rate, cpu, _ = _copied(bench, f"snapshot_chunks_{number}", chunks.rows, truck={"input": INCREMENTAL})
+    chunks.trucker.append(rate)
+    chunks.trucker_cpu.append(cpu)
+    bench.say(f"first copy, incremental: {rate:,.0f} rows/s")
+
+
+def _copied(
+    bench: Bench, name: str, rows: int, *, truck: Mapping[str, Any] | None = None
+) -> tuple[float, dict[str, float], float]:
+    """One first copy: its rate, what it cost, and the seconds of the whole command."""
     target = bench.database(bench.target, name)
-    project = bench.project(f"bench_snapshot_{number}", SOURCE, name, ["public.bench"])
+    project = bench.project(f"bench_{name}", SOURCE, name, ["public.bench"], truck=truck)
     bench.settle()
     began = time.perf_counter()
     process = bench.run(project, "--once")
@@ -92,19 +117,13 @@ def _trucker(bench: Bench, figures: list[Figure], whole: Figure, number: int) ->
         seconds = copy.end()
     if process.wait(bench.patience) != 0:
         raise RuntimeError(process.last_words())
-    whole.trucker.append(time.perf_counter() - began)
-    rows = whole.rows
+    whole = time.perf_counter() - began
     if value(target, "select count(*) from bench") != rows:
         raise RuntimeError("the copy is not whole")
-    rate = rows / seconds
-    for figure in figures:
-        if not figure.missing:
-            figure.trucker.append(rate)
-    figures[0].trucker_cpu.append(cpu)
-    bench.say(f"first copy: {rate:,.0f} rows/s")
     subprocess.run([*_TRUCKER, "reset", "--yes", project], check=True, stdout=subprocess.DEVNULL)
     target.close()
     bench.drop_database(bench.target, name)
+    return rows / seconds, cpu, whole
 
 
 def _reference(bench: Bench, figure: Figure, copy: Callable[[Bench, str], float], number: int, rows: int = 0) -> None:

@@ -65,10 +65,11 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "postgres": (
         frozenset({"source"}),
+        frozenset({"copy_session"}),
         frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
         frozenset({"source_query", "standby_check", "slot_creation"}),
         frozenset({"snapshot", "slot", "publication", "catalog_look", "visibility"}),
-        frozenset({"standby", "catalog", "membership", "raw_copy_out"}),
+        frozenset({"standby", "catalog", "membership"}),
         frozenset({"replication"}),
         frozenset({"connect", "capabilities"}),
     ),

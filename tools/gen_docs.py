@@ -161,6 +161,7 @@ def configuration() -> str:
         ("spark", models.SparkConfig),
         ("log", models.LogConfig),
         ("batch", models.BatchConfig),
+        ("copy", models.CopyConfig),
         ("retry", models.RetryConfig),
     ):
         parts += [f"### {title}\n\n{_summary(model)}\n\n", _table(model)]

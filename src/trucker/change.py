@@ -271,14 +271,10 @@ class CopiedRows:
         return replace(self, schema=self.schema.called(names))
 
 
-class RawCopy(Iterator[bytes | memoryview]):
-    """The output of COPY as it arrives; `rows` is set at its end.
-
-    Where `framed`, each value holds whole CopyData messages, and is valid only until the next value is read.
-    """
+class RawCopy(Iterator[bytes]):
+    """The output of COPY as it arrives; `rows` is set at its end."""
 
     rows: int | None = None
-    framed: bool = False
 
     @abstractmethod
     def close(self) -> None:
@@ -294,11 +290,8 @@ class UnreadRows(Iterator["Changes | CopiedRows"]):
     schema: TableSchema
 
     @abstractmethod
-    def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
-        """COPY's output of these columns, in PostgreSQL's binary format or as text. One at a time.
-
-        With `framed` it may come as CopyData messages.
-        """
+    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
+        """COPY's output of these columns, in PostgreSQL's binary format or as text. One at a time."""
 
 
 def parse_copy_csv(schema: TableSchema, data: bytes) -> pa.RecordBatch:

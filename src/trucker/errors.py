@@ -18,6 +18,7 @@
     ├── CheckFailed          TRK600  what was found before a run stands in its way
     ├── TruckFailed          TRK402  one truck of a batch cannot be committed
     ├── LockedError          TRK601  another instance holds the project
+    ├── ControlError         TRK610  a command to the running instance cannot be carried out
     └── FileError            TRK604  a file or a folder cannot be used
 
 Spark hands the driver an executor's exception as text only, so the code is part of the message. Whether
@@ -221,6 +222,12 @@ class LockedError(TruckerError):
     """Another instance holds the project."""
 
     code = "TRK601"
+
+
+class ControlError(TruckerError):
+    """A command to the running instance of a project cannot be carried out; nothing was changed."""
+
+    code = "TRK610"
 
 
 class FileError(TruckerError):

@@ -44,7 +44,10 @@ BOUNDARIES: Final = (
     "sink.position",  # driver: positions and states are written, inside the destination's transaction
     "sink.commit",  # driver: the destination commits
     "copy.begin",  # driver: the destination stores that a copy begins
+    "copy.chunk",  # driver: the chunks of an incremental copy that were read are committed with their cursor
     "copy.end",  # driver: the destination stores that the copy is complete
+    "reload.stop",  # driver: the sources of a reload are stopped, before they are started anew
+    "reload.start",  # driver: the sources of a reload are started
     "log.prune",  # driver: a segment that everybody has applied is deleted
 )
 POINTS: Final = tuple(f"{boundary}.{when}" for boundary in BOUNDARIES for when in ("before", "after"))

@@ -11,24 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.project_build import Settings, build_project
 from trucker.config.project_folder import load_project
 from trucker.config.sql.sql_files import ON_SPARK
-from trucker.errors import ConfigError, TruckerError
+from trucker.errors import ConfigError, ControlError, TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
 
 if TYPE_CHECKING:
     from trucker.changelog.location import LogLocation
+    from trucker.control.answers import Reloaded, StopRequest, TruckPause
+    from trucker.control.server import ControlServer
     from trucker.engine.project.lock import Instance
     from trucker.engine.spark.session import SparkSession
     from trucker.engine.transform.try_truck import Shown
@@ -47,13 +49,15 @@ PATIENCE: Final = 10.0
 class Project:
     """A project that was loaded or built. Neither connects to anything: that is left to the methods that need it."""
 
-    def __init__(self, config: ProjectConfig) -> None:
+    def __init__(self, config: ProjectConfig, folder: Path | None = None) -> None:
+        """`folder` has the project's files, where it was loaded from any."""
         self.config = config
+        self._folder = folder
 
     @classmethod
     def load(cls, folder: str | Path = ".") -> Project:
         """Read the project's files; ConfigError points at what is wrong in them."""
-        return Project(load_project(Path(folder)))
+        return Project(load_project(Path(folder)), Path(folder))
 
     @classmethod
     def build(
@@ -162,6 +166,8 @@ class Project:
         on_status: Callable[[ProjectStatus], None] | None,
         spark: SparkSession | None,
     ) -> ProjectStatus:
+        from trucker.control.server import ControlServer
+        from trucker.engine.project.instance_commands import InstanceCommands
         from trucker.engine.project.lock import ProjectLock
         from trucker.engine.project.state_folder import secure_state
         from trucker.engine.spark.session_future import SessionFuture, session_there
@@ -169,9 +175,13 @@ class Project:
         secure_state(self.config)
         lock = ProjectLock(self.config.state_folder)
         starting = None
+        load = partial(load_project, self._folder) if self._folder is not None else None
+        commands = InstanceCommands(stop, signals.end, load, once=once)
+        server = ControlServer(self.config.state_folder, commands)
         try:
             with signals.at_once():
                 lock.acquire(wait=wait, stop=stop)
+                _serve(server)
                 starting = None if spark or session_there() else SessionFuture(self.config)
                 # These take a third of a second: not before Spark is on its way.
                 from trucker.engine.project.conditions.condition_list import walk
@@ -190,12 +200,102 @@ class Project:
                 stop=stop,
                 away=situation.away,
                 strict=strict,
+                on_begun=commands.attach,
             )
             return run.run(spark, starting=starting)
         finally:
+            commands.close()
             if starting is not None:
                 starting.give_up()
+            server.close()
             lock.release()
+
+    # -- control ------------------------------------------------------------------------------------------------
+
+    @all_explained()
+    def pause(self, trucks: Sequence[str]) -> list[TruckPause]:
+        """Have trucks apply nothing more, from the end of the batch in hand, until `resume`; across restarts.
+
+        Their positions stay, and the change log keeps what they have not applied. Without a running instance this is
+        only recorded, for the next one.
+        """
+        return self._set_paused(trucks, paused=True)
+
+    @all_explained()
+    def resume(self, trucks: Sequence[str]) -> list[TruckPause]:
+        """Have paused trucks go on from their positions."""
+        return self._set_paused(trucks, paused=False)
+
+    def _set_paused(self, trucks: Sequence[str], *, paused: bool) -> list[TruckPause]:
+        from trucker.control.answers import TruckPause
+        from trucker.engine.project.instance_client import ask_instance
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.pause_record import PauseRecord
+        from trucker.engine.project.state_folder import secure_state
+
+        state, names = self.config.state_folder, list(dict.fromkeys(trucks))
+        answer = ask_instance(state, "pause" if paused else "resume", {"trucks": names})
+        if answer is not None:
+            return [TruckPause.from_json(fields) for fields in answer]
+        for name in names:
+            self._trucks(name)
+        secure_state(self.config)
+        lock = ProjectLock(state)
+        lock.acquire(wait=False, remedy="run this command again")
+        try:
+            record = PauseRecord(state)
+            news = record.pause(names) if paused else record.resume(names)
+        finally:
+            lock.release()
+        return [TruckPause(name, paused, changed=name in news, running=False) for name in names]
+
+    @all_explained()
+    def reload(
+        self,
+        *,
+        truck: str | None = None,
+        on_sql_change: Literal["refuse", "go-on"] = "refuse",
+        interrupt_copies: bool = False,
+    ) -> Reloaded:
+        """Have the running instance read the project's files, and take up trucks that are new, changed or gone.
+
+        All or nothing: where the files have errors, or something in them needs a restart (`ControlError`), nothing
+        changes. `truck` takes up that one only. With `go-on`, trucks whose SQL or rules changed go on with the new ones
+        from their positions; otherwise they are refused. With `interrupt_copies` copies in progress may begin anew.
+        """
+        from trucker.control.answers import Reloaded
+        from trucker.engine.project.instance_client import ask_instance, not_running
+
+        if on_sql_change not in ("refuse", "go-on"):
+            raise ConfigError(f"on_sql_change cannot be {on_sql_change!r}", remedy="use 'refuse' or 'go-on'")
+        arguments = {"truck": truck, "go_on": on_sql_change == "go-on", "interrupt_copies": interrupt_copies}
+        answer = ask_instance(self.config.state_folder, "reload", arguments)
+        if answer is None:
+            raise not_running("the next `trucker run` reads the files; `trucker check` checks them now")
+        return Reloaded.from_json(answer)
+
+    @all_explained()
+    def stop(self, *, wait: bool = True) -> StopRequest:
+        """Ask the running instance to stop, as SIGTERM does, and `wait` until it has ended."""
+        from trucker.control.answers import StopRequest
+        from trucker.control.client import ENDED
+        from trucker.engine.project.instance_client import ask_instance, await_end, not_running
+        from trucker.engine.project.lock import ProjectLock
+
+        state = self.config.state_folder
+        instance = ProjectLock(state).instance()
+        try:
+            answer = ask_instance(state, "stop", {})
+        except ControlError as error:
+            if error.code != ENDED or instance is None:
+                raise
+            answer = {"pid": instance.pid, "host": instance.host, "ended": False}  # it ended faster than it answered
+        if answer is None:
+            raise not_running("nothing is to be stopped; `trucker run` starts it")
+        request = StopRequest(**answer)
+        if wait:
+            await_end(state, request)
+        return replace(request, ended=wait)
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -217,10 +317,15 @@ class Project:
             )
             last = ProjectStatus(self.config.unique_id, str(self.config.folder), False, 0, "", 0, 0, trucks)
         if instance is None:
-            return last.ended()
+            return last.ended(self._paused())
         if last.updated < instance.since or (instance.pid and last.pid != instance.pid):
             return last.starting(instance.pid, instance.host, instance.since)
         return last.as_of(time.time())
+
+    def _paused(self) -> Collection[str]:
+        from trucker.engine.project.pause_record import PauseRecord
+
+        return PauseRecord(self.config.state_folder).trucks()
 
     @all_explained()
     def peek(self, *, truck: str | None = None, limit: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -380,6 +485,15 @@ class Project:
             return accept(self.config, trucks, _table(table), {c.name: self._sink(c) for c in self._destinations()})
         finally:
             lock.release()
+
+
+def _serve(server: ControlServer) -> None:
+    """Serve commands; a file system without sockets is no reason not to run."""
+    try:
+        server.start()
+    except OSError as error:
+        reason = "pause, resume, reload and stop cannot reach this instance"
+        log.warning("no control socket", extra={"reason": f"{error.strerror}: {reason}"})
 
 
 def _table(text: str | None) -> TableId | None:

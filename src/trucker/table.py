@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 OLD: Final = "old__"
@@ -19,6 +20,7 @@ OPERATION: Final = "operation"
 """The column with the operation of each of those rows."""
 
 
+@lru_cache(4096)
 def quote_identifier(name: str) -> str:
     """Quote a name for SQL. Always quotes, so reserved words and capitals need no care."""
     return '"' + name.replace('"', '""') + '"'
@@ -30,6 +32,14 @@ class SchemaChanges(StrEnum):
     APPLY = "apply"
     STOP = "stop"
     IGNORE = "ignore"
+
+
+class CopyMode(StrEnum):
+    """How a table is copied first."""
+
+    EXPORTED = "exported"
+    INCREMENTAL = "incremental"
+    AUTO = "auto"
 
 
 class Partitions(StrEnum):
@@ -89,6 +99,10 @@ class TableSchema:
     def __post_init__(self) -> None:
         # Once: every step of a batch asks for them.
         object.__setattr__(self, "names", tuple([column.name for column in self.columns]))
+
+    def __hash__(self) -> int:
+        """Of the names alone: schemas are looked up several times a batch, and differ by more than that rarely."""
+        return hash((self.table, self.names, self.key))
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)

@@ -27,15 +27,18 @@ from fixtures.waiting import wait_until
 from trucker.failpoint import POINTS, VARIABLE
 from trucker.testing.object_storage import ObjectStorage
 
-# Of a first copy that is large, which this load is not: `test_copy_kills` has them.
-LARGE = ("worker.finish.",)
+# Of a first copy that is large, which this load is not, or incremental: `test_copy_kills` and
+# `test_incremental_kills` have them.
+LARGE = ("worker.finish.", "copy.chunk.")
 # What only one kind of storage for the change log comes by.
 OF_OBJECTS = ("capture.put.",)
+# Of a reload, which this campaign does not give: `test_reload_kills` does.
+RELOAD = ("reload.",)
 # What a campaign that is under way does not come by.
-PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE)
+PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE, *RELOAD)
 OF_FILES = ("capture.write.", "capture.fsync.", "capture.seal.")
 # In how many places a point is: each sink has its own, and each kind of storage.
-PLACES = {"sink.position.": 4, "sink.commit.": 3, "capture.publish.": 2, "log.prune.": 2}
+PLACES = {"sink.position.": 4, "sink.commit.": 3, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 2}
 
 
 # With every fact that the lines have.
@@ -99,7 +102,9 @@ def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]
 
 @pytest.mark.timeout(1200)
 def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
-    _strike_everywhere(campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_OBJECTS, *LARGE))])
+    _strike_everywhere(
+        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_OBJECTS, *LARGE, *RELOAD))]
+    )
 
 
 @pytest.mark.soak
@@ -109,7 +114,9 @@ def test_killed_at_every_boundary_of_a_log_of_objects(
 ) -> None:
     campaign.project.config["log"] = {"location": bucket, "s3": shared_storage.s3}
     campaign.project.save()
-    _strike_everywhere(campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_FILES, *LARGE))])
+    _strike_everywhere(
+        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_FILES, *LARGE, *RELOAD))]
+    )
 
 
 def test_every_point_is_in_the_code_once() -> None:

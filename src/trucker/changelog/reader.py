@@ -7,14 +7,12 @@ position.
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +30,7 @@ from trucker.changelog.format.block import (
 )
 from trucker.changelog.format.durable import Durable
 from trucker.changelog.format.index import SegmentIndex
+from trucker.changelog.format.log_range import LogRange
 from trucker.changelog.format.reference import RUN_BYTES, runs
 from trucker.changelog.format.reference import BlockRef as BlockRef
 from trucker.changelog.format.scan import DamagedBlockError, damaged, heads
@@ -46,23 +45,9 @@ _INDEXES: Final = 32
 _FILES: Final = 16
 _RELATIONS: Final = 4096
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _locked(method: Callable[Concatenate[LogReader, P], T]) -> Callable[Concatenate[LogReader, P], T]:
-    """A method of the reader that holds its lock: one thread at a time."""
-
-    @functools.wraps(method)
-    def locked(self: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return locked
-
 
 class LogReader:
-    """See the module. Cheap to make; pickles as its location; may be shared by threads, which wait for each other."""
+    """See the module. Cheap to make; pickles as its location. For one thread."""
 
     def __init__(self, location: LogLocation) -> None:
         self.location = location
@@ -75,14 +60,12 @@ class LogReader:
         self._head: tuple[SegmentId, Lsn] | None = None
         self._stamp: int | None = None
         self._durable: Durable | None = None
-        self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[LogReader], tuple[LogLocation]]:
         return LogReader, (self.location,)
 
     # -- how far --------------------------------------------------------------------------------------------------
 
-    @_locked
     def durable(self) -> Durable:
         """How far the log goes at this moment."""
         self._durable = self._end.read()
@@ -94,28 +77,33 @@ class LogReader:
         known = self._durable
         return known if known is not None and end <= known.commit_lsn else self.durable()
 
-    def wait(self, after: Lsn, timeout: float) -> Durable:
+    def wait(self, after: Lsn, timeout: float, watch: EndWatch | None = None) -> Durable:
         """Sleep until a commit ends after `after`, for at most `timeout` seconds. Returns the durable end.
 
-        Takes no lock while it sleeps: other threads read in the meantime.
+        One that waits often gives the `watch`, so that none is made each time.
         """
         durable = self.durable()
         if durable.commit_lsn > after:
             return durable
         deadline = time.monotonic() + timeout
-        with self.watch() as watch:
-            while True:
-                # Read again after the watch is in place: a write between the first read and the watch wakes nobody.
-                durable = self.durable()
-                if durable.commit_lsn > after or time.monotonic() >= deadline:
-                    return durable
-                watch.wait(deadline)
+        if watch is not None:
+            return self._sleep(after, deadline, watch)
+        with self.watch() as new:
+            # Read again after the watch is in place: a write between the first read and the watch wakes nobody.
+            durable = self.durable()
+            return durable if durable.commit_lsn > after else self._sleep(after, deadline, new)
+
+    def _sleep(self, after: Lsn, deadline: float, watch: EndWatch) -> Durable:
+        while True:
+            watch.wait(deadline)
+            durable = self.durable()
+            if durable.commit_lsn > after or time.monotonic() >= deadline:
+                return durable
 
     def watch(self) -> EndWatch:
         """What to wait with for the end to move."""
         return self._end.watch()
 
-    @_locked
     def oldest(self) -> Lsn:
         """Positions below this cannot be served any more."""
         return self._oldest(self.durable())
@@ -131,60 +119,47 @@ class LogReader:
                 # Pruned between the listing and the read: list again.
                 self._stamp = None
 
-    @_locked
-    def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
-        """The furthest commit after `start` within `max_bytes` of log, but at least one whole transaction.
+    def next_range(
+        self, start: Lsn, max_bytes: int, limit: Lsn | None = None, durable: Durable | None = None
+    ) -> LogRange:
+        """From `start` to the furthest commit after it within `max_bytes` of log, but at least one whole transaction.
 
-        Never beyond the durable end or `limit`; `start` itself where there is none.
+        Never beyond the durable end or `limit`; it ends at `start` where there is no such commit. `durable` is the
+        durable end as the caller has just read it.
         """
-        durable = self.durable()
+        durable = durable or self.durable()
         top = durable.commit_lsn if limit is None else min(durable.commit_lsn, limit)
-        if top <= start:
-            return start
-        total, batch_end = 0, start
+        blocks: list[tuple[SegmentIndex, int]] = []
+        total, batch_end, taken = 0, start, 0
         for index, at in self._blocks(start, top, durable):
             total += index.length[at]
             if total > max_bytes and batch_end > start:
                 break
+            blocks.append((index, at))
             if index.commits[at] and index.end[at] > start:
-                batch_end = Lsn(min(index.end[at], top))
+                batch_end, taken = Lsn(min(index.end[at], top)), len(blocks)
                 if total >= max_bytes:
                     break
-        return batch_end
+        return LogRange(start, batch_end, blocks[:taken])
 
-    @_locked
-    def size(self, start: Lsn, end: Lsn) -> int:
-        """About how many bytes of log `(start, end]` has."""
-        durable = self._covering(end)
-        return sum(index.length[at] for index, at in self._blocks(start, min(end, durable.commit_lsn), durable))
-
-    @_locked
-    def commit_time(self, end: Lsn) -> int | None:
-        """When the commit that ends at (or last before) `end` was made, µs since 1970; None where that is unknown."""
-        durable = self._covering(end)
-        if end >= durable.commit_lsn:
-            return durable.commit_time or None
-        try:
-            for segment in reversed(self._list(durable)):
-                if segment.id.base < end:
-                    index = self._index(segment, durable)
-                    at = index.last_commit_until(end)
-                    if at is not None:
-                        return index.commit_time[at] or None
-        except FileNotFoundError:
-            self._stamp = None
-        return None
+    def next_end(self, start: Lsn, max_bytes: int, limit: Lsn | None = None) -> Lsn:
+        """Where `next_range` ends."""
+        return self.next_range(start, max_bytes, limit).end
 
     # -- what -----------------------------------------------------------------------------------------------------
 
-    @_locked
+    def range(self, start: Lsn, end: Lsn) -> LogRange:
+        """All that is committed in `(start, end]`, as far as it is durable."""
+        durable = self._covering(end)
+        top = min(end, durable.commit_lsn)
+        return LogRange(start, top, list(self._blocks(start, top, durable)))
+
     def blocks(self, start: Lsn, end: Lsn, run_bytes: int = RUN_BYTES) -> list[BlockRef]:
         """References to all that is committed in `(start, end]`, in order; small blocks together up to `run_bytes`."""
         durable = self._covering(end)
         top = min(end, durable.commit_lsn)
         return runs(self._blocks(start, top, durable), top, run_bytes)
 
-    @_locked
     def read(self, ref: BlockRef) -> Frames:
         """The messages of a reference, their checksums verified."""
         data = memoryview(self._pread(ref.segment, ref.offset, ref.bytes))
@@ -215,28 +190,27 @@ class LogReader:
             started and OpenTransaction(started.xid, Lsn(started.commit_lsn), started.commit_time, started.ordinal),
         )
 
-    @_locked
-    def shape_bounds(self, start: Lsn, end: Lsn) -> list[Lsn]:
-        """Where to cut `(start, end]` so that a relation is described anew only in the first transaction of a piece.
+    def shape_bounds(self, whole: LogRange) -> list[Lsn]:
+        """Where to cut a range so that a relation is described anew only in the first transaction of a piece.
 
         Each is a commit's end inside the range, in order; none where no relation has two descriptions in it.
         """
-        durable = self._covering(end)
+        if len(whole.blocks) < 2:
+            return []
         # The messages are compared, not the entries: a new segment repeats a description that has not changed.
         newest: dict[int, bytes] = {}
         bounds: list[Lsn] = []
-        last_end = start
-        for index, at in self._blocks(start, min(end, durable.commit_lsn), durable):
+        last_end = whole.start
+        for index, at in whole.blocks:
             for entry in index.relations[at]:
                 message = self._relation(index.id, entry)
                 if newest.setdefault(entry.oid, message) != message:
                     newest[entry.oid] = message
-                    if start < last_end < end and last_end not in bounds:
+                    if whole.start < last_end < whole.end and last_end not in bounds:
                         bounds.append(last_end)
             last_end = max(last_end, Lsn(index.end[at]))
         return bounds
 
-    @_locked
     def first_transaction(self, refs: Sequence[BlockRef], start: Lsn) -> int | None:
         """The xid of the first transaction in these blocks that commits at `start` or after; None where none does."""
         for ref in refs:
@@ -250,7 +224,29 @@ class LogReader:
                     return int.from_bytes(head[17:21], "big")
         return None
 
-    @_locked
+    def transactions(self, refs: Sequence[BlockRef]) -> frozenset[int]:
+        """The xids of all transactions in these blocks. Reads all of them."""
+        xids: set[int] = set()
+        for ref in refs:
+            frames = self.read(ref)
+            if frames.transaction is not None:
+                xids.add(frames.transaction.xid)
+            begins = frames.starts[:-1][frames.payload[frames.starts[:-1]] == BEGIN[0]]
+            if len(begins):
+                cells = frames.payload[begins[:, None] + np.arange(17, 21)]
+                xids.update(np.ascontiguousarray(cells).view(">u4").ravel().tolist())
+        return frozenset(xids)
+
+    def retained_transactions(self, end: Lsn) -> frozenset[int]:
+        """The xids of all transactions that the log still has up to `end`. Reads all of them."""
+        while True:
+            oldest = self.oldest()
+            try:
+                return self.transactions(self.blocks(oldest, end)) if oldest < end else frozenset()
+            except ChangeLogError:
+                if self.oldest() == oldest:
+                    raise  # it was not pruned meanwhile
+
     def truncations(self, refs: Sequence[BlockRef], oid: int) -> list[int]:
         """The xids of the transactions that truncate a relation, in these blocks, in log order. Reads all of them."""
         xids = []
@@ -267,7 +263,6 @@ class LogReader:
                 xids += [xid] if oid in oids else []
         return xids
 
-    @_locked
     def relations(self, refs: Sequence[BlockRef]) -> list[bytes]:
         """The Relation messages by which the rows of these blocks are to be read, in log order.
 
@@ -283,7 +278,6 @@ class LogReader:
                     messages.append(message)
         return messages
 
-    @_locked
     def close(self) -> None:
         """Give back descriptors; the reader can be used again."""
         while self._contents:
@@ -316,7 +310,7 @@ class LogReader:
         oldest = self._oldest(durable)
         if start < oldest:
             raise self._pruned(start, oldest)
-        segments = self._list(durable)
+        segments = self._listed  # as `_oldest` has just listed them
         for segment in segments[self._storage.begin(segments, start) :]:
             if segment.last is not None and segment.last <= start:
                 continue

@@ -17,7 +17,7 @@ import typer
 
 from trucker.cli import live, output
 from trucker.cli.exits import ExitCode, status_code
-from trucker.cli.options import AsJson, Debug, ProjectFolder
+from trucker.cli.options import AsJson, Debug, ProjectFolder, ProjectOption, SqlChange
 from trucker.errors import TruckerError
 from trucker.finding import Level
 from trucker.observe import logs
@@ -253,6 +253,80 @@ def redrive(
         output.redriven_text(redriven, dry_run=dry_run)
     if any(not result.applied for result in redriven):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def pause(
+    trucks: Annotated[list[str], typer.Argument(metavar="TRUCK…", help="The trucks' names.")],
+    project: ProjectOption = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Pause trucks; the others go on.
+
+    A truck stops at the end of its batch, and stays paused over restarts until `trucker resume`. Its position stays,
+    and the change log keeps what it has not applied. Copies in progress are finished first. While the project does not
+    run, this is recorded for the next run.
+    """
+    paused = _open(project, debug).pause(trucks)
+    output.say(output.pauses_json(paused)) if as_json else output.pauses_text(paused)
+
+
+def resume(
+    trucks: Annotated[list[str], typer.Argument(metavar="TRUCK…", help="The trucks' names.")],
+    project: ProjectOption = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Resume trucks that are paused, from their positions.
+
+    While the project does not run, this is recorded for the next run.
+    """
+    resumed = _open(project, debug).resume(trucks)
+    output.say(output.pauses_json(resumed)) if as_json else output.pauses_text(resumed)
+
+
+def reload(
+    project: ProjectFolder = HERE,
+    truck: Annotated[str | None, typer.Option("--truck", "-t", metavar="NAME", help="Only this truck.")] = None,
+    on_sql_change: Annotated[
+        SqlChange,
+        typer.Option(
+            "--on-sql-change",
+            help="What to do with a truck whose SQL, rules, lookups or functions changed: `refuse` changes nothing and "
+            "says what to run; `go-on` uses the new ones from the current position.",
+        ),
+    ] = SqlChange.REFUSE,
+    interrupt_copies: Annotated[
+        bool, typer.Option("--interrupt-copies", help="Reload even if copies in progress have to begin anew.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take up changed trucks in the running instance.
+
+    Takes up trucks that were added, removed or changed, and new connections, without a restart of the process. The
+    files are checked as by `trucker check`: if there are errors, or a change needs a restart, nothing changes. Exit
+    code 1 when there are errors.
+    """
+    opened = _open(project, debug)
+    reloaded = opened.reload(truck=truck, on_sql_change=on_sql_change.value, interrupt_copies=interrupt_copies)
+    output.say(output.reloaded_json(reloaded)) if as_json else output.reloaded_text(reloaded)
+    if reloaded.errors:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def stop(
+    project: ProjectFolder = HERE,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the instance has ended.")] = True,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Stop the running instance.
+
+    It stops after the current batch, as with SIGTERM. Exit code 1 when no instance runs.
+    """
+    request = _open(project, debug).stop(wait=wait)
+    output.say(output.stop_json(request)) if as_json else output.stop_text(request)
 
 
 def demo(debug: Debug = False) -> None:

@@ -31,8 +31,8 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final = {
     ExitCode.FINE: "success; also when a run was stopped by SIGINT or SIGTERM",
-    ExitCode.FAILED: "a truck failed during a run, `check` found errors, the user answered no, or an unexpected error"
-    " occurred",
+    ExitCode.FAILED: "a truck failed during a run, `check` found errors, a command to the running instance was"
+    " refused or none runs, the user answered no, or an unexpected error occurred",
     ExitCode.WRONG: "wrong usage, or a mistake in the project's files",
     ExitCode.UNUSABLE: "the source, a destination, the change log or the state folder cannot be used at the start",
     ExitCode.LOCKED: "another instance holds the project",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,13 @@ class Invocation:
     debug: bool = False
 
 
+class SqlChange(StrEnum):
+    """What `reload` does with a truck whose SQL or rules changed."""
+
+    REFUSE = "refuse"
+    GO_ON = "go-on"
+
+
 def _remember_debug(context: typer.Context, value: bool) -> bool:
     if value and isinstance(context.obj, Invocation):
         context.obj.debug = True
@@ -24,6 +32,16 @@ def _remember_debug(context: typer.Context, value: bool) -> bool:
 
 ProjectFolder = Annotated[
     Path, typer.Argument(metavar="PROJECT", help="The project's folder.", show_default="the current folder")
+]
+ProjectOption = Annotated[
+    Path,
+    typer.Option(
+        "--project",
+        "-p",
+        metavar="PROJECT",
+        help="The project's folder.",
+        show_default="the current folder",
+    ),
 ]
 Debug = Annotated[
     bool,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
-from trucker.observe.units import counted, duration, lag_text, moment, rate
+from trucker.observe.units import counted, duration, lag_text, moment, rate, size
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
     from rich.text import Text
 
+    from trucker.control.answers import Reloaded, StopRequest, TruckPause
     from trucker.engine.transform.try_truck import Shown
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
@@ -26,6 +27,7 @@ _PHASE_STYLE: Final = {
     TruckPhase.STREAMING: "green",
     TruckPhase.FAILED: "bold red",
     TruckPhase.RETRYING: "yellow",
+    TruckPhase.PAUSED: "yellow",
     TruckPhase.STOPPED: "dim",
 }
 _LEVEL_STYLE: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
@@ -202,6 +204,72 @@ def redriven_json(redriven: Sequence[Redriven]) -> str:
     return json.dumps([result.shown() for result in redriven], indent=2)
 
 
+def pauses_text(pauses: Sequence[TruckPause]) -> None:
+    """What was done with each truck, and what that means for the change log."""
+    for pause in pauses:
+        say(f"truck {pause.truck}: {'; '.join(_pause_words(pause))}")
+    if any(pause.paused for pause in pauses):
+        say("the change log keeps what paused trucks have not applied, without limit, until `trucker resume`")
+
+
+def _pause_words(pause: TruckPause) -> list[str]:
+    if not pause.changed:
+        words = ["is paused already" if pause.paused else "is not paused"]
+    elif not pause.running:
+        words = [f"{'is paused' if pause.paused else 'goes on'} from the next `trucker run` on; no instance runs now"]
+    else:
+        words = ["paused" if pause.paused else "goes on"]
+    if not pause.running or not pause.paused:
+        return words
+    if pause.phase == TruckPhase.FAILED:
+        words.append("has failed, which `trucker status` explains")
+    if pause.busy:
+        words.append("a batch is still being applied")
+    if pause.copying:
+        words.append(f"the copy of {', '.join(pause.copying)} is finished first")
+    if pause.position is not None:
+        words.append(f"at {pause.position}")
+    if pause.kept_bytes is not None:
+        words.append(f"the change log keeps {size(pause.kept_bytes)} for it")
+    return words
+
+
+def pauses_json(pauses: Sequence[TruckPause]) -> str:
+    return json.dumps([asdict(pause) for pause in pauses], indent=2)
+
+
+def reloaded_text(reloaded: Reloaded) -> None:
+    """What was taken up; or what is wrong, as `check` shows it."""
+    if reloaded.refused:
+        findings_text(reloaded.findings)
+        say("nothing was changed")
+        return
+    parts = {"added": reloaded.added, "removed": reloaded.removed, "changed": reloaded.changed}
+    for word, names in parts.items():
+        if names:
+            say(f"{word}: {', '.join(names)}")
+    if reloaded.new_sql:
+        say(f"go on with the new SQL or rules: {', '.join(reloaded.new_sql)}")
+    if not reloaded.sources:
+        say("nothing has changed")
+        return
+    say(f"restarted: {', '.join(reloaded.sources)}, in {duration(reloaded.seconds)}")
+    if reloaded.findings:
+        findings_text(reloaded.findings)
+
+
+def reloaded_json(reloaded: Reloaded) -> str:
+    return json.dumps(reloaded.to_json(), indent=2)
+
+
+def stop_text(request: StopRequest) -> None:
+    say(f"process {request.pid} on {request.host} {'has ended' if request.ended else 'is stopping'}")
+
+
+def stop_json(request: StopRequest) -> str:
+    return json.dumps(asdict(request), indent=2)
+
+
 def trial_text(steps: Sequence[Shown]) -> None:
     """Every step: its SQL and its rows."""
     from rich.table import Table
@@ -261,6 +329,8 @@ def rows(count: int, rows_per_second: float | None = None) -> str:
 def note(truck: TruckStatus) -> str:
     """What a truck's line ends with. Its error is printed in full elsewhere; here is its code."""
     notes = [truck.error.split("]")[0] + "]"] if truck.error and truck.error.startswith("[") else []
+    if truck.phase is TruckPhase.PAUSED and truck.lag_bytes is not None:
+        notes.append(f"the change log keeps {size(truck.lag_bytes)} for it")
     if truck.blind_since is not None:
         notes.append(f"lag unknown since {moment(truck.blind_since)}")
     if truck.failed:

@@ -19,11 +19,12 @@ from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
 from trucker.config.sql.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
-from trucker.table import Partitions, SchemaChanges
+from trucker.table import CopyMode, Partitions, SchemaChanges
 
 __all__ = [
     "BatchConfig",
     "ColumnConfig",
+    "CopyConfig",
     "InputConfig",
     "LogConfig",
     "LookupConfig",
@@ -112,6 +113,25 @@ class RetryConfig(Model):
         return self
 
 
+class CopyConfig(Model):
+    """How tables are copied incrementally (`input.copy`)."""
+
+    parallel: int | None = Field(
+        default=None, ge=1, description="The most chunks that are read at once; the default is Spark's cores."
+    )
+    chunk_bytes: Bytes = Field(
+        default=64 * MIB, ge=8192, description="The most bytes of a table that are read in one chunk."
+    )
+    chunk_seconds: Seconds = Field(
+        default=2.0,
+        gt=0,
+        description="How long a chunk should take to read: no transaction on the source is open much longer.",
+    )
+    max_rows_per_second: int | None = Field(
+        default=None, ge=1, description="The most rows that are read per second, on average. The default is no limit."
+    )
+
+
 class InputConfig(Model):
     """What a truck reads."""
 
@@ -123,6 +143,14 @@ class InputConfig(Model):
     only_columns: Texts | None = Field(default=None, description="Read only these columns.")
     except_columns: Texts | None = Field(default=None, description="Read all columns except these.")
     where: Text | None = Field(default=None, description="Read only rows that match this SQL condition on the source.")
+    copy_: CopyMode = Field(
+        default=CopyMode.EXPORTED,
+        validation_alias="copy",
+        serialization_alias="copy",
+        description="How tables are copied first: `exported` reads all of a table as of one moment, fastest; "
+        "`incremental` reads chunks in short transactions, and continues after an interruption; `auto` copies tables "
+        "from 1 GiB incrementally.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -332,6 +360,12 @@ class ProjectFile(Model):
         default=LogConfig(), description="The change log: where it is, and for how long changes are kept."
     )
     batch: BatchConfig = Field(default=BatchConfig(), description="The sizes of micro-batches.")
+    copy_: CopyConfig = Field(
+        default=CopyConfig(),
+        validation_alias="copy",
+        serialization_alias="copy",
+        description="How tables are copied incrementally.",
+    )
     heartbeat: Seconds = Field(
         default=10.0,
         ge=0,

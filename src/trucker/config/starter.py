@@ -52,6 +52,9 @@ connections:
 # retry:
 #   first: 500ms              # the first and the longest wait before a retry
 #   longest: 30s
+# copy:                       # for trucks with input.copy: incremental
+#   max_rows_per_second: 20000
+#   chunk_seconds: 2s         # how long one read of the source may take
 # slow_query_threshold_ms: 1000 # slower statements of SQL files are logged, without data
 """
 
@@ -65,6 +68,7 @@ input:
   # only_columns: [id, name]
   # except_columns: [password]
   # where: region = 'EU'      # a condition on the source's rows
+  # copy: incremental         # large tables in short transactions, resumed after an interruption
 output:
   connection: warehouse
   # schema: shop              # for all tables; or table: shop.orders for one; the default is the source's names

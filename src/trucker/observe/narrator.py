@@ -29,6 +29,7 @@ _MESSAGE: Final = {
     TruckPhase.STREAMING: "truck is streaming",
     TruckPhase.RETRYING: "truck is retrying",
     TruckPhase.FAILED: "truck failed",
+    TruckPhase.PAUSED: "truck is paused",
     TruckPhase.STOPPED: "truck stopped",
 }
 
@@ -86,7 +87,8 @@ class Narrator:
         if waited < (SUMMARY_SECONDS if moved else IDLE_SECONDS):
             return
         phases = Counter(truck.phase.value for truck in status.trucks)
-        lags = [truck.lag_seconds for truck in status.trucks if truck.phase is not TruckPhase.FAILED]
+        idle = (TruckPhase.FAILED, TruckPhase.PAUSED)
+        lags = [truck.lag_seconds for truck in status.trucks if truck.phase not in idle]
         letters = sum(truck.dead_letters for truck in status.trucks)
         facts: dict[str, Any] = {
             **phases,

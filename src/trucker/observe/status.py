@@ -30,6 +30,8 @@ class TruckPhase(StrEnum):
     STREAMING = "streaming"
     RETRYING = "retrying"
     FAILED = "failed"
+    PAUSED = "paused"
+    """`trucker pause` was given for it: it applies nothing until `trucker resume`."""
     STOPPED = "stopped"
 
 
@@ -148,12 +150,12 @@ class ProjectStatus:
             )
         )
 
-    def ended(self) -> ProjectStatus:
-        """As it is when no process holds the project."""
+    def ended(self, paused: Container[str] = ()) -> ProjectStatus:
+        """As it is when no process holds the project; trucks that are `paused` do not go on at the next start."""
         trucks = tuple(
             replace(
                 truck,
-                phase=truck.phase if truck.phase is TruckPhase.FAILED else TruckPhase.STOPPED,
+                phase=_phase_at_rest(truck, paused),
                 lag_seconds=None,
                 copying=(),
                 blind_since=None,
@@ -187,6 +189,12 @@ class ProjectStatus:
         raw: dict[str, Any] = json.loads(text)
         trucks = tuple(_truck(entry) for entry in raw.pop("trucks"))
         return cls(**raw, trucks=trucks)
+
+
+def _phase_at_rest(truck: TruckStatus, paused: Container[str]) -> TruckPhase:
+    if truck.phase is TruckPhase.FAILED:
+        return TruckPhase.FAILED
+    return TruckPhase.PAUSED if truck.name in paused else TruckPhase.STOPPED
 
 
 def _fields(value: ProjectStatus | TruckStatus | CopyProgress | FailedTable) -> dict[str, Any]:

@@ -78,15 +78,24 @@ class Listening(psycopg.Connection[Any]):
         return connection
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        return super().wait(self._listen(gen) if self.silence else gen, interval, timeout)
+        if not self.silence:
+            return super().wait(gen, interval, timeout)
+        try:
+            condition = next(gen)
+        except StopIteration as end:  # in a pipeline, statements wait for nothing
+            value: RV = end.value
+            return value
+        return super().wait(self._listen(gen, condition), interval, timeout)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _listen(self, gen: PQGen[RV]) -> PQGen[RV]:
-        """The same waits with a limit; psycopg sends `Ready.NONE` at each interval in which nothing happens."""
+    def _listen(self, gen: PQGen[RV], condition: Wait) -> PQGen[RV]:
+        """The same waits, of which `condition` is the first, with a limit.
+
+        psycopg sends `Ready.NONE` at each interval in which nothing happens.
+        """
         last_answer = time.monotonic()
         try:
-            condition = next(gen)
             while True:
                 ready = yield condition
                 if ready:

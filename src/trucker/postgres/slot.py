@@ -320,6 +320,28 @@ def current_lsn(connection: PgConnection) -> Lsn:
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
 
 
+@translated("writing a watermark")
+def watermark(connection: PgConnection) -> Lsn:
+    """A position after the commit of everything visible until now, which the stream reaches also on an idle server.
+
+    On a standby it is what has been replayed. Where the role may not write messages, the stream reaches the position
+    with the next record that is written. `connection` is in autocommit mode; its `synchronous_commit` is changed.
+    """
+    recovery = connection.execute("select pg_is_in_recovery()").fetchone()
+    if recovery == (True,):
+        return current_lsn(connection)
+    # What is not flushed is not sent, and before 17 only a commit flushes a message; no standby is waited for.
+    flushes = connection.info.server_version >= 170_000
+    arguments = "false, 'trucker', '', true" if flushes else "true, 'trucker', ''"
+    try:
+        connection.execute("set synchronous_commit = local")
+        row = connection.execute(f"select pg_logical_emit_message({arguments})::text".encode()).fetchone()
+    except errors.InsufficientPrivilege:
+        row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
 @translated("writing a heartbeat")
 def emit_heartbeat(connection: PgConnection, content: str = "") -> bool:
     """Write a message into the log, so that an idle slot moves on; False where that is not permitted."""

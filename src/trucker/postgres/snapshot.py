@@ -25,21 +25,18 @@ from trucker.change import CopiedRows, Lsn, RawCopy, TableId, quote_identifier
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import connect, query_error, translated
-from trucker.postgres.raw_copy_out import CopyOut
 from trucker.source.base import ChunkReader
-from trucker.source.snapshot import SnapshotChunk
+from trucker.source.snapshot import LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable
 
 PIECE_BYTES = 4 * 1024 * 1024
 RAW_BYTES = 256 * 1024
-# What is read past libpq costs a connection: less is not worth one.
-FRAMED_BYTES = 4 * 1024 * 1024
 
 # pg_class is read as of the snapshot, pg_relation_filenode() as of now.
 _SIZES = """
     select c.oid, n.nspname, c.relname, pg_relation_filenode(c.oid) is not distinct from c.relfilenode as untouched,
            pg_relation_size(c.oid) as main, pg_table_size(c.oid) as total, current_setting('block_size')::int as block,
-           coalesce(a.amname = 'heap', false) as heap
+           coalesce(a.amname = 'heap', false) as heap, coalesce(pg_relation_filenode(c.oid), 0)::bigint as file
       from unnest(%s::oid[]) with ordinality as leaf(oid, ordinality)
       join pg_class c on c.oid = leaf.oid
       join pg_namespace n on n.oid = c.relnamespace
@@ -60,8 +57,11 @@ _REWRITTEN = b"""
 
 @translated("importing the snapshot")
 def enter_snapshot(connection: PgConnection, snapshot: str) -> None:
-    """Begin a read-only transaction on an autocommit connection that sees exactly what the snapshot shows."""
+    """Begin a read-only transaction on an autocommit connection that sees exactly what the snapshot shows; with an
+    empty name, what is visible at its first statement."""
     connection.execute("begin isolation level repeatable read read only")
+    if not snapshot:
+        return
     try:
         connection.execute(f"set transaction snapshot '{snapshot}'".encode())
     except (errors.UndefinedObject, errors.InvalidParameterValue, errors.ObjectNotInPrerequisiteState) as error:
@@ -90,7 +90,7 @@ def plan_chunks(
     if len(rows) != len(table.leaves):
         raise _changed(table.table)
     chunks: list[SnapshotChunk] = []
-    for oid, namespace, name, untouched, main, total, block, heap in rows:
+    for oid, namespace, name, untouched, main, total, block, heap, _ in rows:
         leaf = TableId(namespace, name)
         if not untouched:
             raise _changed(leaf)
@@ -102,6 +102,16 @@ def plan_chunks(
     return chunks
 
 
+@translated("reading the size of a table")
+def extents(connection: PgConnection, table: SourceTable) -> list[LeafExtent]:
+    """The leaves that exist, by their oids."""
+    rows = connection.execute(_SIZES.encode(), [[leaf.oid for leaf in table.leaves]]).fetchall()
+    return [
+        LeafExtent(TableId(namespace, name), oid, file, main // block, total, heap)
+        for oid, namespace, name, _, main, total, block, heap, file in sorted(rows)
+    ]
+
+
 def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
     """Page numbers at which to cut, the first 0 and the last open. TOAST is taken to be spread evenly."""
     count = max(1, min(pages, -(-total // max(chunk_bytes, 1))))
@@ -109,7 +119,8 @@ def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
 
 
 class PostgresChunkReader(ChunkReader):
-    """A connection for one chunk after the other, each read in a transaction of its own inside the snapshot.
+    """A connection for one chunk after the other, each read in a transaction of its own, inside the snapshot if one is
+    named.
 
     So that no chunk's table stays locked while the next one is read. A connection that is lost is made anew.
     """
@@ -124,9 +135,9 @@ class PostgresChunkReader(ChunkReader):
         """See `read_chunk`. What was read before must have been taken to its end."""
         return read_chunk(self._enter(), chunk, self._lsn)
 
-    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
+    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool) -> RawCopy:
         """See `RawChunk`."""
-        return RawChunk(self._enter(), chunk, names, binary=binary, framed=framed)
+        return RawChunk(self._enter(), chunk, names, binary=binary)
 
     def _enter(self) -> PgConnection:
         """A connection that has just entered the snapshot."""
@@ -161,27 +172,15 @@ class RawChunk(RawCopy):
     """A chunk's rows as COPY writes them, of some of its columns; `connection` must be inside the snapshot.
 
     Binary values of text are in UTF-8 as well: that is what every connection of trucker's has as its encoding.
-    One that is not taken to its end must be closed, and the connection is closed with it. A large chunk may come
-    `framed`, and the connection is closed then, too.
+    One that is not taken to its end must be closed, and the connection is closed with it.
     """
 
-    def __init__(
-        self,
-        connection: PgConnection,
-        chunk: SnapshotChunk,
-        names: Sequence[str],
-        *,
-        binary: bool,
-        framed: bool = False,
-    ) -> None:
+    def __init__(self, connection: PgConnection, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool) -> None:
         options = "format binary" if binary else "format text, encoding 'UTF8'"
         self._copying = _Copying(connection, chunk, names, options)
-        self._blocks: Generator[bytes | memoryview]
-        frames = self._copying.frames() if framed and chunk.bytes >= FRAMED_BYTES else None
-        self.framed = frames is not None
-        self._blocks = frames or (data for data, _ in self._copying.blocks(RAW_BYTES))
+        self._blocks = (data for data, _ in self._copying.blocks(RAW_BYTES))
 
-    def __next__(self) -> bytes | memoryview:
+    def __next__(self) -> bytes:
         try:
             return next(self._blocks)
         except StopIteration:
@@ -190,8 +189,6 @@ class RawChunk(RawCopy):
 
     def close(self) -> None:
         self._blocks.close()
-        if self.framed:
-            self._copying.abandon()
 
 
 def lock_chunk(connection: PgConnection, chunk: SnapshotChunk) -> None:
@@ -199,7 +196,7 @@ def lock_chunk(connection: PgConnection, chunk: SnapshotChunk) -> None:
     # Behind an ALTER TABLE that itself waits for another reader of this snapshot, `lock_timeout` ends the wait.
     connection.execute(f"lock table only {chunk.leaf.quoted} in access share mode".encode())
     row = connection.execute(_SIZES.encode(), [[chunk.oid]]).fetchone()
-    if row is None or not row[3]:
+    if row is None or not row[3] or chunk.file not in (0, row[8]):
         raise _changed(chunk.leaf)
 
 
@@ -227,8 +224,6 @@ class _Copying:
 
     def __init__(self, connection: PgConnection, chunk: SnapshotChunk, names: Sequence[str], options: str) -> None:
         self.copied: int | None = None
-        self._sent = False
-        self._out: CopyOut | None = None
         self._connection = connection
         self._chunk = chunk
         columns = ", ".join(map(quote_identifier, names))
@@ -238,9 +233,8 @@ class _Copying:
     def blocks(self, size: int) -> Generator[tuple[bytes, int]]:
         """What COPY writes in blocks of about `size` bytes, cut between rows, each with its number of messages."""
         try:
-            if not self._sent:
-                lock_chunk(self._connection, self._chunk)
-                self._connection.pgconn.send_query(self._statement)
+            lock_chunk(self._connection, self._chunk)
+            self._connection.pgconn.send_query(self._statement)
             yield from self._read(self._connection.pgconn, size)
         except GeneratorExit:
             self._connection.close()
@@ -250,31 +244,6 @@ class _Copying:
             with suppress(psycopg.Error):
                 _drain(self._connection.pgconn)
             raise _read_error(self._chunk, error) from None
-
-    def frames(self) -> Generator[memoryview] | None:
-        """What COPY writes, as messages; None where these are libpq's to read (`blocks`)."""
-        try:
-            lock_chunk(self._connection, self._chunk)
-            out = CopyOut.begin(self._connection.pgconn, self._statement)
-        except psycopg.Error as error:
-            raise _read_error(self._chunk, error) from None
-        self._sent, self._out = True, out
-        return self._frames(out) if out is not None else None
-
-    def abandon(self) -> None:
-        """Give up ranges that no task has begun to read."""
-        if self._out is not None:
-            self._out.close()
-        self._connection.close()
-
-    def _frames(self, out: CopyOut) -> Generator[memoryview]:
-        try:
-            yield from out.frames()
-            self.copied = out.rows
-        except psycopg.Error as error:
-            raise _read_error(self._chunk, error) from None
-        finally:
-            self._connection.close()
 
     def _read(self, connection: pq.abc.PGconn, size: int) -> Iterator[tuple[bytes, int]]:
         """Cut COPY's output between messages.

@@ -15,6 +15,7 @@ from trucker.lsn import Lsn
 from trucker.postgres.catalog import to_full
 from trucker.postgres.catalog_session import CatalogSession
 from trucker.postgres.connect import connect, explain, parameters
+from trucker.postgres.copy_session import PostgresCopySession
 from trucker.postgres.preflight import Needed, check_source
 from trucker.postgres.publication import drop_publication
 from trucker.postgres.query_session import PostgresQuerySession
@@ -127,6 +128,11 @@ class PostgresSource(Source):
         if exported.standby:
             with self.view(exported):
                 pass
+
+    @contextmanager
+    def copy_session(self) -> Iterator[PostgresCopySession]:
+        with closing(connect(self._reads, application="trucker copy")) as connection:
+            yield PostgresCopySession(connection, self.connection, self.publication, self.slot, reads=True)
 
     def chunk_reader(self, snapshot: str, lsn: Lsn) -> PostgresChunkReader:
         return PostgresChunkReader(self._reads, snapshot, lsn)

@@ -18,6 +18,11 @@ VISIBLE_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.01
 _XIDS: Final = 1 << 32
 
+# Every transaction holds a lock on its number until other sessions see that it has ended.
+_RUNNING: Final = b"""
+    select transactionid::text::bigint from pg_catalog.pg_locks
+     where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted"""
+
 
 @translated("reading which transactions are visible")
 def await_visible(connection: PgConnection, xids: Iterable[int], timeout: float = VISIBLE_SECONDS) -> None:
@@ -35,11 +40,26 @@ def await_visible(connection: PgConnection, xids: Iterable[int], timeout: float 
         time.sleep(_STEP_SECONDS)
 
 
+@translated("reading which transactions are visible")
+def running(connection: PgConnection) -> frozenset[int]:
+    """The transactions in progress, those that wait for a synchronous standby among them; none on a standby, which
+    sends what it has replayed. A snapshot would not name the youngest."""
+    recovery = connection.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
+    return frozenset() if recovery == (True,) else frozenset(xid for (xid,) in connection.execute(_RUNNING))
+
+
+@translated("reading the settings of replication")
+def has_synchronous_standbys(connection: PgConnection) -> bool:
+    """Whether commits wait for standbys."""
+    row = connection.execute("select pg_catalog.current_setting('synchronous_standby_names')").fetchone()
+    return row is not None and bool(str(row[0]).strip())
+
+
 def _hidden(connection: PgConnection, wanted: frozenset[int]) -> frozenset[int]:
     row = connection.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
     assert row is not None
-    _, end, running = str(row[0]).split(":")
-    open_ = {int(xid) % _XIDS for xid in running.split(",") if xid}
+    _, end, xids = str(row[0]).split(":")
+    open_ = {int(xid) % _XIDS for xid in xids.split(",") if xid}
     return frozenset(xid for xid in wanted if xid in open_ or not _precedes(xid, int(end) % _XIDS))
 
 

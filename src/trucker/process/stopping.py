@@ -22,6 +22,8 @@ class Signals:
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._at_once = False
+        self.thread: int | None = None
+        """The thread that handles the signals, where they are handled."""
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -33,6 +35,13 @@ class Signals:
             yield
         finally:
             self._at_once = False
+
+    def end(self) -> None:
+        """End the project as SIGTERM does. May be called from any thread."""
+        if self.thread is None:
+            self._stop.set()
+        else:
+            signal.pthread_kill(self.thread, signal.SIGTERM)
 
     def handle(self, number: int, _: FrameType | None) -> None:
         log.info("stopping", extra={"signal": signal.Signals(number).name})
@@ -50,8 +59,10 @@ def stopping_on_signals(stop: threading.Event) -> Iterator[Signals]:
         yield signals
         return
     previous = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals.thread = threading.get_ident()
     try:
         yield signals
     finally:
+        signals.thread = None
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -27,10 +27,15 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table's phase, and the LSN it was copied at or has caught up to (its truck's counts once STREAMING)."""
+    """A table's phase, and the LSN it was copied at or has caught up to (its truck's counts once STREAMING).
+
+    `cursor` says how far an incremental copy of a table that is CATCHING_UP has got; empty where all of it is copied.
+    A sink stores it as it is.
+    """
 
     phase: Phase
     lsn: Lsn
+    cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Batch:
     `dead_letters` names the trucks that set failing rows aside (`sinks.letters`), and how many each may have.
     `source` names the source of a stream's changes: two connections to one database have batches of the same range.
     `leaving` names tables of `tables` that follow their truck until now, and go on from a position of their own.
+    `staged_as` names a batch whose end was not known when its first parts were staged.
     """
 
     start: Lsn
@@ -68,12 +74,13 @@ class Batch:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     source: str = ""
     leaving: frozenset[TruckTable] = frozenset()
+    staged_as: str = ""
 
     @property
     def name(self) -> str:
         """Unique among all batches and attempts of a project that may differ in content."""
         source = f"{self.source}@" if self.source else ""
-        return self.snapshot or f"{source}{int(self.start):016x}-{int(self.end):016x}"
+        return self.snapshot or self.staged_as or f"{source}{int(self.start):016x}-{int(self.end):016x}"
 
     @property
     def trucks(self) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from trucker.sinks.batch import Batch, Receipt, Receipts
 from trucker.sinks.ledger import Copy, Ledger, Plan
@@ -40,7 +41,7 @@ class Load:
         return self.truncates or (self.copied and not self.adds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Delivery:
     """One batch as far as it is due. `before` is the ledger that it was planned with, `plan` what changes in it."""
 
@@ -69,10 +70,10 @@ class Delivery:
         """The ledger to store."""
         return self.before.after(self.plan)
 
-    @property
+    @cached_property
     def targets(self) -> tuple[Target, ...]:
         """The targets that have something to apply, if only that their copy is complete."""
-        return tuple(target for target in self.batch.targets if target.truck_table in self.plan.apply)
+        return tuple([target for target in self.batch.targets if target.truck_table in self.plan.apply])
 
     def verify(self, stored: Ledger) -> Ledger:
         """The ledger to store instead of `stored`. Raises `OutdatedLedger` unless `stored` agrees with `before` in all
@@ -142,7 +143,7 @@ class Delivery:
     def _load(self, target: Target, receipts: Sequence[Receipt]) -> Load:
         """Parts in order, from the last truncate on: what came before it is void."""
         parts = sorted(receipts, key=lambda receipt: receipt.part)
-        last = max((number for number, receipt in enumerate(parts) if receipt.truncates), default=None)
+        last = max([number for number, receipt in enumerate(parts) if receipt.truncates], default=None)
         return Load(
             target,
             tuple(parts[last or 0 :]),

@@ -26,7 +26,8 @@ _ORDER: Final = {Phase.COPYING: 0, Phase.CATCHING_UP: 1, Phase.STREAMING: 2}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One table of one truck. `target` is where its rows are; `snapshot` the attempt that copied or copies it."""
+    """One table of one truck. `target` is where its rows are; `snapshot` names the attempt that copied or copies it,
+    and says after a `#` how far an incremental one has got."""
 
     phase: Phase
     lsn: Lsn
@@ -34,8 +35,13 @@ class Entry:
     snapshot: str = ""
 
     @property
+    def attempt(self) -> str:
+        """The name of the attempt alone."""
+        return self.snapshot.partition("#")[0]
+
+    @property
     def state(self) -> TableState:
-        return TableState(self.phase, self.lsn)
+        return TableState(self.phase, self.lsn, self.snapshot.partition("#")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,10 @@ class Plan:
     @property
     def trucks(self) -> tuple[str, ...]:
         """The trucks that have something to do, in order of name."""
-        truck_tables = (*self.apply, *self.entries)
-        return tuple(sorted({*self.positions, *self.forgotten, *(truck for truck, _ in truck_tables)}))
+        trucks = {*self.positions, *self.forgotten}
+        for truck, _ in (*self.apply, *self.entries):
+            trucks.add(truck)
+        return tuple(sorted(trucks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +113,10 @@ class Ledger:
         was made in ignorance of where its truck is now: part of it would be applied a second time (I4).
         """
         self._check_start(batch)
-        entries = {**self.entries, **self._forgotten(batch)}
+        forgotten = self._forgotten(batch)
+        entries = {**self.entries, **forgotten}
         positions = {truck: lsn for truck, lsn in self.positions.items() if truck not in batch.forget}
-        now = Ledger(positions, entries)
+        now = Ledger(positions, entries) if batch.forget else self
         targets = {(target.truck, target.source.table): target for target in batch.targets}
         now._check_targets(batch, targets)
         copies = {
@@ -124,21 +133,21 @@ class Ledger:
                     state.phase,
                     state.lsn,
                     target.place if target else entry.target if entry else None,
-                    # A table that is to be copied again has no attempt until one begins.
-                    batch.snapshot or (entry.snapshot if entry and state.phase is not Phase.COPYING else ""),
+                    _snapshot(batch, state, entry),
                 )
         return Plan(
             tuple(copies.values()),
             frozenset(truck_table for truck_table in targets if now._rows_due(batch, truck_table)),
             {truck: lsn for truck, lsn in batch.positions.items() if now._moves(truck, lsn)},
-            {**self._forgotten(batch), **entries_due},
+            {**forgotten, **entries_due},
             frozenset(batch.forget),
-            frozenset(
-                truck_table
-                for truck_table, target in targets.items()
-                if batch.snapshot and now._adds(batch, truck_table, target)
-            ),
+            now._added(batch, targets),
         )
+
+    def _added(self, batch: Batch, targets: Mapping[TruckTable, Target]) -> frozenset[TruckTable]:
+        if not batch.snapshot:
+            return frozenset()
+        return frozenset(each for each, target in targets.items() if self._adds(batch, each, target))
 
     def copies(self, targets: Sequence[Target]) -> tuple[Copy, ...]:
         """How the copies of these tables of one truck would begin, if they began now. Raises as `plan` does."""
@@ -182,6 +191,8 @@ class Ledger:
                 )
 
     def _forgotten(self, batch: Batch) -> dict[TruckTable, Entry]:
+        if not batch.forget:
+            return {}
         return {
             truck_table: replace(entry, phase=Phase.COPYING, lsn=Lsn(0), snapshot="")
             for truck_table, entry in self.entries.items()
@@ -196,7 +207,7 @@ class Ledger:
         state, entry = batch.tables.get(truck_table), self.entries.get(truck_table)
         if state is None or state.phase is not Phase.COPYING:
             return None
-        if entry is not None and entry.snapshot == batch.snapshot != "":
+        if entry is not None and entry.attempt == batch.snapshot != "":
             return None
         if target.shared and target.statement is None:
             return self._shared_copy(batch, truck_table, target)
@@ -232,17 +243,19 @@ class Ledger:
         if entry is None:
             return True
         if state.phase is Phase.COPYING:
-            return entry.snapshot != batch.snapshot or not batch.snapshot
+            return entry.attempt != batch.snapshot or not batch.snapshot
         if batch.snapshot:
             return self._copied_now(batch, truck_table)
         if truck_table in batch.leaving:
             # A truck that has moved on since has taken the table with it.
             return entry.phase is Phase.STREAMING and state.lsn >= self.positions.get(truck_table[0], Lsn(0))
-        return (_ORDER[state.phase], state.lsn) > (_ORDER[entry.phase], entry.lsn)
+        now, stored = (_ORDER[state.phase], state.lsn), (_ORDER[entry.phase], entry.lsn)
+        # An incremental copy of a table goes on while nothing is committed at the source.
+        return now > stored or (now == stored and state.cursor != entry.state.cursor)
 
     def _copied_now(self, batch: Batch, truck_table: TruckTable) -> bool:
         entry = self.entries.get(truck_table)
-        if entry is None or entry.snapshot != batch.snapshot:
+        if entry is None or entry.attempt != batch.snapshot:
             raise TruckFailed(
                 truck_table[0],
                 SinkError(
@@ -268,6 +281,12 @@ class Ledger:
         if state is None:
             raise SinkError(f"batch {batch.name} has rows for {table} of truck {truck} but no position to store")
         return self._state_due(batch, truck_table, state)
+
+
+def _snapshot(batch: Batch, state: TableState, entry: Entry | None) -> str:
+    """What the entry says of the copy. A table that is to be copied again has no attempt until one begins."""
+    attempt = batch.snapshot or (entry.attempt if entry and state.phase is not Phase.COPYING else "")
+    return f"{attempt}#{state.cursor}" if state.cursor else attempt
 
 
 def _whole(entry: Entry) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -189,6 +189,12 @@ class Pending:
     @property
     def changed(self) -> list[Letter]:
         return sorted(self._changed.values(), key=lambda letter: (letter.lsn, letter.ordinal))
+
+
+def reshaped(letters: Iterable[Letter], source: TableSchema) -> list[Letter]:
+    """Those of the letters whose data is other data once the table has these columns."""
+    data = ((letter, letter.reshaped(source)) for letter in letters)
+    return [replace(letter, data=row) for letter, row in data if row != letter.data]
 
 
 @dataclass(frozen=True, slots=True)

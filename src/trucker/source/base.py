@@ -9,6 +9,7 @@ of a commit. Everything else that trucker asks of a source is here, grouped by w
 | `SourcePublication` | start, publication watch | what is published, and how |
 | `SourceSession` | start, conditions | both of these, and the slot, over one connection |
 | `SnapshotSource`, `SnapshotView` | the copier | a snapshot, and the tables as it shows them |
+| `CopySession` | the incremental copier | tables by pages, watermarks, which transactions are visible |
 | `ChunkReader` | tasks of a copy | the rows of a chunk |
 | `QuerySession` | trucks with SQL | queries over changed and copied rows, values that were not sent |
 | `CapturedSource` | capture | how the stream is reached |
@@ -41,7 +42,7 @@ from trucker.slow_sql import SlowQueries
 from trucker.source.look import Look, Sighting
 from trucker.source.publication import Membership, PublishedTable
 from trucker.source.slot import SlotInfo, SystemIdentity
-from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
+from trucker.source.snapshot import ExportedSnapshot, LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable, SourceType
 from trucker.table import Column, TableId, TableSchema
 
@@ -142,13 +143,34 @@ class SnapshotView(Protocol):
         """The table cut into chunks. Raises `SourceUnavailable` where it was rewritten after the snapshot."""
 
 
+class CopySession(SourceTables, Protocol):
+    """An open session where copies are read; outside of transactions between two calls."""
+
+    def extents(self, table: SourceTable) -> Sequence[LeafExtent]:
+        """The leaves of a table by their oids, as they are now. One that is gone is absent."""
+
+    def watermark(self) -> Lsn:
+        """A position that is not before the commit of any transaction visible until now. It comes in the stream, also
+        while nothing else is written."""
+
+    def running(self) -> frozenset[int]:
+        """The transactions that are in progress; none on a standby, where nothing is in the stream before it is
+        visible."""
+
+    def has_synchronous_standbys(self) -> bool:
+        """Whether a commit can be in the stream long before it is visible."""
+
+    def await_visible(self, xids: Iterable[int]) -> None:
+        """Wait until the session sees these transactions; `SourceUnavailable` where that takes too long."""
+
+
 class ChunkReader(Protocol):
-    """Reads one chunk after the other inside a snapshot, each in a transaction of its own."""
+    """Reads one chunk after the other, each in a transaction of its own: inside a snapshot, or as the table is now."""
 
     def read(self, chunk: SnapshotChunk) -> Iterator[CopiedRows]:
         """The rows in pieces of a few MiB. Must be iterated to the end."""
 
-    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
+    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool) -> RawCopy:
         """The rows of some columns as the source writes them."""
 
     def close(self) -> None:
@@ -167,8 +189,12 @@ class SnapshotSource(Protocol):
     def verify(self, exported: ExportedSnapshot) -> None:
         """Raise where the snapshot no longer shows what it did (see `ExportedSnapshot`)."""
 
+    def copy_session(self) -> AbstractContextManager[CopySession]:
+        """A session for a copy without an exported snapshot."""
+
     def chunk_reader(self, snapshot: str, lsn: Lsn) -> ChunkReader:
-        """A reader of chunks inside the snapshot, whose consistent point is `lsn`. Connects at the first chunk."""
+        """A reader of chunks inside the snapshot, whose consistent point is `lsn`; with an empty name, in a snapshot of
+        each chunk's own. Connects at the first chunk."""
 
 
 class SourceQuery(Protocol):

@@ -47,7 +47,8 @@ class ExportedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """A range of pages of one leaf; `schema` is the root table with the columns to copy. `last` None is open."""
+    """A range of pages of one leaf; `schema` is the root table with the columns to copy. `last` None is open. `file` is
+    the leaf's file; 0 where the snapshot says which."""
 
     schema: TableSchema
     leaf: TableId
@@ -56,3 +57,17 @@ class SnapshotChunk:
     last: int | None
     where: str | None = None
     bytes: int = 0
+    file: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeafExtent:
+    """A leaf at one moment: its file, its pages, and its bytes with everything that belongs to them. Where it is not
+    `paged`, it can only be read as a whole."""
+
+    leaf: TableId
+    oid: int
+    file: int
+    pages: int
+    bytes: int
+    paged: bool = True

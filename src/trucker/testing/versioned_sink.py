@@ -125,7 +125,9 @@ class VersionedSink(MergeSink):
         described = json.loads((folder / "table.json").read_text())
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
         for part in sorted(folder.glob("*.parquet")):
-            for row in pq.read_table(part).to_pylist():
+            with part.open("rb") as file:  # once: another one may take its place meanwhile
+                rows = pq.read_table(file).to_pylist()
+            for row in rows:
                 key = tuple(row[name] for name in described["key"])
                 if key not in newest or newest[key][VERSION] <= row[VERSION]:
                     newest[key] = row

@@ -292,7 +292,8 @@ def test_readers_follow_a_running_capture(modern: Source) -> None:
         for number in range(20):
             connection.execute("insert into t values (%s)", [number])
             assert reader.wait(position, 10).commit_lsn > position
-            position = reader.next_end(position, 1 << 20)
-            assert reader.commit_time(position)
+            batch = reader.next_range(position, 1 << 20)
+            assert batch.commit_time
+            position = batch.end
     reader.close()
     assert len(modern.captured()) == 20

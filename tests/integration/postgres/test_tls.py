@@ -126,7 +126,7 @@ def test_tls_without_asking_first(behind: Make, authority: Authority) -> None:
 def test_the_stream_is_the_same_in_the_clear_and_encrypted(
     behind: Make, authority: Authority, database: Database
 ) -> None:
-    """libpq reads the one, capture the socket of the other: messages and errors are the same, and both can halt."""
+    """Messages and errors are the same, and both can halt."""
     database.execute("create table t (id int primary key, v text)", "create publication everything for all tables")
     config = behind("optional", mode="require", root_certificate=authority.root)
     found, errors = [], []

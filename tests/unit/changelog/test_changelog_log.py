@@ -154,15 +154,15 @@ def test_messages_outside_transactions_are_kept_in_their_place(folder: Path, rea
 
 
 def test_commit_times_are_known_by_block(folder: Path, reader: LogReader) -> None:
-    assert reader.commit_time(START) is None
+    assert reader.range(START, START).commit_time is None
     with LogWriter(folder, SOURCE, segment_bytes=1) as writer:
         for lsn in (2000, 3000):
             writer.append(begin(lsn, time=lsn * 1_000_000_000))
             writer.append(commit(lsn, lsn + 8, time=lsn * 1_000_000_000))
             writer.flush()
-    assert reader.commit_time(Lsn(3008)) == 3_000_000_000_000
-    assert reader.commit_time(Lsn(2999)) == 2_000_000_000_000
-    assert reader.commit_time(Lsn(1500)) is None
+    assert reader.range(START, Lsn(3008)).commit_time == 3_000_000_000_000
+    assert reader.range(START, Lsn(2999)).commit_time == 2_000_000_000_000
+    assert reader.range(START, Lsn(1500)).commit_time is None
 
 
 def test_a_reader_follows_in_the_same_instant_and_sleeps_meanwhile(folder: Path, reader: LogReader) -> None:

@@ -186,6 +186,14 @@ def test_any_two_positions_cut_out_exactly_the_transactions_between(
         wanted = [t.commit_lsn for t in history if start <= t.commit_lsn < end]
         assert [lsn for lsn in found if lsn >= start] == wanted
         assert start <= reader.next_end(start, 1, end) <= max(end, start)
+        # A range that was read whole is cut as one that is read in pieces, and a batch is as long as it says.
+        middle = Lsn(data.draw(st.integers(start, end)))
+        whole = reader.range(start, end)
+        for part in (whole.part(start, middle), whole.part(middle, whole.end)):
+            assert part.references() == reader.blocks(part.start, part.end)
+        batch = reader.next_range(start, data.draw(st.integers(1, 5000)), end)
+        assert batch.references() == reader.blocks(start, batch.end)
+        assert batch.commit_time == reader.range(start, batch.end).commit_time
         reader.close()
 
 

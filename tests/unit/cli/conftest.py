@@ -13,6 +13,7 @@ import pytest
 
 from trucker.adapters.stdout import StdoutConnection
 from trucker.config.models import ProjectConfig
+from trucker.control.answers import Reloaded, StopRequest, TruckPause
 from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus
@@ -35,6 +36,8 @@ class FakeProject:
     plan: list[str] = field(default_factory=list)
     redriven: list[Redriven] = field(default_factory=list)
     changes: list[TableChange] = field(default_factory=list)
+    pauses: list[TruckPause] = field(default_factory=list)
+    reloaded: Reloaded = field(default_factory=Reloaded)
     error: BaseException | None = None
     calls: list[tuple[object, ...]] = field(default_factory=list)
     config: ProjectConfig = field(
@@ -46,6 +49,24 @@ class FakeProject:
     def load(self, folder: Path) -> FakeProject:
         self._called("load", folder)
         return self
+
+    def pause(self, trucks: Sequence[str]) -> list[TruckPause]:
+        self._called("pause", *trucks)
+        return self.pauses
+
+    def resume(self, trucks: Sequence[str]) -> list[TruckPause]:
+        self._called("resume", *trucks)
+        return self.pauses
+
+    def reload(
+        self, *, truck: str | None = None, on_sql_change: str = "refuse", interrupt_copies: bool = False
+    ) -> Reloaded:
+        self._called("reload", truck, on_sql_change, interrupt_copies)
+        return self.reloaded
+
+    def stop(self, *, wait: bool = True) -> StopRequest:
+        self._called("stop", wait)
+        return StopRequest(7, "host", wait)
 
     def check(self) -> list[Finding]:
         return self.findings

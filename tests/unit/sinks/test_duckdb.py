@@ -170,6 +170,28 @@ def test_the_state_can_be_queried(path: Path) -> None:
     assert query(path, state) == [("main", "public", "items", "streaming", "0/100", "public", "items")]
 
 
+# What `INSERT INTO … VALUES` of every trucker with format 1 relies on.
+FORMAT_1 = {
+    "dead_letters": "id project truck source_schema source_table target_schema target_table operation lsn ordinal"
+    " key data sqlstate reason constraint_name column_name tries created_at updated_at",
+    "format": "version",
+    "identities": "project truck source_schema source_table identity",
+    "positions": "project truck lsn",
+    "tables": "project truck source_schema source_table phase lsn target_schema target_table snapshot",
+}
+
+
+def test_the_layout_of_the_state_is_that_of_its_format(path: Path) -> None:
+    """A file that an earlier trucker filled goes on, and the other way round."""
+    started(path).close()
+    columns = (
+        "SELECT table_name, string_agg(column_name, ' ' ORDER BY column_index) FROM duckdb_columns()"
+        " WHERE schema_name = 'trucker' GROUP BY table_name"
+    )
+    assert dict(query(path, columns)) == FORMAT_1
+    assert query(path, "SELECT version FROM trucker.format") == [(1,)]
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 

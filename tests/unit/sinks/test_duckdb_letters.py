@@ -8,13 +8,16 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from fixtures.strict import BATCHES, Action, StrictDestination, run_model
+from fixtures.strict import BATCHES, MOST, TARGETS, Action, StrictDestination, run_model
 from trucker.adapters.duckdb import DuckDBConnection
-from trucker.change import TableId
+from trucker.change import Lsn, TableId
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.duckdb import DuckDBSink
-from trucker.sinks.duckdb.letter_table import LetterTable
+from trucker.sinks.duckdb.dialect import DuckDBDialect
 from trucker.sinks.letters import Letter
+from trucker.sinks.sql.letter_table import LetterTable
+from trucker.testing.handmade import changes_of, insert
+from trucker.testing.suites.sink_suite import START, TargetLoad
 
 TIGHT = (
     "CREATE SCHEMA public",
@@ -63,7 +66,7 @@ class StrictDuckDB(StrictDestination):
 
     def letters(self) -> list[Letter]:
         with duckdb.connect(str(self.file)) as connection:
-            return LetterTable("suite").read(connection, "main")
+            return LetterTable(DuckDBDialect(), "suite").read(connection, "main")
 
     def _execute(self, *statements: str) -> None:
         with duckdb.connect(str(self.file)) as connection:
@@ -89,3 +92,19 @@ def test_only_refused_rows_are_set_aside(strict: StrictDuckDB, batches: list[lis
 @given(batches=BATCHES)
 def test_what_is_refused_is_set_aside_for_long(strict: StrictDuckDB, batches: list[list[list[Action]]]) -> None:
     run_model(strict, batches)
+
+
+def test_values_that_do_not_fit_are_all_that_is_set_aside(strict: StrictDuckDB) -> None:
+    """Several are found at once: each by its own number, whatever has been set aside before it."""
+    orders = TARGETS[0]
+    cells = {"name": "x", "note": None, "code": None, "parent": None}
+    rows = [{"id": str(n), "qty": "99999999999" if n in (3, 4, 9, 40) else "1", **cells} for n in range(50)]
+    sink = strict.begin()
+    load: TargetLoad = {
+        orders: [[changes_of(orders.source, [insert(row) for row in rows], lsn=Lsn(START + 0x100 - 8))]]
+    }
+    batch = strict.with_letters(strict.batch(tuple(load), 1), MOST)
+    sink.commit(batch, strict.write(batch, load))
+    sink.close()
+    assert sorted(letter.data["id"] or "" for letter in strict.letters()) == ["3", "4", "40", "9"]
+    assert len(strict.rows(orders.table)) == 46

@@ -32,6 +32,6 @@ SQLITE: Final = Adapter(
     name="sqlite",
     connection=SqliteConnection,
     sink="trucker_sqlite.sink:SqliteSink",
-    abilities=Abilities(guarantee="exactly once: data and positions in one transaction per batch"),
+    abilities=Abilities(guarantee="exactly once: data and positions in one transaction per batch", dead_letters=True),
     types=TYPES,
 )

@@ -1,44 +1,72 @@
-"""The sink: what SQLite adds to `TransactionalSink`, which stages changes and publishes them in one transaction.
+"""The sink: what SQLite adds to `SqlSink`, which stages changes and publishes them in one transaction.
 
-The ledger (positions, and the state of each table) is a row of JSON in the table `trucker_ledger`. It is written in the
-transaction that writes the data, so a crash leaves both or neither.
+Trucker's own tables (`trucker_positions`, `trucker_tables`, `trucker_dead_letters`) are written in the transaction that
+writes the data, so a crash leaves both or neither.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trucker.abilities import Abilities
-from trucker.errors import SinkError, SinkUnavailable, TruckerError
+from trucker.errors import DataError, SinkError, SinkUnavailable, TruckerError
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Phase, TruckState
-from trucker.sinks.ledger import Ledger, Plan, foreign_rows
-from trucker.sinks.ledger_file import ledger_from_json, ledger_to_json
+from trucker.sinks.letters import Row
+from trucker.sinks.sql.dialect import Dialect
+from trucker.sinks.sql.examination import examine_targets
+from trucker.sinks.sql.sql_sink import SqlSink
 from trucker.sinks.target import Target
-from trucker.sinks.transactional import TransactionalSink
 from trucker.sinks.transactional.staged_changes import StagedLoad
 from trucker.table import TableId
 from trucker_sqlite.adapter import SQLITE, SqliteConnection
 from trucker_sqlite.table import Table, has_rows, prepare_table
 
-_MAKE = "CREATE TABLE IF NOT EXISTS trucker_ledger (project TEXT PRIMARY KEY, content TEXT NOT NULL) STRICT"
 # Another program holds the file, or its disk does not answer: the same may work later.
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_PROTOCOL")
 
 
-class SqliteSink(TransactionalSink[sqlite3.Connection]):
+# The kinds of constraint that a row may break, by SQLite's name of the error, as PostgreSQL's codes.
+_CONSTRAINTS = {"NOTNULL": "23502", "CHECK": "23514", "FOREIGNKEY": "23503", "UNIQUE": "23505", "PRIMARYKEY": "23505"}
+
+
+class SqliteDialect(Dialect[sqlite3.Connection]):
+    """Trucker's own tables have names instead of a schema: `trucker_positions`."""
+
+    text: ClassVar[str] = "TEXT"
+    instant: ClassVar[str] = "TEXT"
+    now: ClassVar[str] = "CURRENT_TIMESTAMP"
+    letter_number: ClassVar[str] = "INTEGER PRIMARY KEY AUTOINCREMENT"
+
+    def run(
+        self, transaction: sqlite3.Connection, statement: str, values: Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        return transaction.execute(statement, values).fetchall()
+
+    def name(self, transaction: sqlite3.Connection, table: str) -> str:
+        return f"trucker_{table}"
+
+    def tables(self, transaction: sqlite3.Connection) -> frozenset[str]:
+        rows = transaction.execute("SELECT name FROM sqlite_master WHERE name LIKE 'trucker\\_%' ESCAPE '\\'")
+        return frozenset(name.removeprefix("trucker_") for (name,) in rows)
+
+    def new_number(self, transaction: sqlite3.Connection) -> str:
+        return "NULL"
+
+
+class SqliteSink(SqlSink[sqlite3.Connection]):
     """Guarantee: exactly once; a batch becomes visible as a whole, positions committed with the data."""
 
     name: ClassVar[str] = "sqlite"
     abilities: ClassVar[Abilities] = SQLITE.abilities
+    keeps_letters: ClassVar[bool] = True
 
     def __init__(self, connection: SqliteConnection, workspace: Workspace) -> None:
-        super().__init__(workspace)
+        super().__init__(SqliteDialect(), workspace, str(connection.path))
         self._connection = connection
         self._database: sqlite3.Connection | None = None
 
@@ -57,21 +85,20 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
         if not self._connection.path.exists():
             return {}
         with self._explaining("reading"), closing(self._connect("ro")) as database:
-            return self.load(database).states()
+            return self.ledger_tables.read(database).states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
-        """Tables that are to be copied must be empty, unless their rows are ours."""
+        """Tables that are to be copied must be empty, unless their rows are trucker's."""
         if not self._connection.path.exists():
             return
         with self._explaining("reading"), closing(self._connect("ro")) as database:
-            ledger = self.load(database)
-            for target in targets:
-                if (
-                    target.source.table in due
-                    and target.truck_table not in ledger.entries
-                    and has_rows(database, target.table)
-                ):
-                    yield target, foreign_rows(target).reason
+            yield from examine_targets(
+                targets,
+                due,
+                lambda: self.ledger_tables.read(database),
+                lambda target: True,
+                lambda table: not has_rows(database, table),
+            )
 
     # -- a run ------------------------------------------------------------------------------------------------------
 
@@ -80,7 +107,9 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
         with self.transaction() as database:
             entry = self.load(database).entries.get(target.truck_table)
             filled = entry is not None and entry.phase is not Phase.COPYING and entry.target == target.table
-            return prepare_table(Table(database, target), filled=filled and not target.stale)
+            missing = prepare_table(Table(database, target), filled=filled and not target.stale)
+            self.reshape_letters(database, target)
+            return missing
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -95,17 +124,6 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
                     database.execute("ROLLBACK")
                 raise
 
-    def load(self, transaction: sqlite3.Connection) -> Ledger:
-        there = transaction.execute("SELECT 1 FROM sqlite_master WHERE name = 'trucker_ledger'").fetchone()
-        query = "SELECT content FROM trucker_ledger WHERE project = ?"
-        row = transaction.execute(query, [self._project]).fetchone() if there else None
-        return ledger_from_json(json.loads(row[0])) if row else Ledger()
-
-    def store(self, transaction: sqlite3.Connection, ledger: Ledger, plan: Plan) -> None:
-        transaction.execute(_MAKE)
-        content = json.dumps(ledger_to_json(ledger))
-        transaction.execute("INSERT OR REPLACE INTO trucker_ledger VALUES (?, ?)", [self._project, content])
-
     def is_empty(self, transaction: sqlite3.Connection, table: TableId) -> bool:
         return not has_rows(transaction, table)
 
@@ -119,10 +137,22 @@ class SqliteSink(TransactionalSink[sqlite3.Connection]):
                 table.apply(rows)
         except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             # The message of SQLite may hold values; its name of the error does not.
-            raise SinkError(
+            kind = error.sqlite_errorname.removeprefix("SQLITE_CONSTRAINT_")
+            raise DataError(
                 f"table {load.target.table}: SQLite refuses a row ({error.sqlite_errorname})",
                 remedy="compare the table's columns and constraints with the source's",
+                sqlstate=_CONSTRAINTS.get(kind, "22000"),
             ) from None
+
+    def count_letters(self) -> Mapping[str, int]:
+        if not self._connection.path.exists():
+            return {}
+        with self._explaining("reading"), closing(self._connect("ro")) as database:
+            return self.letter_table.count(database)
+
+    def current_row(self, transaction: sqlite3.Connection, target: Target, key: Row) -> Row | None:
+        row = Table(transaction, target).find([key[name] for name in target.source.key])
+        return row and {name: None if row[name] is None else str(row[name]) for name in target.source.names}
 
     def close(self) -> None:
         if self._database is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from trucker.change import DELETE, UPDATE, Column, SchemaChanges, TableId, quote_identifier
+from trucker.change import Column, SchemaChanges, TableId, quote_identifier
 from trucker.errors import SinkError
-from trucker.sinks.letters import Row
+from trucker.sinks.sql.row_table import Cells, RowTable
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.target import Target
-from trucker.sinks.transactional.staged_changes import MOVE, StagedRow
 from trucker.types import Unfit, column_kind
 from trucker_sqlite.adapter import TYPES
 
@@ -27,16 +27,16 @@ def has_rows(database: sqlite3.Connection, table: TableId) -> bool:
     return there is not None and database.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() is not None
 
 
-class Table:
+class Table(RowTable):
     """The table of a target, in the caller's transaction."""
 
+    equals: ClassVar[str] = "IS"
+
     def __init__(self, database: sqlite3.Connection, target: Target) -> None:
-        self.target = target
-        self._run = database.execute
-        self._run_many = database.executemany
         self.plain = table_name(target.table)
-        self.name = quote_identifier(self.plain)
-        self.key = target.source.key
+        super().__init__(target, quote_identifier(self.plain))
+        self._database = database
+        self._run = database.execute
 
     def columns(self) -> dict[str, str]:
         """The types of its columns by name; empty where there is no such table."""
@@ -50,7 +50,7 @@ class Table:
     def make(self) -> None:
         parts = [f"{quote_identifier(column.name)} {self.type_of(column)}" for column in self.target.source.columns]
         if self.key:
-            parts.append(f"PRIMARY KEY ({_list(self.key)})")
+            parts.append(f"PRIMARY KEY ({self.listed(self.key)})")
         self._run(f"CREATE TABLE {self.name} ({', '.join(parts)}) STRICT")
 
     def type_of(self, column: Column) -> str:
@@ -77,81 +77,17 @@ class Table:
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
-    def apply(self, rows: Sequence[StagedRow]) -> None:
-        """One round: each key at most once."""
-        if self.key:
-            self._apply_keyed(rows)
-        else:
-            self._apply_rows(rows)
+    def run(self, statement: str, rows: Sequence[Cells]) -> int:
+        return max(self._database.executemany(statement, rows).rowcount, 0) if rows else 0
 
-    def _apply_keyed(self, rows: Sequence[StagedRow]) -> None:
-        """Deletes, then keys that move, as a set from the rows before, then the rest."""
-        moves = [row for row in rows if row.action == MOVE]
-        moved = [cells for row in moves if (cells := self._moved(row))]
-        gone = [*(row.data for row in rows if row.action == DELETE), *(row.old_key for row in moves)]
-        self._run_many(f"DELETE FROM {self.name} WHERE {_all(self.key)}", [self._key(row) for row in gone])
-        for cells in moved:
-            self._put(list(cells), [list(cells.values())])
-        for row in rows:
-            if row.action == UPDATE and row.sent is not None:
-                self._update(row)
-        names = self.target.source.names
-        whole = [[row.data[name] for name in names] for row in rows if row.action == UPDATE and row.sent is None]
-        self._put(names, whole)
+    def find(self, key: Cells) -> Mapping[str, Any] | None:
+        cursor = self._run(f"SELECT * FROM {self.name} WHERE {self.where(self.key)}", key)
+        row = cursor.fetchone()
+        return None if row is None else dict(zip((column[0] for column in cursor.description), row, strict=True))
 
-    def _key(self, row: Row) -> list[str | None]:
-        return [row[name] for name in self.key]
-
-    def _moved(self, row: StagedRow) -> Row:
-        """The whole row whose key moves, as it will be; empty where it is left out."""
-        cursor = self._run(f"SELECT * FROM {self.name} WHERE {_all(self.key)}", self._key(row.old_key))
-        stored = cursor.fetchone()
-        if stored is None and row.sent is not None:
-            self._is_missing()
-            return {}
-        before = dict(zip((column[0] for column in cursor.description), stored, strict=True)) if stored else {}
-        return {**before, **row.cells}
-
-    def _put(self, names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-        """Insert rows, or give those that are there these cells."""
-        others = [quote_identifier(name) for name in names if name not in self.key]
-        marks = ", ".join("?" * len(names))
-        change = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
-        self._run_many(
-            f"INSERT INTO {self.name} ({_list(names)}) VALUES ({marks}) ON CONFLICT ({_list(self.key)}) DO {change}",
-            rows,
-        )
-
-    def _update(self, row: StagedRow) -> None:
-        """Give a row the cells that were sent; the others stay (I7)."""
-        sets = ", ".join(f"{quote_identifier(name)} = ?" for name in row.cells)
-        statement = f"UPDATE {self.name} SET {sets} WHERE {_all(self.key)}"
-        if self._run(statement, [*row.cells.values(), *self._key(row.data)]).rowcount != 1:
-            self._is_missing()
-
-    def _is_missing(self) -> None:
-        """A row lacks cells and is not there: an error, unless it is still to come as a whole."""
-        if not self.target.awaits_rows:
-            raise self._missing()
-
-    def _apply_rows(self, rows: Sequence[StagedRow]) -> None:
-        """Without a key: rows come, then for each that goes one of those that are equal to it."""
-        names = self.target.source.names
-        cells = [[row.data[name] for name in names] for row in rows]
-        marks = ", ".join("?" * len(names))
-        added = [values for row, values in zip(rows, cells, strict=True) if row.action != DELETE]
-        self._run_many(f"INSERT INTO {self.name} ({_list(names)}) VALUES ({marks})", added)
-        one = f"SELECT rowid FROM {self.name} WHERE {_all(names)} LIMIT 1"
-        removal = f"DELETE FROM {self.name} WHERE rowid = ({one})"
-        for row, values in zip(rows, cells, strict=True):
-            if row.action == DELETE and self._run(removal, values).rowcount != 1:
-                raise self._missing()
-
-    def _missing(self) -> SinkError:
-        return SinkError(
-            f"table {self.target.table} lacks a row that the source changed",
-            remedy=f"copy it again: trucker reset --truck {self.target.truck}",
-        )
+    def removal(self, names: Sequence[str]) -> str:
+        one = f"SELECT rowid FROM {self.name} WHERE {self.where(names)} LIMIT 1"
+        return f"DELETE FROM {self.name} WHERE rowid = ({one})"
 
 
 def prepare_table(table: Table, *, filled: bool) -> frozenset[str]:
@@ -207,12 +143,3 @@ def _alter(table: Table) -> frozenset[str]:
     for column in added:
         table.add(column)
     return frozenset()
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(quote_identifier(name) for name in names)
-
-
-def _all(names: Sequence[str]) -> str:
-    """A condition on every column; IS compares NULL too."""
-    return " AND ".join(f"{quote_identifier(name)} IS ?" for name in names)

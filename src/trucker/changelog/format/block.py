@@ -256,7 +256,7 @@ def decode_head(data: bytes | memoryview) -> Head:
     if version != VERSION:
         raise DamagedError(f"the block has format version {version}, this trucker reads version {VERSION}")
     entries = tuple(
-        RelationEntry(*ENTRY.unpack_from(view, HEAD_BYTES + index * ENTRY.size)) for index in range(relations)
+        [RelationEntry(*ENTRY.unpack_from(view, HEAD_BYTES + index * ENTRY.size)) for index in range(relations)]
     )
     started = Open(open_lsn, open_time, open_ordinal, open_xid) if flags & STARTS_OPEN else None
     return Head(

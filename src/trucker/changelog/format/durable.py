@@ -28,6 +28,7 @@ import select
 import struct
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -171,11 +172,8 @@ class Watch:
             self._drain()
 
     def _drain(self) -> None:
-        try:
-            while os.read(self._fd, 4096):
-                pass
-        except BlockingIOError:
-            pass
+        with suppress(BlockingIOError):  # what one read leaves wakes the next wait
+            os.read(self._fd, 4096)
 
     def close(self) -> None:
         if self._fd >= 0:

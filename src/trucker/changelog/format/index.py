@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 
 from trucker.changelog.format.block import RelationEntry
 from trucker.changelog.format.scan import heads
@@ -35,7 +34,8 @@ class SegmentIndex:
         """Read on to `limit`; `DamagedError` at the first block that is not whole, with those before it kept."""
         for offset, head in heads(content, self.size, limit):
             self.offset.append(offset)
-            self.length.append(head.bytes)
+            length = head.bytes
+            self.length.append(length)
             self.first.append(head.first)
             self.last.append(head.last)
             self.end.append(head.end)
@@ -43,11 +43,4 @@ class SegmentIndex:
             self.commits.append(head.commits)
             self.flags.append(head.flags)
             self.relations.append(self._shared_relations.setdefault(head.relations, head.relations))
-            self.size = offset + head.bytes
-
-    def last_commit_until(self, end: int) -> int | None:
-        """The last block with a commit whose last commit ends at `end` or before."""
-        at = bisect_right(self.end, end) - 1
-        while at >= 0 and not self.commits[at]:
-            at -= 1
-        return at if at >= 0 else None
+            self.size = offset + length

@@ -30,14 +30,15 @@ def heads(content: Content, start: int, limit: int, *, bodies: bool = False) -> 
     while offset < limit:
         try:
             head = decode_head(window.at(offset, peek_head_bytes(window.at(offset, HEAD_BYTES))))
-            if offset + head.bytes > limit:
+            size = head.bytes
+            if offset + size > limit:
                 raise DamagedError("the file ends inside a block", torn=True)
             if bodies:
                 check_body(head, content.read(offset + head.head_bytes, head.body_bytes))
         except DamagedError as damage:
             raise DamagedBlockError(offset, damage) from None
         yield offset, head
-        offset += head.bytes
+        offset += size
 
 
 class _Window:

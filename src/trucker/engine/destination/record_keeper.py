@@ -28,22 +28,26 @@ class RecordKeeper:
 
     def look(self, lanes: Sequence[Lane], away: Collection[str]) -> None:
         """Write now and then, and whenever a truck, or a table of one, has come."""
-        reachable = (run for run in list(self._runs.values()) if run.truck.destination not in away)
+        reachable = (run for run in list(self._runs.values()) if self._is_due(run, away))
         if time.monotonic() - self._written >= SECONDS or any(self._is_news(run) for run in reachable):
             self.write(lanes, away)
+
+    def _is_due(self, run: TruckRun, away: Collection[str]) -> bool:
+        """Whether the truck's place is known and may have changed. The lanes of one that has ended do not name it, so
+        that a position of a table that is behind it would be missing."""
+        return run.truck.destination not in away and (not run.has_ended or self._record.get(run.name) is None)
 
     def _is_news(self, run: TruckRun) -> bool:
         recorded = self._record.get(run.name)
         return recorded is None or bool(run.stored and not frozenset(run.floors) <= recorded.tables)
 
     def write(self, lanes: Sequence[Lane], away: Collection[str]) -> None:
-        """Note where the trucks are, but for those to destinations that are `away`: of them is known what was noted.
+        """Note where the trucks are, but for those to destinations that are `away`, and those that have failed or are
+        paused: of them is known what was noted.
 
         It is no reason to stop that it cannot be written: what is there is older, and as safe.
         """
-        trucks = {
-            run.name: _noted(run, list(lanes)) for run in list(self._runs.values()) if run.truck.destination not in away
-        }
+        trucks = {run.name: _noted(run, list(lanes)) for run in list(self._runs.values()) if self._is_due(run, away)}
         self._written = time.monotonic()
         try:
             self._record.put(trucks)

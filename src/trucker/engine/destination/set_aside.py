@@ -34,7 +34,9 @@ def set_aside(
     `in_stream` says that the cause is in the stream: applying it once more shows whether the cause is gone.
     Otherwise a table that keeps its position is not tried again before the next start; a copy shows it in any case.
     """
-    held, apart = error.needs_decision, lane is not None and bool(lane.tables)
+    apart = lane is not None and bool(lane.tables)
+    # Of a copy that is not complete the position says nothing without its cursor: it begins anew.
+    held = error.needs_decision and not (lane is not None and lane.cursor)
     position = lane.position if lane is not None and apart else max(run.stored, run.floors[table])
     if not (held and apart):  # a table of a lane has a position of its own already
         trouble = _store(run, table, position, destination, held=held)

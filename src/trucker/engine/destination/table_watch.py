@@ -15,7 +15,6 @@ from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
-from trucker.observe.status import TruckPhase
 from trucker.sinks.table_identity import TableChange
 from trucker.source.base import Source
 from trucker.table import TableId
@@ -60,7 +59,7 @@ class TableWatch:
 
     def _judge(self, destination: str, change: TableChange) -> None:
         run = self._runs.get(change.truck)
-        if run is None or run.truck.destination != destination or run.phase is TruckPhase.FAILED:
+        if run is None or run.truck.destination != destination or run.has_ended:
             return
         if change.source not in run.floors:  # set aside already, or catching up, by commits that compare it
             return

@@ -41,7 +41,7 @@ def sink_for(spec: SinkSpec) -> Sink:
     """This thread's sink for a destination, built once."""
     name = spec.connection.name
     cached = _sinks.by_name.get(name)
-    if cached and cached[0] == spec:
+    if cached and (cached[0] is spec or cached[0] == spec):
         return cached[1]
     if cached:
         cached[1].close()

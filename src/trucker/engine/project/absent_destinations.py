@@ -128,13 +128,18 @@ class Awaited:
         open_all: Callable[[str], Mapping[str, TruckState]],
         sources: Callable[[], Sequence[SourceRun]],
         *,
+        turn: threading.Lock,
+        answered: Callable[[str], None],
         backoff: Backoff,
         tries: int | None,
     ) -> None:
-        """`open_all` opens the destination for every source; what is stored there. `tries` is how often at the most."""
+        """`open_all` opens the destination for every source; what is stored there. `turn` is held while sources are
+        replaced; `answered` is called in it at the end of the wait. `tries` is how often at the most."""
         self._name = name
         self._open_all = open_all
         self._sources = sources
+        self._turn = turn
+        self._answered = answered
         self._backoff = backoff
         self._tries = tries
 
@@ -153,21 +158,34 @@ class Awaited:
     def _try(self, stop: threading.Event) -> bool:
         """Whether nothing is left to wait for."""
         if self._tries is not None and self._backoff.tries >= self._tries:
-            for source in self._sources():
-                source.absent.give_up(self._name)
+            self._give_up(None)
             return True
         self._backoff.wait(stop)
         if stop.is_set():
             return True
+        asked = self._sources()
         try:
             states = self._open_all(self._name)
         except TruckerError as error:
+            if not error.transient:
+                self._give_up(error)
+                return True
             for source in self._sources():
                 source.absent.note(self._name, error)
-                if not error.transient:
-                    source.absent.give_up(self._name)
-            return not error.transient
-        log.info("destination available: its trucks start", extra={"destination": self._name})
-        for source in self._sources():
-            source.resume(self._name, states)
+            return False
+        with self._turn:
+            if self._sources() != asked:  # others run by now, of which the states say nothing
+                return False
+            log.info("destination available: its trucks start", extra={"destination": self._name})
+            for source in asked:
+                source.resume(self._name, states)
+            self._answered(self._name)
         return True
+
+    def _give_up(self, error: TruckerError | None) -> None:
+        with self._turn:
+            for source in self._sources():
+                if error is not None:
+                    source.absent.note(self._name, error)
+                source.absent.give_up(self._name)
+            self._answered(self._name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from trucker.capture.supervisor import CaptureSupervisor
@@ -19,7 +19,7 @@ from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
-from trucker.source.base import Source
+from trucker.source.base import Source, SourceTables
 from trucker.source.look import Sighting
 from trucker.table import TableId
 
@@ -33,9 +33,16 @@ class CatalogWatch:
     """Watches the tables of one source, as its publication sends them."""
 
     def __init__(
-        self, source: Source, runs: Collection[TruckRun], stream: SourceStream, schema_store: SchemaStore
+        self,
+        source: Source,
+        runs: Collection[TruckRun],
+        stream: SourceStream,
+        schema_store: SchemaStore,
+        arrivals: Callable[[SourceTables], None] | None = None,
     ) -> None:
+        """`arrivals` is called with the session of each look: it looks for tables that trucks do not have yet."""
         self._source = source
+        self._arrivals = arrivals
         self._runs = runs
         self._tables = frozenset(table for run in runs for table in run.truck.tables)
         self._stream = stream
@@ -68,6 +75,8 @@ class CatalogWatch:
     def look(self) -> Lsn:
         """Look at the tables that have changed since the last time; where trucks must be for that to count."""
         with self._source.reading_session("catalog") as session:
+            if self._arrivals is not None:
+                self._arrivals(session)
             horizon = session.horizon()
             digests = session.digests(self._tables)
             missing = (None, "never looked at")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from trucker.engine.destination.destination import Destination
 from trucker.engine.project.publication_record import PublicationRecord
-from trucker.engine.schema.schema_changes import stale
+from trucker.engine.schema.refusals import stale
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck import Truck

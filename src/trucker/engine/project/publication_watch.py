@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.project.publication_start import may_copy_again, missed
-from trucker.engine.schema.schema_changes import stale
+from trucker.engine.schema.refusals import stale
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
-from trucker.observe.status import TruckPhase
 from trucker.sinks.target import TruckTable
 from trucker.source.base import SourcePublication
 from trucker.source.publication import UNFIT, Membership
@@ -82,7 +81,7 @@ class PublicationWatch:
         trouble = failures.get(table)
         if trouble is None and not may_copy_again(run.truck, table):
             trouble = stale(run.name, table, why)
-        if trouble is not None and run.phase is not TruckPhase.FAILED:
+        if trouble is not None and not run.has_ended:
             self._stream.fail(run, trouble.of_table(table))
         return trouble is not None
 
@@ -97,7 +96,7 @@ class PublicationWatch:
                 run.name: (run, entry)
                 for run in self._runs
                 if (entry := self._record.get(run.name, table)) and entry.relation == now.relation
-                if entry.identities != now.identities and run.phase is not TruckPhase.FAILED and table not in run.failed
+                if entry.identities != now.identities and not run.has_ended and table not in run.failed
             }
             if not before or self._refused.get(table) == now.identities:
                 continue
@@ -118,9 +117,7 @@ class PublicationWatch:
 
     def _altered(self, memberships: Memberships) -> dict[TruckTable, str]:
         """The tables whose changes may be missing."""
-        truck_tables = [
-            (run.name, t) for run in self._runs if run.phase is not TruckPhase.FAILED for t in run.truck.tables
-        ]
+        truck_tables = [(run.name, t) for run in self._runs if not run.has_ended for t in run.truck.tables]
         return {
             truck_table: why
             for truck_table in truck_tables

@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,30 +39,34 @@ from trucker.engine.project.publication_start import PublicationStart, rekeyed_t
 from trucker.engine.project.publication_watch import PublicationWatch
 from trucker.engine.project.recreated_tables import take_up, tell_gone
 from trucker.engine.project.slot_loss import begin_anew, is_lost
+from trucker.engine.project.source_threads import SourceThreads, SourceWork, Watching
+from trucker.engine.project.table_arrivals import TableArrivals
 from trucker.engine.schema.partitions import probe_leaf
 from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.snapshot.incremental_copy import IncrementalCopier
 from trucker.engine.snapshot.partition_merge import Merger
 from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.pace import PACE, Pace
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.transform.recipe_compiler import Recipes
-from trucker.engine.truck.lane import Lane
+from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import Retry, RetryWaits
 from trucker.engine.truck.truck_run import Listener, TruckRun
-from trucker.errors import ChangeLogUnavailable, TruckerError
+from trucker.errors import ChangeLogUnavailable, ControlError, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
+from trucker.source.base import SourceTables
 from trucker.source.slot import SlotInfo
 from trucker.source.snapshot import ExportedSnapshot
-from trucker.table import Column, TableId
+from trucker.table import Column, CopyMode, TableId
 
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
@@ -71,6 +76,7 @@ log = logging.getLogger("trucker.source")
 ONCE_TRIES = 6
 ONCE_LOOKS = 3
 STOP_SECONDS = 60.0
+TURN_SECONDS = 0.5
 SLOT_LOOK_SECONDS = 0.1
 
 
@@ -86,10 +92,13 @@ class SourceRun:
         once: bool,
         stop: threading.Event,
         anew: bool = False,
+        paused: Collection[str] = (),
         listeners: Sequence[Listener] = (),
+        work: SourceWork | None = None,
     ) -> None:
         """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start.
-        `listeners` hear of all that happens to its trucks."""
+        Trucks that are `paused` apply nothing. `listeners` hear of all that happens to its trucks. `work` does what
+        goes on beside it, by default threads."""
         self.name = resolved.name
         self.resolved = resolved
         self.log = location_of(config, self.name)
@@ -104,18 +113,22 @@ class SourceRun:
         self.destinations = destinations
         self._once = once
         self._anew = anew
+        self._paused = frozenset(paused)
         self._project_stop = stop
         self._stop = threading.Event()
+        self._work = work or SourceThreads(self.name, self._stop)
         self.fatal: Exception | None = None
         self.lost: TruckerError | None = None
-        self._starting = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self.unstarted: TruckerError | None = None
+        """Why it could not be started; it is tried again."""
+        self.arrivals: frozenset[TableId] = frozenset()
+        """Tables that match a pattern of a truck, and did not when the source was started."""
         self._lanes: list[Lane] = []
         # Trucks' tables that were not published as needed until this start: not all their changes are in the log.
         self._incomplete: frozenset[TruckTable] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
-        self._copiers: list[Copier | Merger] = []
+        self._copiers: list[Copier | IncrementalCopier | Merger] = []
         self._jobs: Jobs | None = None
         self.schema_store = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
@@ -251,6 +264,8 @@ class SourceRun:
             pace=pace,
         )
         refuse_pruned(stream.reader, self._needed(states))
+        for name in self._paused & self.runs.keys():
+            self.runs[name].pause()
         waiting = {run.name for run in self.absent.wait()}
         needs, lanes = self._divide(states, [run for run in self.runs.values() if run.name not in waiting])
         self._table_watch(stream).look()
@@ -261,29 +276,31 @@ class SourceRun:
         for lane in lanes:
             with stream.turn:
                 joined = not lane.tables and stream.join(lane)
-            if not joined:
+            if not joined and not lane.cursor:
                 self._spawn(lane)
-        self._start_copy(needs)
+        self._resume_copies([lane for lane in lanes if lane.cursor])
+        self._start_copies(needs)
         self._keeper.write(self._lanes, self._away)
         if self._once:
-            self._thread(f"once {self.name}", self._stream_once)
+            self._work.start(f"once {self.name}", self._stream_once)
         else:
-            self._follow(stream)
-
-    def _follow(self, stream: SourceStream) -> None:
-        """Start the loop over batches, and what watches the catalogues: in daemon threads."""
-        stream.start(once=False)
-        watch, tables = self._shape_watch(stream), self._table_watch(stream)
-        threading.Thread(target=watch.run, args=[self._stop], name=f"shapes {self.name}", daemon=True).start()
-        threading.Thread(target=tables.run, args=[self._stop], name=f"tables {self.name}", daemon=True).start()
-        published = self._publication_watch(stream)
-        threading.Thread(target=published.run, args=[self._stop], name=f"published {self.name}", daemon=True).start()
+            watches: dict[str, Watching] = {
+                "shapes": self._shape_watch(stream),
+                "tables": self._table_watch(stream),
+                "published": self._publication_watch(stream),
+            }
+            self._work.follow(stream, watches)
 
     def _publication_watch(self, stream: SourceStream) -> PublicationWatch:
         return PublicationWatch(self.resolved, self.runs.values(), stream, self.record)
 
     def _shape_watch(self, stream: SourceStream) -> CatalogWatch:
-        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.schema_store)
+        arrivals = TableArrivals(self._config.trucks, self.resolved)
+
+        def look(session: SourceTables) -> None:
+            self.arrivals = arrivals.look(session)
+
+        return CatalogWatch(self.resolved.source, self.runs.values(), stream, self.schema_store, look)
 
     def _table_watch(self, stream: SourceStream) -> TableWatch:
         return TableWatch(self.destinations, self.runs, self.schema_store, self.resolved.source, stream.fail)
@@ -294,7 +311,7 @@ class SourceRun:
         assert self._capture is not None
         me = threading.current_thread()
         while not self._stop.is_set():
-            others = [thread for thread in self._threads if thread is not me and thread.is_alive()]
+            others = [thread for thread in self._work.alive() if thread is not me]
             if not others and self._away:
                 self._stop.wait(SLOT_LOOK_SECONDS)
             elif not others:
@@ -320,17 +337,27 @@ class SourceRun:
             if run.phase is TruckPhase.FAILED:  # its share of the log is kept all the same
                 run.keep_from(states[run.name].lsn)
                 continue
+            if run.has_ended:  # paused: so is that of a table that is behind its truck
+                run.keep_from(self._needed(states).get(run.name, run.stored))
+                continue
             if copied:
                 lsn = states[run.name].lsn
                 following = {name: table.lsn for name, table in copied.items() if table.phase is Phase.STREAMING}
-                run.take_up(lsn, following, copied.keys() - following.keys())
+                partly = {name for name, table in copied.items() if table.cursor}
+                run.take_up(lsn, following, copied.keys() - following.keys() - partly)
                 lane = trucks.setdefault((destination, lsn), Lane(destination, [], lsn))
                 lane.runs.append(run)
             for position in {table.lsn for table in copied.values() if table.phase is Phase.CATCHING_UP}:
                 behind = frozenset(
                     name for name, table in copied.items() if table == TableState(Phase.CATCHING_UP, position)
                 )
-                tables.append(Lane(destination, [run], position, behind))
+                if behind:
+                    tables.append(Lane(destination, [run], position, behind))
+            tables += [
+                Lane(destination, [run], table.lsn, frozenset({name}), cursor=table.cursor)
+                for name, table in sorted(copied.items())
+                if table.cursor
+            ]
             due = frozenset(run.truck.tables) - copied.keys()
             tell_gone(run.truck, states.get(run.name))
             if due:
@@ -348,10 +375,85 @@ class SourceRun:
         needs, lanes = self._divide(states, runs)
         for run in runs:
             run.catch_up()
-        for lane in lanes:
-            self._spawn(lane)
-        self._start_copy(needs)
+        self._go_on(lanes)
+        self._start_copies(needs)
         del self._away[destination]
+
+    def _go_on(self, lanes: Sequence[Lane]) -> None:
+        """Let lanes catch up, and copies that were interrupted continue."""
+        for lane in lanes:
+            if not lane.cursor:
+                self._spawn(lane)
+        self._resume_copies([lane for lane in lanes if lane.cursor])
+
+    def _start_copies(self, needs: Sequence[Need]) -> None:
+        """Copy tables for the first time, as their trucks say."""
+        by_chunks = {need.run.name: self._by_chunks(need) for need in needs}
+        begun = [need for need in needs if by_chunks[need.run.name]]
+        self._start_copy([need for need in needs if not by_chunks[need.run.name]])
+        if not begun:
+            return
+        copier = self._incremental_copier()
+
+        def work() -> None:
+            for need in begun:
+                incremental = by_chunks[need.run.name]
+                copier.begin(replace(need, tables=incremental), self._stop)
+                rest = need.tables - incremental
+                if rest and need.run.stored and not self._stop.is_set():
+                    self._start_copy([Need(need.run, rest, whole=False)])
+            copier.run(self._stop)
+
+        self._run_copier(copier, begun, work)
+
+    def _by_chunks(self, need: Need) -> frozenset[TableId]:
+        """The tables that are copied incrementally."""
+        truck = need.run.truck
+        if self.destinations[truck.destination].keeps_changes:
+            return frozenset()
+        wished = [name for name in need.tables if truck.tables[name].copy_mode is not CopyMode.EXPORTED]
+        return frozenset(n for n in wished if truck.copies_by_chunks(n, self.resolved.tables[n].bytes))
+
+    def _resume_copies(self, lanes: Sequence[Lane]) -> None:
+        """Continue incremental copies."""
+        if not lanes:
+            return
+        copier = self._incremental_copier()
+        self._lanes += lanes
+        self._run_copier(copier, (), lambda: copier.resume(lanes, self._stop))
+
+    def _incremental_copier(self) -> IncrementalCopier:
+        assert self._jobs is not None
+        assert self._stream is not None
+        return IncrementalCopier(
+            self._jobs,
+            self.resolved.source,
+            self._stream,
+            self.destinations,
+            self._schemas,
+            self.schema_store,
+            self._recipes,
+            self._config.copy_,
+            small_bytes=self._config.batch.small_bytes,
+            backoff=self._backoff,
+            tries=ONCE_TRIES if self._once else None,
+            spawn=self._spawn,
+            hold=self._lanes.append,
+            release=self._end_lane,
+            take_up=self._take_up,
+        )
+
+    def _run_copier(self, copier: Copier | IncrementalCopier, needs: Sequence[Need], work: Callable[[], None]) -> None:
+        """Have the copier's work done; it is listed meanwhile."""
+
+        def listed() -> None:
+            try:
+                work()
+            finally:
+                self._copiers.remove(copier)
+
+        self._copiers.append(copier)
+        self._work.copy(needs, listed)
 
     def _start_copy(self, needs: Sequence[Need]) -> None:
         first, self._first = self._first, None
@@ -374,14 +476,7 @@ class SourceRun:
             here=self._config.batch.small_bytes > 0,
         )
 
-        def work() -> None:
-            try:
-                copier.run(needs, first, self._stop)
-            finally:
-                self._copiers.remove(copier)
-
-        self._copiers.append(copier)
-        self._thread(f"copy {self.name}", work)
+        self._run_copier(copier, needs, lambda: copier.run(needs, first, self._stop))
 
     def _take_up(self, needs: Sequence[Need]) -> None:
         """Have those of the tables published, and read as they are, that were made again since they were copied."""
@@ -392,7 +487,7 @@ class SourceRun:
         self._start_copy([Need(run, tables, whole=False)])
 
     def _spawn(self, lane: Lane) -> None:
-        """Let a lane catch up in a thread of its own."""
+        """Let a lane catch up."""
         assert self._stream is not None
         runner = LaneRunner(
             lane,
@@ -403,17 +498,15 @@ class SourceRun:
             spawn=self._spawn,
         )
 
-        def work() -> None:
-            # One that did not join still needs the log from where it is, as its tables do at the next start.
-            if runner.run(self._stop) or lane.over:
-                with suppress(ValueError):
-                    self._lanes.remove(lane)
-
         self._lanes.append(lane)
-        self._thread(f"lane {lane.name}", work)
+        self._work.run_lane(lane, runner, partial(self._end_lane, lane))
+
+    def _end_lane(self, lane: Lane) -> None:
+        with suppress(ValueError):
+            self._lanes.remove(lane)
 
     def _merge(self, lane: Lane) -> None:
-        """Merge the rows of attached partitions, in a thread of its own, into the table that the lane is for."""
+        """Merge the rows of attached partitions into the table that the lane is for."""
         assert self._stream is not None
         assert self._jobs is not None
         merger = Merger(
@@ -433,27 +526,13 @@ class SourceRun:
         def work() -> None:
             try:
                 if merger.run(self._stop) or lane.over:
-                    with suppress(ValueError):
-                        self._lanes.remove(lane)
+                    self._end_lane(lane)
             finally:
                 self._copiers.remove(merger)
 
         self._lanes.append(lane)
         self._copiers.append(merger)
-        self._thread(f"merge {lane.name}", work)
-
-    def _thread(self, name: str, work: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as error:
-                self.fatal = error
-                log.exception("thread failed", extra={"source": self.name, "task": name})
-
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
-        with self._starting:
-            self._threads = [*(started for started in self._threads if started.is_alive()), thread]
-            thread.start()
+        self._work.start(f"merge {lane.name}", work)
 
     def _backoff(self) -> Backoff:
         retry = self._config.retry
@@ -468,8 +547,10 @@ class SourceRun:
 
     def look(self) -> None:
         """Called about once a second: notice what died, bring it back, forget what everybody has applied."""
-        if self.fatal is not None:
-            raise self.fatal
+        if self._stop.is_set():  # it ends, or is being replaced
+            return
+        if (fatal := self.fatal or self._work.fatal) is not None:
+            raise fatal
         if self._stream is None or self._capture is None:
             return
         failed = self._capture.failure()
@@ -487,7 +568,7 @@ class SourceRun:
         """Take up again what was set aside and has waited long enough: nothing else tells that the cause is gone."""
         needs = []
         for run in self.runs.values():
-            if run.phase is TruckPhase.FAILED:
+            if run.has_ended:
                 continue
             due = run.due_tables()
             for table, failure in due.items():
@@ -508,10 +589,10 @@ class SourceRun:
                 run.retry.failed()
             if run.retry.due:
                 run.retry.begin()
-                self._thread(f"retry {run.name}", partial(self._retry_truck, run, stream))
+                self._work.start(f"retry {run.name}", partial(self._retry_truck, run, stream))
 
     def _is_retrying(self, run: TruckRun) -> bool:
-        return any(thread.name == f"retry {run.name}" and thread.is_alive() for thread in self._threads)
+        return any(thread.name == f"retry {run.name}" for thread in self._work.alive())
 
     def _retry_truck(self, failed: TruckRun, stream: SourceStream) -> None:
         """Threads that still work for the failed run find it failed and end; the destination refuses what they may yet
@@ -521,17 +602,85 @@ class SourceRun:
         except TruckerError as error:
             failed.failed_again(error)
             return
-        run = failed.started_again()
-        needs, lanes = self._divide({name: state for name, state in states.items() if name == run.name}, [run])
+        if self._start_again(failed, states, stream):
+            log.info("truck is retried", extra={"truck": failed.name})
+
+    def _start_again(self, before: TruckRun, states: Mapping[str, TruckState], stream: SourceStream) -> bool:
+        """Replace the run of a truck by a new one, which goes on from what the destination stores; whether that was
+        done: it may have been paused meanwhile."""
         with stream.turn:
-            if self._stop.is_set():
-                return
-            self._lanes = [lane for lane in self._lanes if not lane.tables or lane.trucks != (run.name,)]
+            if self._stop.is_set() or self.runs[before.name] is not before or before.phase is TruckPhase.PAUSED:
+                return False
+            run = before.started_again()
+            needs, lanes = self._divide({name: state for name, state in states.items() if name == run.name}, [run])
+            # Of lanes that ended without having joined the new run has its own.
+            self._lanes = [lane for lane in self._lanes if lane.trucks != (run.name,) and (lane.tables or lane.runs)]
             self.runs[run.name] = run
-        log.info("truck is retried", extra={"truck": run.name})
-        for lane in lanes:
-            self._spawn(lane)
-        self._start_copy(needs)
+            self._go_on(lanes)
+        self._start_copies(needs)
+        return True
+
+    # -- trucks that are paused ---------------------------------------------------------------------------------
+
+    def pause(self, name: str) -> bool:
+        """Have a truck apply nothing more, from the end of the batch in hand; whether that is new.
+
+        Copies in progress are finished, and count: to give them up would lose the work of hours.
+        """
+        stream = self._stream
+        if stream is None:
+            return self.runs[name].pause()
+        while not stream.turn.acquire(timeout=TURN_SECONDS):
+            if self._stop.is_set():
+                raise ControlError(
+                    "the instance is stopping", remedy=f"when it has ended: trucker pause {name}", code="TRK616"
+                )
+        try:
+            return self.runs[name].pause()
+        finally:
+            stream.turn.release()
+
+    def is_busy(self, name: str) -> bool:
+        """Whether a lane still has a batch in hand that it began before the truck was paused."""
+        run = self.runs[name]
+        return any(lane.working.is_set() and any(each is run for each in lane.runs) for lane in list(self._lanes))
+
+    def copying(self, name: str) -> frozenset[TableId]:
+        """The truck's tables whose copies are in progress, and would begin anew if they were interrupted."""
+        whole = [copier for copier in list(self._copiers) if not isinstance(copier, IncrementalCopier)]
+        return frozenset[TableId]().union(*(copier.trucks.get(name, ()) for copier in whole))
+
+    def go_on(self, name: str) -> bool:
+        """Have a paused truck go on from where its destination is, in a thread of its own; whether it was paused."""
+        stream, paused = self._stream, self.runs[name]
+        if paused.phase is not TruckPhase.PAUSED:
+            return False
+        run = paused.started_again()
+        run.keep_from(needed_by(paused))
+        self.runs[name] = run
+        if stream is None:
+            return True
+        if run.truck.destination in self._away:  # `resume` takes it up
+            run.retry_later(self._away[run.truck.destination])
+        else:
+            self._work.start(f"resume {name}", partial(self._resume_truck, run, stream))
+        return True
+
+    def _resume_truck(self, run: TruckRun, stream: SourceStream) -> None:
+        """Once copies that were in progress when it was paused have ended, and its destination answers."""
+        backoff = self._backoff()
+        while not self._stop.is_set() and not run.has_ended:
+            if any(run.name in copier.trucks for copier in list(self._copiers)):
+                self._stop.wait(SLOT_LOOK_SECONDS)
+                continue
+            try:
+                states = self.destinations[run.truck.destination].open()
+            except TruckerError as error:
+                note_failure(run, error, None)
+                backoff.wait(self._stop)
+                continue
+            self._start_again(run, states, stream)
+            return
 
     def _capture_failed(self, error: TruckerError) -> None:
         """Nothing more comes; `lost` says that it is the slot's fault, and that all is to begin anew."""
@@ -562,10 +711,7 @@ class SourceRun:
     def _prune(self) -> None:
         """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
         assert self._stream is not None
-        positions = [run.stored for run in self.runs.values() if run.stored]
-        positions += [
-            failure.position for run in self.runs.values() for failure in list(run.failed.values()) if failure.held
-        ]
+        positions = [needed for run in self.runs.values() if (needed := needed_by(run))]
         positions += [lane.position for lane in list(self._lanes)]
         positions += [lsn for copier in list(self._copiers) if (lsn := copier.needs_from) is not None]
         if positions:
@@ -592,7 +738,7 @@ class SourceRun:
     def done(self) -> bool:
         """With `once`: nothing is left to do."""
         idle = self._stream is not None and not self._stream.active and not self._away
-        return idle and not any(t.is_alive() for t in self._threads)
+        return idle and not self._work.alive()
 
     def once_failure(self) -> str | None:
         return self._stream.failure() if self._stream is not None else None
@@ -632,14 +778,14 @@ class SourceRun:
     def _stop_threads(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
-            alive = [thread for thread in self._threads if thread.is_alive()]
+            alive = self._work.alive()
             if not alive:
                 return
             for copier in list(self._copiers):
                 with suppress(Exception):
                     copier.cancel()
             alive[0].join(0.5)
-        names = [thread.name for thread in self._threads if thread.is_alive()]
+        names = [thread.name for thread in self._work.alive()]
         log.warning("threads did not end", extra={"source": self.name, "threads": names, "seconds": STOP_SECONDS})
 
     def _stop_capture(self) -> None:
@@ -647,3 +793,9 @@ class SourceRun:
             self._first.close()
         if self._capture is not None:
             self._capture.stop()
+
+
+def needed_by(run: TruckRun) -> Lsn:
+    """From where on a truck needs the change log, its tables that are set aside included; 0 where it has nothing."""
+    positions = [run.stored, *(failure.position for failure in list(run.failed.values()) if failure.held)]
+    return min((position for position in positions if position), default=Lsn(0))

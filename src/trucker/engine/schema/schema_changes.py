@@ -26,7 +26,7 @@ from trucker.engine.schema.column_identity import (
 from trucker.engine.schema.partitions import Probe, TreeChange, tree_change
 from trucker.engine.schema.written_schema import SchemaStore, WrittenSchema, says_the_same
 from trucker.engine.truck.truck import InputTable
-from trucker.errors import SinkError, SourceError
+from trucker.errors import SourceError
 from trucker.lsn import Lsn
 from trucker.pgoutput import Relation, Renames, parse_relation
 from trucker.sinks.target import Target
@@ -54,7 +54,7 @@ Shapes = tuple[tuple[tuple[Column, ...], ColumnNumbers], ...]
 DescribeTable = Callable[[TableId, tuple[Column, ...]], CatalogDescription]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SchemaReading:
     """A table's shapes in a batch as one truck writes them; `numbers` go with the target's columns.
 
@@ -80,7 +80,7 @@ class SchemaReading:
         """Whether nothing is sure but that the table must be copied again."""
         return bool(self.again) and not self.shapes
 
-    @property
+    @cached_property
     def renames(self) -> Renames:
         """The names to read each shape's columns by, where they are not its own."""
         wanted = dict(zip(self.numbers, self.target.source.names, strict=True))
@@ -159,6 +159,8 @@ class Schemas:
 
     def settle(self, written: Mapping[tuple[str, TableId], tuple[bytes, SchemaReading]]) -> None:
         """Rows of these trucks' tables have been committed in these shapes, each with its last message."""
+        if not written:
+            return
         with self._lock:
             self._schema_store.put({truck_table: reading.known for truck_table, (_, reading) in written.items()})
             for truck_table, (message, reading) in written.items():
@@ -173,15 +175,20 @@ class Schemas:
         (`follow`).
         Raises `SourceError` where a table that the truck names is gone.
         """
+        reading, news = self.see(truck, table, sighting)
+        return reading if news else None
+
+    def see(self, truck: str, table: InputTable, sighting: Sighting) -> tuple[SchemaReading | None, bool]:
+        """As `examine`, but the reading in any case; and whether it is new to the truck."""
         with self._lock:
             written, now = self._schema_store.get(truck, table.source), sighting.look
             if written is None:
-                return None
+                return None, False
             if now is None:
                 _lost(truck, table)
-                return None
+                return None, False
             if now.oid != written.look.oid:
-                return _remade(truck, table, written)
+                return _remade(truck, table, written), True
             types = {
                 (column.type_oid, column.typmod): SourceType(column.type_name, column.definition)
                 for column in (seen.column for seen in now.columns)
@@ -190,7 +197,7 @@ class Schemas:
             judge = _Judge(truck, table, baseline, CatalogDescription(now, types), lambda: None, self._probe)
             reading = judge.seen(sighting.sent)
             same = says_the_same(replace(written, left_out=frozenset(), names={}), reading.known)
-            return None if same and not reading.again else reading
+            return reading, not same or bool(reading.again)
 
     def truncated(self, truck: str, table: TableId, xid: int) -> None:
         """A TRUNCATE of the whole table has been applied from the stream."""
@@ -573,26 +580,4 @@ def _lost(truck: str, table: InputTable) -> None:
         remedy="create it again, rename it back or remove it from the truck, then run `trucker run`; its rows "
         "stay at the destination",
         code="TRK254",
-    )
-
-
-def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], why: str) -> SourceError:
-    """Where the rows of attached partitions can be neither copied nor merged."""
-    names = ", ".join(map(str, leaves))
-    return SourceError(
-        f"truck {truck}: {names} was attached to {table} with rows, which the destination does not have; they cannot"
-        f" be merged there because {why}, and under partitions: keep the table is not copied again, because the rows"
-        " kept there would go",
-        remedy=f"detach it, empty it and insert its rows into {table}; or write partitions: follow in truck.yml, then"
-        " trucker run",
-        code="TRK255",
-    )
-
-
-def stale(truck: str, table: TableId, why: str) -> SinkError:
-    """Where a truck may not copy a table again by itself."""
-    return SinkError(
-        f"truck {truck}: the rows of {table} at the destination differ from the source: {why}",
-        remedy=f"run `trucker reset --truck {truck}`, then `trucker run`, which copies the table again",
-        code="TRK426",
     )

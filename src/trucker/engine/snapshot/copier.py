@@ -39,7 +39,6 @@ from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
-from trucker.observe.status import TruckPhase
 from trucker.pgoutput import Renames
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
@@ -108,11 +107,13 @@ class Copier:
         self.cancelled = False
         self.here = here and jobs.is_local
         self.needs_from: Lsn | None = None
+        self.trucks: Mapping[str, frozenset[TableId]] = {}
+        """The trucks, with their tables, whose copy is in progress."""
 
     def run(self, needs: Sequence[Need], first: ExportedSnapshot | None, stop: threading.Event) -> None:
         """Copy all of it. `first` is the permanent slot's own snapshot, good for one try."""
         remaining = list(needs)
-        while remaining and not stop.is_set():
+        while (remaining := self._wanted(remaining)) and not stop.is_set():
             exported = first
             try:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
@@ -126,6 +127,7 @@ class Copier:
                 return
             finally:
                 self.needs_from = first = None
+                self.trucks = {}
                 if exported is not None:
                     exported.close()
             if stop.is_set():  # what fails then was given up because of it, and begins anew at the next start
@@ -134,6 +136,14 @@ class Copier:
             remaining = self._settle(rest)
             if remaining:
                 self._backoff.wait(stop)
+        if first is not None:
+            first.close()
+
+    def _wanted(self, needs: Sequence[Need]) -> list[Need]:
+        """The needs of trucks that go on: no copy of one that is paused is begun."""
+        wanted = [need for need in needs if not need.run.has_ended]
+        self.trucks = {need.run.name: need.tables for need in wanted}
+        return wanted
 
     def cancel(self) -> None:
         """Give up the copy in hand; it is taken again at the next start. Repeat it until the copy has ended."""
@@ -149,9 +159,9 @@ class Copier:
         """What must be tried again."""
         again = []
         for need, error in rest:
-            if need.run.phase is TruckPhase.FAILED:
-                continue
             self._give_up([need])
+            if need.run.has_ended:
+                continue
             destination = self.destinations[need.run.truck.destination]
             if not error.transient and not need.whole and destination.fails_by_table(need.run.truck):
                 for table in sorted(need.tables):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -42,13 +42,13 @@ from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import letters_of
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
-from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.source.base import SnapshotView, Source
 from trucker.source.look import Sighting
 from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.merge")
 
@@ -96,6 +96,7 @@ class Merger:
         self._tries = tries
         self._spawn = spawn
         self._group = f"merge-{uuid.uuid4().hex[:12]}"
+        self.trucks: Mapping[str, frozenset[TableId]] = {self._run.name: lane.tables}
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -133,7 +134,7 @@ class Merger:
         run, lane = self._run, self._lane
         exhausted = self._tries is not None and self._backoff.tries >= self._tries
         with self._stream.turn:
-            if run.phase is TruckPhase.FAILED:
+            if run.has_ended:
                 return False
             if error.transient and not exhausted:
                 run.retry_tables([self._table], error)

@@ -152,10 +152,10 @@ class _Unread(UnreadRows):
             self._pieces = self._reader.read(self._chunk)
         return _narrow(next(self._pieces), self._assignment)
 
-    def raw(self, names: Sequence[str], *, binary: bool, framed: bool = False) -> RawCopy:
+    def raw(self, names: Sequence[str], *, binary: bool) -> RawCopy:
         called = dict(zip(self.schema.names, self._chunk.schema.names, strict=True))
         columns = [called[name] for name in names]
-        return self._reader.raw(self._chunk, columns, binary=binary, framed=framed)
+        return self._reader.raw(self._chunk, columns, binary=binary)
 
 
 def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:

@@ -36,6 +36,9 @@ class OutcomeStream(Generic[ResultT]):
         stream._outcomes = dict(enumerate(outcomes))
         return stream
 
+    def __len__(self) -> int:
+        return self._parts
+
     @property
     def is_done(self) -> bool:
         """Whether all outcomes have arrived."""
@@ -68,7 +71,8 @@ class OutcomeStream(Generic[ResultT]):
     def __iter__(self) -> Iterator[ResultT]:
         """The outcomes in the parts' order, each as soon as it arrives."""
         for part in range(self._parts):
-            yield self._of(part)
+            # Without the lock: what has arrived stays.
+            yield self._outcomes[part] if part in self._outcomes else self._of(part)
 
     def _of(self, part: int) -> ResultT:
         with self._news:

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from trucker.changelog.durable_end import EndWatch
+from trucker.changelog.format.durable import Durable
+from trucker.changelog.format.log_range import LogRange
 from trucker.changelog.reader import LogReader
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
@@ -33,8 +36,8 @@ QUIET_SECONDS: Final = 0.04
 
 
 class BatchLoop:
-    """Calls `apply` with the end of each batch that begins at `position`, until `stopping` is set; with `until` it
-    ends there by itself. `each` is called before each batch, and every POLL_SECONDS while there is none. What the log
+    """Calls `apply` with each range that begins at `position`, until `stopping` is set; with `until` it ends there by
+    itself. `each` is called before each batch, and every POLL_SECONDS while there is none. What the log
     or one of them raises ends it, too, and is its `error`.
     """
 
@@ -43,7 +46,7 @@ class BatchLoop:
         name: str,
         reader: Callable[[], LogReader],
         position: Callable[[], Lsn],
-        apply: Callable[[Lsn], None],
+        apply: Callable[[LogRange], None],
         each: Callable[[], None],
         *,
         max_bytes: int,
@@ -73,30 +76,39 @@ class BatchLoop:
     def _run(self) -> None:
         try:
             reader = self._reader()
-            while not self._stopping.is_set():
-                self._each()
-                position = self._position()
-                if self._until is None:
-                    reader.wait(position, POLL_SECONDS)
-                    self._gather(reader, position)
-                end = reader.next_end(position, self._max_bytes, self._until)
-                if end > position:
-                    self._apply(end)
-                elif self._until is not None:
-                    return
+            with reader.watch() as watch:
+                while not self._stopping.is_set():
+                    self._each()
+                    if not self._take(reader, watch) and self._until is not None:
+                        return
         except TruckerError as error:
             self.error = error
         except Exception as error:
             self.error = error
             log.exception("batch failed unexpectedly")
 
-    def _gather(self, reader: LogReader, position: Lsn) -> None:
-        """Let more come, if the last batch was a large one and this is not yet."""
+    def _take(self, reader: LogReader, watch: EndWatch) -> bool:
+        """Wait for the next range, and have it applied; whether there was one."""
+        position = self._position()
+        durable = reader.wait(position, POLL_SECONDS, watch) if self._until is None else None
+        if durable is not None and self._busy:
+            durable = self._gather(reader, watch, position, durable)
+        batch = reader.next_range(position, self._max_bytes, self._until, durable)
+        self._busy = batch.bytes >= BUSY
+        if batch.end <= position:
+            return False
+        self._apply(batch)
+        return True
+
+    def _gather(self, reader: LogReader, watch: EndWatch, position: Lsn, durable: Durable) -> Durable:
+        """Let more come after a large batch, until there is another."""
         wanted = min(GATHERED, self._max_bytes)
-        deadline = time.monotonic() + (GATHER_SECONDS if self._busy else 0.0)
-        end = reader.durable().commit_lsn
-        while (size := reader.size(position, end)) < wanted and time.monotonic() < deadline:
-            before, end = end, reader.wait(end, QUIET_SECONDS).commit_lsn
-            if end == before:
+        deadline = time.monotonic() + GATHER_SECONDS
+        while time.monotonic() < deadline:
+            available = reader.next_range(position, wanted, durable=durable)
+            if available.end < durable.commit_lsn or available.bytes >= wanted:
                 break
-        self._busy = size >= BUSY
+            before, durable = durable, reader.wait(durable.commit_lsn, QUIET_SECONDS, watch)
+            if durable.commit_lsn == before.commit_lsn:
+                break
+        return durable

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from trucker.changelog.reader import BlockRef, LogReader
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import SchemaReading, Schemas, attached_under_keep, fit, stale
+from trucker.engine.schema.refusals import attached_under_keep, stale
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas, fit
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
-from trucker.engine.truck.lane import Lane
+from trucker.engine.truck.lane import Absent, Lane
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
@@ -84,7 +85,19 @@ def assigned(
     """What is to be written."""
     if lane and lane.tables and again:
         return []
-    return [share.assignment for share in shares if share.assignment and share.assignment.after < end]
+    assignments = [share.assignment for share in shares if share.assignment and share.assignment.after < end]
+    return [_of_absent_rows(each, lane.absent) for each in assignments] if lane else assignments
+
+
+def _of_absent_rows(assignment: Assignment, absent: Absent) -> Assignment:
+    """The assignment for a lane whose destination may lack rows that changes refer to."""
+    match absent:
+        case Absent.ANY:
+            return replace(assignment, whole=True)
+        case Absent.MOVED:
+            return replace(assignment, target=replace(assignment.target, awaits_rows=True))
+        case Absent.NONE:
+            return assignment
 
 
 def _tables(run: TruckRun, lane: Lane | None) -> frozenset[TableId]:
@@ -102,12 +115,15 @@ def _messages(
 ) -> dict[TableId, list[bytes]]:
     """The Relation messages by which rows that are new to the truck are to be read, by table, in log order."""
     tables = _tables(run, lane)
-    oids = schemas.oids(run.name, tables)
+    oids: Mapping[int, TableId] | None = None
     by_table: dict[TableId, list[bytes]] = {}
     for ref, messages in relations:
         for message in messages:
             relation = parse_relation(message)
-            table = relation.table if relation.table in tables else oids.get(relation.oid)
+            table: TableId | None = relation.table
+            if table not in tables:
+                oids = schemas.oids(run.name, tables) if oids is None else oids
+                table = oids.get(relation.oid)
             if table is None or ref.last < _after(run, table, lane):
                 continue
             table_messages = by_table.setdefault(table, [])

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Final
 
 from trucker.changelog.format.reference import BlockRef
-from trucker.changelog.location import LogLocation
+from trucker.changelog.reader import LogReader
 from trucker.engine.destination.destination import Destination
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.stream_task import stream_part
 from trucker.engine.task.partition import consecutive, joined, room
 from trucker.engine.task.payload import Outcome, StreamBatch, StreamPart
-from trucker.engine.task.slow_statements import log_slow
 from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.recipe_compiler import Recipes
@@ -63,7 +62,6 @@ class BatchRunner:
     def __init__(
         self,
         jobs: Jobs,
-        log: LogLocation,
         destinations: Mapping[str, Destination],
         recipes: Recipes,
         *,
@@ -72,7 +70,6 @@ class BatchRunner:
         small_bytes: int,
     ) -> None:
         self._jobs = jobs
-        self._log = log
         self._destinations = destinations
         self._recipes = recipes
         self._source = source
@@ -81,14 +78,22 @@ class BatchRunner:
         self._fold_ratio = 1.0
 
     def plan(
-        self, blocks: Sequence[BlockRef], assignments: Sequence[Assignment], batches: Mapping[str, Batch], end: Lsn
+        self,
+        log: LogReader,
+        blocks: Sequence[BlockRef],
+        assignments: Sequence[Assignment],
+        batches: Mapping[str, Batch],
+        end: Lsn,
+        first: int = 0,
     ) -> Staging:
-        """How the blocks are to be staged for the assignments."""
+        """How the blocks are to be staged for the assignments. `first` is the number of the first part."""
         pieces = consecutive(blocks, self._part_bytes, PARTS_PER_CORE * self._jobs.cores)
         # A recipe's queries are best asked side by side, whatever else there is to fold.
-        parts = joined(pieces, 1.0 if any(assignment.recipe for assignment in assignments) else self._fold_ratio)
+        with_recipe = [assignment for assignment in assignments if assignment.recipe]
+        parts = joined(pieces, 1.0 if with_recipe else self._fold_ratio)
+        parts = [replace(part, index=first + part.index) for part in parts] if first else parts
         batch = StreamBatch(
-            self._log,
+            log,
             {name: batch.for_parts() for name, batch in batches.items()},
             {name: self._destinations[name].spec for name in batches},
             assignments,
@@ -96,12 +101,13 @@ class BatchRunner:
             self._source if any(self._reads_source(assignment) for assignment in assignments) else None,
             self._recipes.folder,
         )
-        return Staging(batch, parts, sum(block.bytes for block in blocks), end)
+        return Staging(batch, parts, sum([block.bytes for block in blocks]), end)
 
     def _reads_source(self, assignment: Assignment) -> bool:
         """Whether a task may have to ask the source for an assignment."""
         abilities = self._destinations[assignment.destination].sink.abilities
-        return assignment.recipe is not None or not (abilities.partial_rows or abilities.every_change)
+        whole = assignment.whole or assignment.target.awaits_rows
+        return whole or assignment.recipe is not None or not (abilities.partial_rows or abilities.every_change)
 
     def run(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Do it, or have it begun; Spark SQL is done with as well when this returns."""
@@ -112,9 +118,7 @@ class BatchRunner:
             outcomes = self._jobs.run(work, staging.parts)
         else:
             return self.start(staging)
-        log_slow(outcomes)
-        finished = [replace(outcome, slow=()) for outcome in finish(self._recipes, outcomes, staging.batch)]
-        return OutcomeStream.done(finished)
+        return OutcomeStream.done(finish(self._recipes, outcomes, staging.batch))
 
     def start(self, staging: Staging) -> OutcomeStream[Outcome]:
         """Have it begun by Spark."""
@@ -123,8 +127,8 @@ class BatchRunner:
 
     def learn(self, staging: Staging, outcomes: Sequence[Outcome]) -> None:
         """See how much was folded, by which the next batches are cut. Small ones do not tell."""
-        read = sum(outcome.read for outcome in outcomes)
         if staging.bytes > self.small_bytes:
+            read = sum(outcome.read for outcome in outcomes)
             self._fold_ratio = sum(outcome.left for outcome in outcomes) / read if read else 1.0
 
     def bring_up_workers(self) -> None:

@@ -13,13 +13,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from trucker.changelog.format.log_range import LogRange
 from trucker.engine.destination.destination import Destination
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.lsn import Lsn
-from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
 from trucker.sinks.batch import Phase, TableState, TruckState
 
@@ -74,7 +74,7 @@ class LaneRunner:
         return False
 
     def _still_alive(self) -> bool:
-        self._lane.runs = [run for run in self._lane.runs if run.phase is not TruckPhase.FAILED]
+        self._lane.runs = [run for run in self._lane.runs if not run.has_ended]
         return bool(self._lane.runs)
 
     def _step(self) -> bool:
@@ -87,20 +87,20 @@ class LaneRunner:
         if self._goal is not None:
             return self._approach(self._goal)
         if self._is_far(stream.main) or (lane.position < stream.main and not self._proven):
-            self._apply(stream.reader.next_end(lane.position, stream.max_bytes, stream.main))
+            self._apply(stream.reader.next_range(lane.position, stream.max_bytes, stream.main))
             return False
         with stream.turn:  # near: the main lane waits for this one round
             if lane.position < stream.main:
-                self._apply(stream.main)
+                self._apply(stream.reader.range(lane.position, stream.main))
             return not lane.unsure and stream.join(lane)
 
     def _approach(self, goal: Lsn) -> bool:
         """One round towards the goal; True when everything before it has been applied."""
         lane, reader = self._lane, self._stream.reader
         complete = reader.durable().seen_lsn >= goal
-        end = reader.next_end(lane.position, self._stream.max_bytes, goal)
-        if end > lane.position:
-            self._apply(end)
+        batch = reader.next_range(lane.position, self._stream.max_bytes, goal)
+        if batch.end > lane.position:
+            self._apply(batch)
             return False
         return complete
 
@@ -110,9 +110,9 @@ class LaneRunner:
         near = reader.next_end(position, near_bytes, main)
         return position < near and reader.next_end(near, near_bytes, main) > near
 
-    def _apply(self, end: Lsn) -> None:
+    def _apply(self, batch: LogRange) -> None:
         lane = self._lane
-        failures = self._stream.apply(lane.runs, lane.position, end, lane)
+        failures = self._stream.apply(lane.runs, batch, lane)
         self._proven = not failures
         if not failures:
             self._backoff.reset()
@@ -186,6 +186,8 @@ class LaneRunner:
             whole = dict.fromkeys(tables or again, "the destination has the table as not copied")
             self._stream.copy_again(run, whole, self._lane)
         if tables:
+            self._lane.staged = None  # what a commit is to bring after a failure is staged again
+            self._lane.cursor = next(iter(state.tables[table].cursor for table in sorted(tables)))
             return min(state.tables[table].lsn for table in tables)
         run.reconcile(state)
         return state.lsn or None

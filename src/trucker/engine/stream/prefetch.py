@@ -45,6 +45,7 @@ class Prefetch:
         self._drop = drop
         self._lock = threading.Lock()
         self._turn = 0
+        self._begun = False
         self._prefetched: _Prefetched | None = None
         self._unused: list[_Prefetched] = []
         self._requests: SimpleQueue[tuple[int, OutcomeStream[Outcome], Guess] | None] = SimpleQueue()
@@ -54,6 +55,8 @@ class Prefetch:
     @property
     def end(self) -> Lsn | None:
         """Where the range ends that has been made, or is being made."""
+        if not self._begun:
+            return None
         with self._lock:
             return self._prefetched.staging.end if self._prefetched else None
 
@@ -61,6 +64,7 @@ class Prefetch:
         """Make what `guess` gives as soon as all outcomes of `before` are there, unless its turn comes earlier."""
         with self._lock:
             self._turn += 1
+            self._begun = True
             self._requests.put((self._turn, before, guess))
 
     def _run(self) -> None:
@@ -83,8 +87,11 @@ class Prefetch:
     def take(self, staging: Staging | None) -> OutcomeStream[Outcome] | None:
         """The outcomes of what was made, if that is it; None if it is not, or nothing was. Nothing is made ahead then,
         before it is begun anew."""
+        if not self._begun:
+            return None
         with self._lock:
             self._turn += 1
+            self._begun = False
             prefetched, self._prefetched = self._prefetched, None
         if prefetched is None:
             return None
@@ -95,6 +102,8 @@ class Prefetch:
 
     def passed(self, end: Lsn) -> None:
         """All up to `end` is committed: what was staged before it and not used can go."""
+        if not self._unused:
+            return
         dropped = [
             prefetched for prefetched in self._unused if prefetched.staging.end <= end and prefetched.arriving.over
         ]

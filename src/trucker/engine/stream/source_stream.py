@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+from trucker.changelog.format.log_range import LogRange
 from trucker.changelog.format.reference import RUN_BYTES
 from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
@@ -46,7 +47,6 @@ from trucker.engine.truck.table_failure import BEFORE_COPY, UNTOLD
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import ChangeLogError, ChangeLogUnavailable, EngineError, TruckerError
 from trucker.lsn import Lsn
-from trucker.observe.status import TruckPhase
 from trucker.pgoutput import parse_relation
 from trucker.sinks.batch import Batch, Receipt
 from trucker.source.base import Source
@@ -109,7 +109,7 @@ class SourceStream:
         self._worth = max(max_bytes // pace.worth_share, small_bytes)
         self._recent: dict[tuple[str, TableId], Assignment] = {}
         self._stager = BatchRunner(
-            jobs, log_place, destinations, recipes, source=source, part_bytes=part_bytes, small_bytes=small_bytes
+            jobs, destinations, recipes, source=source, part_bytes=part_bytes, small_bytes=small_bytes
         )
         self._ahead = Prefetch(self._stager.start, self._discard)
         self._readers = threading.local()
@@ -166,15 +166,15 @@ class SourceStream:
         error = self._loop.error if self._loop is not None else None
         return error if isinstance(error, ChangeLogError) and not isinstance(error, ChangeLogUnavailable) else None
 
-    def _on_batch(self, end: Lsn) -> None:
+    def _on_batch(self, batch: LogRange) -> None:
         with self.turn:
-            if self.stopping.is_set() or end <= self.main:
+            if self.stopping.is_set() or batch.end <= self.main:
                 return
             runs = self._alive()
-            start = self.main
-            failures = self.apply(runs, start, end)
-            self.main = end
-            self._drop([run for run in runs if run.name in failures], failures)
+            failures = self.apply(runs, batch.part(self.main, batch.end))
+            self.main = batch.end
+            if failures:
+                self._drop([run for run in runs if run.name in failures], failures)
 
     def _on_turn(self) -> None:
         """Have workers ready for the first large batch, once it is likely that the run goes on for a while."""
@@ -183,7 +183,7 @@ class SourceStream:
 
     def _alive(self) -> list[TruckRun]:
         """The main lane's trucks; one that a lane of its tables has failed is no longer among them."""
-        self._members = {name: run for name, run in self._members.items() if run.phase is not TruckPhase.FAILED}
+        self._members = {name: run for name, run in self._members.items() if not run.has_ended}
         return list(self._members.values())
 
     def _drop(self, runs: Sequence[TruckRun], failures: Failures) -> None:
@@ -217,9 +217,10 @@ class SourceStream:
     def expects(self, lane: Lane) -> bool:
         """Whether the lane can join now. Call with `turn` held.
 
-        Tables can only join a truck that is here, and not at a place that it has passed already.
+        Tables can only join a truck that is here, and not at a place that it has passed already; never before they are
+        copied completely.
         """
-        if lane.position < self.main or any(run.phase is TruckPhase.FAILED for run in lane.runs):
+        if lane.position < self.main or lane.cursor or any(run.has_ended for run in lane.runs):
             return False
         return not lane.tables or all(run.name in self._members and run.position <= lane.position for run in lane.runs)
 
@@ -237,7 +238,7 @@ class SourceStream:
             for run in runs:
                 if table not in run.truck.tables:
                     continue
-                if run.phase is TruckPhase.FAILED:
+                if run.has_ended:
                     settled = settled and run.is_over
                     continue
                 streams = run.name in members and table in run.floors
@@ -328,55 +329,52 @@ class SourceStream:
 
     # -- one range, for the trucks at its start -----------------------------------------------------------------
 
-    def apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None = None) -> Failures:
-        """Apply (start, end] for these trucks; what failed, by truck. The others have advanced to `end`.
+    def apply(self, runs: Sequence[TruckRun], batch: LogRange, lane: Lane | None = None) -> Failures:
+        """Apply a range for these trucks; what failed, by truck. The others have advanced to its end.
 
         It is cut where a table changes its shape, so that a truck which cannot take a shape has all before it.
         """
         failures: dict[str, TruckerError] = {}
         try:
-            bounds = self._bounds(start, end, lane) if runs else []
+            bounds = self._bounds(batch, lane) if runs else []
         except TruckerError as error:
             return self._note(runs, dict.fromkeys((run.name for run in runs), error), lane)
-        for bound, then in pairwise([*bounds, None]):
+        start = batch.start
+        for end, then in pairwise([*bounds, None]):
             remaining = [run for run in runs if run.name not in failures]
             if not remaining or (lane is not None and (failures or lane.over)):
                 break
-            assert bound is not None
-            failures |= self._apply_piece(remaining, start, bound, lane, then)
-            start = bound
+            assert end is not None
+            failures |= self._apply_piece(remaining, batch.part(start, end), lane, then)
+            start = end
         return failures
 
-    def _bounds(self, start: Lsn, end: Lsn, lane: Lane | None) -> list[Lsn]:
+    def _bounds(self, batch: LogRange, lane: Lane | None) -> list[Lsn]:
         """Where the pieces of a range end; what has been made ahead is one."""
+        bounds = {*self.reader.shape_bounds(batch), batch.end}
         prefetched_end = self._ahead.end if lane is None else None
-        if prefetched_end is None or not start < prefetched_end < end:
-            return [*self.reader.shape_bounds(start, end), end]
-        return [
-            *self.reader.shape_bounds(start, prefetched_end),
-            prefetched_end,
-            *self.reader.shape_bounds(prefetched_end, end),
-            end,
-        ]
+        if prefetched_end is not None and batch.start < prefetched_end < batch.end:
+            bounds.add(prefetched_end)
+        return sorted(bounds)
 
-    def _apply_piece(
-        self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
-    ) -> Failures:
+    def _apply_piece(self, runs: Sequence[TruckRun], piece: LogRange, lane: Lane | None, then: Lsn | None) -> Failures:
         """As `apply`, for a piece; what may be due to a change that the stream does not tell is tried once more, and a
         truck of which one table fails goes on without it."""
-        failures = dict(self._apply_guarded(runs, start, end, lane, then))
+        failures = dict(self._apply_guarded(runs, piece, lane, then))
+        if not failures:
+            return failures
         again = [run for run in runs if run.name in failures and failures[run.name].code in UNTOLD]
         for run in again:
             self._schemas.forget(run.name)
             self._destinations[run.truck.destination].forget_tables(run.name)
             del failures[run.name]
         if again:
-            failures |= self._apply_guarded(again, start, end, lane, then)
+            failures |= self._apply_guarded(again, piece, lane, then)
         for _ in range(MOST_SET_ASIDE):
             again = [run for run in runs if run.name in failures and self._set_aside(run, failures, lane)]
             if not again or (lane is not None and lane.over):
                 break
-            failures |= self._apply_guarded(again, start, end, lane, then)
+            failures |= self._apply_guarded(again, piece, lane, then)
         return self._note(runs, failures, lane)
 
     def _set_aside(
@@ -395,10 +393,10 @@ class SourceStream:
         return True
 
     def _apply_guarded(
-        self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None
+        self, runs: Sequence[TruckRun], piece: LogRange, lane: Lane | None, then: Lsn | None
     ) -> Failures:
         try:
-            return self._apply(runs, start, end, lane, then)
+            return self._apply(runs, piece, lane, then)
         except TruckerError as error:
             reason = error
         except Exception as error:
@@ -411,23 +409,32 @@ class SourceStream:
             )
         return dict.fromkeys((run.name for run in runs), reason)
 
-    def _apply(self, runs: Sequence[TruckRun], start: Lsn, end: Lsn, lane: Lane | None, then: Lsn | None) -> Failures:
-        blocks = self.reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
+    def _apply(self, runs: Sequence[TruckRun], piece: LogRange, lane: Lane | None, then: Lsn | None) -> Failures:
+        blocks = piece.references(min(RUN_BYTES, self._part_bytes))
         failures: dict[str, TruckerError] = {}
         shares = divide(
-            runs, lane, blocks, start, self.reader, self._schemas, self._destinations, self._recipes, failures
+            runs, lane, blocks, piece.start, self.reader, self._schemas, self._destinations, self._recipes, failures
         )
         again = to_copy_again(shares, lane)
-        assignments = assigned(shares, again, lane, end)
+        assignments = assigned(shares, again, lane, piece.end)
+        staged = lane.staged if lane is not None else None
         if not assignments and not failures and not again and not lane and not self._persist_due(runs):
-            return self._settle(runs, {}, {}, end, lane, persisted=False)
+            return self._settle(runs, {}, {}, piece, lane, persisted=False)
         batches = {
-            name: batch_of(self.name, name, runs, assignments, start, end, lane, again)
-            for name in {r.truck.destination for r in runs}
+            name: batch_of(self.name, name, runs, assignments, piece.start, piece.end, lane, again)
+            for name in {run.truck.destination for run in runs}
         }
-        staging = self._stager.plan(blocks, assignments, batches, end) if assignments else None
+        first = staged.parts if staged else 0
+        staging = (
+            self._stager.plan(self.reader, blocks, assignments, batches, piece.end, first) if assignments else None
+        )
         prefetched = self._ahead.take(staging) if lane is None else None
-        arriving = prefetched or (self._stager.run(staging) if staging else OutcomeStream.done(()))
+        arriving = prefetched if prefetched is not None else self._run(staging)
+        if staged and lane is not None:
+            chunks = Outcome({lane.destination: staged.receipts})
+            arriving = OutcomeStream.done([chunks, *arriving])
+        if logged := arriving.is_done:  # ahead of what the destinations log
+            log_slow(arriving)
         if lane is None and staging and not failures and not again and not any(share.news for share in shares):
             self._look_ahead(staging, arriving, then)
         commits = [
@@ -436,23 +443,29 @@ class SourceStream:
         ]
         failures |= commit_all(commits, self._patience)
         outcomes = list(arriving)
-        log_slow(outcomes)
+        log_slow(() if logged else outcomes)
         receipts, failed = collect(outcomes)
         failures |= failed
         if lane is None:
-            self._ahead.passed(end) if not failures else self._recent.clear()
+            self._ahead.passed(piece.end) if not failures else self._recent.clear()
             self._stager.learn(staging, outcomes) if staging else None
-        rows: dict[str, int] = defaultdict(int)
-        for receipt in (receipt for written in receipts.values() for receipt in written):
-            rows[receipt.truck] += receipt.rows
-        self._written([share for share in shares if share.run.name not in failures])
-        truncated: frozenset[TableId] = frozenset().union(*(outcome.truncated for outcome in outcomes))
-        tell_truncated([s for s in shares if s.run.name not in failures], truncated, self.reader, blocks, self._schemas)
-        done = self._settle(runs, failures, rows, end, lane)
-        for run in runs:
+        committed = [share for share in shares if share.run.name not in failures]
+        self._written(committed)
+        truncated = frozenset[TableId]().union(*[outcome.truncated for outcome in outcomes])
+        if truncated:
+            tell_truncated(committed, truncated, self.reader, blocks, self._schemas)
+        done = self._settle(runs, failures, _rows(receipts), piece, lane)
+        if lane is not None:
+            lane.reselected |= any(outcome.reselected for outcome in outcomes)
+            if staged and not failures:
+                lane.cursor, lane.staged = staged.cursor, None
+        for run in runs if again else ():
             if run.name in again and run.name not in failures:
                 self.copy_again(run, again[run.name], lane)
         return done
+
+    def _run(self, staging: Staging | None) -> OutcomeStream[Outcome]:
+        return self._stager.run(staging) if staging else OutcomeStream.done(())
 
     def _written(self, shares: Sequence[TableShare]) -> None:
         """The destinations have the shapes now, with rows of them."""
@@ -481,13 +494,13 @@ class SourceStream:
         runs: Sequence[TruckRun],
         failures: Failures,
         rows: Mapping[str, int],
-        end: Lsn,
+        piece: LogRange,
         lane: Lane | None,
         *,
         persisted: bool = True,
     ) -> Failures:
         """Advance those that committed."""
-        committed = 0 if len(failures) == len(runs) else self.reader.commit_time(end) or 0
+        end, committed = piece.end, piece.commit_time or 0
         for run in runs:
             if run.name in failures:
                 continue
@@ -518,7 +531,7 @@ class SourceStream:
             return batch, receipts
         settled, failed = receipts.settled()
         if not failures and not failed:
-            return batch, receipts
+            return batch, receipts if len(arriving) > 1 else settled
         left_out = failures.keys() | failed.keys()
         return batch.without(left_out), [receipt for receipt in settled if receipt.truck not in left_out]
 
@@ -531,7 +544,9 @@ class SourceStream:
 
     def _look_ahead(self, staging: Staging, arriving: OutcomeStream[Outcome], then: Lsn | None) -> None:
         """Have the next range staged when this one is, as far as it can be guessed: `then` is where it ends, if that is
-        known."""
+        known. Small batches are followed by small ones, which are quicker without."""
+        if staging.bytes <= self._stager.small_bytes:
+            return
         for assignment in staging.batch.assignments:
             self._recent[assignment.target.truck, assignment.target.source.table] = assignment
         self._ahead.begin(arriving, partial(self._guess, staging, arriving, then))
@@ -540,11 +555,11 @@ class SourceStream:
         """What comes after: the same targets, as far as the range has changes of their tables."""
         reader, start = self.reader, before.end
         self._stager.learn(before, list(arriving))  # as it will be learnt again, before the range has its turn
-        end = then or reader.next_end(start, self.max_bytes, self._until)
-        if self.stopping.is_set() or reader.size(start, end) < self._worth:
+        following = reader.range(start, then) if then else reader.next_range(start, self.max_bytes, self._until)
+        if self.stopping.is_set() or following.bytes < self._worth:
             return None
-        end = next(iter(reader.shape_bounds(start, end)), end)
-        blocks = reader.blocks(start, end, min(RUN_BYTES, self._part_bytes))
+        end = next(iter(reader.shape_bounds(following)), following.end)
+        blocks = following.part(start, end).references(min(RUN_BYTES, self._part_bytes))
         tables = {parse_relation(message).table for message in reader.relations(blocks)}
         assignments = [
             replace(each, after=max(each.after, start))
@@ -552,9 +567,18 @@ class SourceStream:
             if table in tables and each.after < end
         ]
         batches = {name: replace(batch, start=start, end=end) for name, batch in before.batch.batches.items()}
-        staging = self._stager.plan(blocks, assignments, batches, end)
+        staging = self._stager.plan(reader, blocks, assignments, batches, end)
         return staging if assignments and not staging.with_spark_sql else None
 
     def _discard(self, batches: Mapping[str, Batch]) -> None:
         for name, batch in batches.items():
             self._destinations[name].discard(batch)
+
+
+def _rows(receipts: Mapping[str, Sequence[Receipt]]) -> Mapping[str, int]:
+    """How many rows were staged for each truck."""
+    rows: dict[str, int] = defaultdict(int)
+    for staged in receipts.values():
+        for receipt in staged:
+            rows[receipt.truck] += receipt.rows
+    return rows

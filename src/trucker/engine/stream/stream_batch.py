@@ -10,7 +10,7 @@ from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Batch, Phase, TableState
-from trucker.sinks.target import Target
+from trucker.sinks.target import TruckTable
 from trucker.table import TableId
 
 
@@ -28,9 +28,12 @@ def batch_of(
     tables in `again` are to be copied again."""
     destination_runs = [run for run in runs if run.truck.destination == destination]
     copied = {(run.name, table): BEFORE_COPY for run in destination_runs for table in again.get(run.name, ())}
-    targets: tuple[Target, ...] = tuple(a.target for a in assignments if a.destination == destination)
+    targets = tuple([each.target for each in assignments if each.destination == destination])
     if lane and lane.tables:
-        state = TableState(Phase.CATCHING_UP, end)
+        staged = lane.staged
+        state = TableState(Phase.CATCHING_UP, end, staged.cursor if staged else lane.cursor)
+        if staged and staged.target.truck_table not in {target.truck_table for target in targets}:
+            targets = (*targets, staged.target)
         tables = {(run.name, table): state for run in destination_runs for table in lane.tables}
         builds_on: dict[tuple[str, TableId | None], Lsn] = {**dict.fromkeys(tables, lane.position)}
         if copied:
@@ -43,16 +46,24 @@ def batch_of(
             builds_on=builds_on,
             dead_letters=letters_of(destination_runs),
             source=source,
+            staged_as=staged.name if staged else "",
         )
-    behind = [run for run in destination_runs if run.position < end]
-    arriving = {(run.name, table): lsn for run in behind for table, lsn in run.arriving.items()}
-    believed: dict[tuple[str, TableId | None], Lsn] = {(run.name, None): run.stored for run in behind}
-    believed |= {(truck, table): lsn for (truck, table), lsn in arriving.items()}
+    positions: dict[str, Lsn] = {}
+    states: dict[TruckTable, TableState] = {}
+    believed: dict[tuple[str, TableId | None], Lsn] = {}
+    for run in destination_runs:
+        life = run.life
+        if life.position < end:
+            positions[run.name] = end
+            believed[run.name, None] = life.stored
+            for table, lsn in life.arriving.items():
+                states[run.name, table] = TableState(Phase.STREAMING, lsn)
+                believed[run.name, table] = lsn
     return Batch(
         start,
         end,
-        {run.name: end for run in behind},
-        {truck_table: TableState(Phase.STREAMING, lsn) for truck_table, lsn in arriving.items()} | copied,
+        positions,
+        states | copied,
         targets,
         builds_on=believed,
         dead_letters=letters_of(destination_runs),

@@ -11,15 +11,17 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
-from trucker.change import DELETE, Changes, CopiedRows, Lsn, TableId, TableSchema
-from trucker.changelog.reader import BlockRef, LogReader
+from trucker.change import DELETE, INSERT, UPDATE, Changes, CopiedRows, Lsn, TableId, TableSchema
+from trucker.changelog.reader import BlockRef
 from trucker.engine.destination import task_sinks
 from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch, StreamPart, WaitingRows
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
+from trucker.engine.transform.compact import has_moves
 from trucker.engine.transform.fold import has_truncate
 from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.engine.transform.recipe import Recipe
@@ -46,8 +48,9 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
         unfolded, folded = list[Assignment](), list[Assignment]()
-        for each in (each for each in assignments if each.recipe is None):
-            (unfolded if each.destination in keepers or each.own else folded).append(each)
+        for each in assignments:
+            if each.recipe is None:
+                (unfolded if each.destination in keepers or each.own else folded).append(each)
         group_nets = _nets(folded)
         nets += group_nets
         for number, blocks in enumerate(part.pieces, part.index):
@@ -62,8 +65,9 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             for net in group_nets:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
             del shares  # before the next piece is read: no more than one is in memory
-    read, remaining = sum(net.read for net in nets), sum(net.left for net in nets)
-    return Outcome(receipts, failures, waiting, read=read, left=remaining, truncated=truncated)
+    read, remaining = sum([net.read for net in nets]), sum([net.left for net in nets])
+    reselected = any(net.reselected for net in nets)
+    return Outcome(receipts, failures, waiting, read=read, left=remaining, truncated=truncated, reselected=reselected)
 
 
 def _read(
@@ -82,6 +86,8 @@ def _read(
 
 
 def _unfailed(assignments: Sequence[Assignment], failures: Sequence[Failure]) -> list[Assignment]:
+    if not failures:
+        return list(assignments)
     failed = {failure.truck for failure in failures}
     return [each for each in assignments if each.target.truck not in failed]
 
@@ -128,7 +134,8 @@ def _fold(
     if not assignments:
         return
     try:
-        net.add(number, shares.of(assignments[0]))
+        changes = shares.of(assignments[0])
+        net.add(number, _of_any_rows(changes) if assignments[0].whole else changes)
     except Exception as error:
         table = assignments[0].target.source.table
         reason = reason_of(error, f"folding changes of {table}").of_table(table)
@@ -137,7 +144,12 @@ def _fold(
     if last or net.due:
         number, changes = net.take()
         for each in assignments:
-            _write_net(batch, number, each, changes, receipts, failures)
+            net.reselected |= _write_net(batch, number, each, changes, receipts, failures)
+
+
+def _of_any_rows(changes: Sequence[Changes]) -> list[Changes]:
+    """Inserts as updates: the row may be at the destination already, so that a later delete must not cancel them."""
+    return [replace(each, op=np.where(each.op == INSERT, UPDATE, each.op).astype(np.uint8)) for each in changes]
 
 
 def _write_net(
@@ -147,17 +159,22 @@ def _write_net(
     changes: Sequence[Changes],
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
-) -> None:
-    """Net changes as they are, or whole rows for a sink that cannot keep the cells it has."""
+) -> bool:
+    """Net changes as they are, or whole rows for a sink that cannot keep the cells it has, for a target that may not
+    have the rows, and for rows that move while others are awaited. Whether values were read at the source for it."""
     target, abilities = assignment.target, task_sinks.sink_for(batch.sinks[assignment.destination]).abilities
-    if not abilities.partial_rows and any(each.unchanged for each in changes):
+    moved = target.awaits_rows and batch.source is not None and has_moves(changes)
+    whole = assignment.whole or moved or not abilities.partial_rows
+    reselected = whole and any(each.unchanged for each in changes)
+    if reselected:
         try:
             changes = whole_rows(changes, batch.source)
         except Exception as error:
             reason = reason_of(error, f"reading unsent values of {target.source.table}").of_table(target.source.table)
             failures.append(Failure(target.truck, reason))
-            return
+            return False
     _write_some(batch, part, assignment, changes, receipts, failures)
+    return reselected
 
 
 def _by_truck(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
@@ -281,6 +298,8 @@ Tables = Mapping[TableId, Sequence[Changes]]
 
 def _alike(assignments: Sequence[Assignment]) -> list[list[Assignment]]:
     """Assignments that read each table by the same names and the same key: nearly always all of them."""
+    if len(assignments) == 1:
+        return [list(assignments)]
     groups: list[dict[TableId, list[Assignment]]] = []
     for assignment in assignments:
         table = assignment.target.source.table
@@ -303,13 +322,12 @@ def _shape_keys(assignment: Assignment) -> ShapeKeys:
 
 def _load(batch: StreamBatch, blocks: Sequence[BlockRef], assignments: Sequence[Assignment]) -> Tables:
     """Every change of the blocks that these want, in order."""
-    reader = LogReader(batch.log)
     keys, after = _keys_and_positions(assignments)
     renames = {each.target.source.table: each.renames for each in assignments if each.renames}
     shape_keys = {each.target.source.table: _shape_keys(each) for each in assignments if each.own}
     tables: dict[TableId, list[Changes]] = defaultdict(list)
     for ref in blocks:
-        for changes in decode(reader.read(ref), keys, after=after, renames=renames, shape_keys=shape_keys):
+        for changes in decode(batch.log.read(ref), keys, after=after, renames=renames, shape_keys=shape_keys):
             tables[changes.schema.table].append(changes)
     return tables
 
@@ -350,7 +368,7 @@ class _Shares:
             yield _since(changes, assignment.after).reshaped(assignment.own[changes.schema.columns])
 
     def _shaped(self, source: TableSchema, after: Lsn) -> list[Changes]:
-        parts = (_since(changes, after) for changes in self._tables.get(source.table, ()))
+        parts = [_since(changes, after) for changes in self._tables.get(source.table, ())]
         return [changes.reshaped(source) for changes in parts if len(changes)]
 
 

@@ -37,6 +37,8 @@ def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> 
     That bounds a task's memory (I9), inside a large transaction as well: parts are applied in their order. Where there
     is enough for it, every one of the `cores` has a part.
     """
+    if len(blocks) == 1:
+        return [StreamPart(0, (blocks,))]
     total = sum(block.bytes for block in blocks)
     share = total / max(1, -(-total // part_bytes), min(cores, total // LEAST_PART))
     cuts, size = [0], 0

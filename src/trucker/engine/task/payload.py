@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trucker.changelog.format.reference import BlockRef
-from trucker.changelog.location import LogLocation
+from trucker.changelog.reader import LogReader
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.spark_sql.spark_plan import SpooledRows
@@ -25,11 +25,12 @@ from trucker.table import TableId
 class StreamBatch:
     """What all parts of a batch of streamed changes share; sent once, not with each part.
 
-    `room` is how many bytes the receipt of one part for one target may carry. `source` is where SQL of trucks reads,
-    `folder` where rows wait for Spark.
+    `log` is the driver's reader of the change log; a task in another process gets one of its own. `room` is how many
+    bytes the receipt of one part for one target may carry. `source` is where SQL of trucks reads, `folder` where rows
+    wait for Spark.
     """
 
-    log: LogLocation
+    log: LogReader
     batches: Mapping[str, Batch]
     sinks: Mapping[str, SinkSpec]
     assignments: Sequence[Assignment]
@@ -111,7 +112,7 @@ class Outcome:
     """The result of a task: receipts by destination, rows that wait for Spark SQL, failures, slow statements.
 
     `read` counts the changes that were folded, `left` the rows of their net change. `copied` are the chunks of a copy,
-    `truncated` the tables with a truncate among the changes.
+    `truncated` the tables with a truncate among the changes. `reselected`: unsent values were read at the source.
     """
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
@@ -122,6 +123,7 @@ class Outcome:
     left: int = 0
     copied: Sequence[Copied] = ()
     truncated: frozenset[TableId] = frozenset()
+    reselected: bool = False
 
 
 def collect(outcomes: Iterable[Outcome]) -> tuple[dict[str, list[Receipt]], dict[str, TruckerError]]:

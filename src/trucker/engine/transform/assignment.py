@@ -18,7 +18,8 @@ class Assignment:
 
     `renames` has the names by which to read a shape's columns where the target's are not the stream's. `own` are the
     shapes of the stream, and how to read each, where every change keeps its own shape; otherwise all changes get the
-    target's. With a `recipe`, it makes the target's rows.
+    target's. With a `recipe`, it makes the target's rows. `whole` says that the destination may not have the rows that
+    changes refer to: they are written as whole rows, with the unsent values as the source has them now.
     """
 
     destination: str
@@ -27,6 +28,7 @@ class Assignment:
     renames: Renames = ()
     own: OwnShapes = field(default_factory=dict)
     recipe: Recipe | None = None
+    whole: bool = False
 
     @property
     def reads(self) -> TableSchema:

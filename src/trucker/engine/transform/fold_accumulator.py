@@ -19,11 +19,13 @@ SMALL: Final = 2
 
 
 class FoldAccumulator:
-    """For assignments that read a table alike. `read` counts the changes added, `left` the rows of their net change."""
+    """For assignments that read a table alike. `read` counts the changes added, `left` the rows of their net change.
+    `reselected`: unsent values were read at the source before they were written."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self.assignments = assignments
         self.read = self.left = 0
+        self.reselected = False
         self._number = 0
         self._changes: list[Changes] = []
         self._small = True

@@ -7,7 +7,8 @@ A truck's own phase is about the truck as a whole. Tables of it may be apart: co
 truck streams when it is in the main lane; a table streams when it is at its truck's position, wherever that is. While a
 table that is apart is retried, its truck is shown as retrying.
 
-A phase of `ENDED` is final: a thread that still works for such a truck cannot bring it back. Its steps change nothing.
+A phase of `ENDED` is final: a thread that still works for such a truck cannot bring it back. Its steps change nothing,
+except that a truck that has failed can be paused. One that is to go on gets a new run (`TruckRun.started_again`).
 Any other step from a phase that `TRUCK_STEPS` or `TABLE_STEPS` does not list is a fault of the program (`IllegalStep`).
 """
 
@@ -51,6 +52,7 @@ class TruckStep(StrEnum):
     STREAM = "stream"
     RETRY = "retry"
     FAIL = "fail"
+    PAUSE = "pause"
     STOP = "stop"
 
 
@@ -65,7 +67,7 @@ class TableStep(StrEnum):
     SET_ASIDE = "set aside"
 
 
-ENDED: Final = frozenset({TruckPhase.FAILED, TruckPhase.STOPPED})
+ENDED: Final = frozenset({TruckPhase.FAILED, TruckPhase.PAUSED, TruckPhase.STOPPED})
 
 _STARTED: Final = frozenset({TruckPhase.STARTING, TruckPhase.COPYING, TruckPhase.CATCHING_UP, TruckPhase.RETRYING})
 
@@ -75,6 +77,7 @@ TRUCK_STEPS: Final[Mapping[TruckStep, tuple[frozenset[TruckPhase], TruckPhase]]]
     TruckStep.STREAM: (_STARTED, TruckPhase.STREAMING),
     TruckStep.RETRY: (_STARTED | {TruckPhase.STREAMING}, TruckPhase.RETRYING),
     TruckStep.FAIL: (_STARTED | {TruckPhase.STREAMING}, TruckPhase.FAILED),
+    TruckStep.PAUSE: (_STARTED | {TruckPhase.STREAMING, TruckPhase.FAILED}, TruckPhase.PAUSED),
     TruckStep.STOP: (_STARTED | {TruckPhase.STREAMING}, TruckPhase.STOPPED),
 }
 """From which phases a step leads to which. A truck that streams is copied, or catches up, only after a failure."""
@@ -142,7 +145,9 @@ class TruckLife:
 
     @property
     def error(self) -> TruckerError | None:
-        """The reason that is shown."""
+        """The reason that is shown. A truck that is paused has none: it waits for nothing but `resume`."""
+        if self.own is TruckPhase.PAUSED:
+            return None
         return self.own_error or (list(self.troubles.values())[-1] if self.troubles else None)
 
     @property
@@ -151,19 +156,20 @@ class TruckLife:
 
     def stepped(self, step: TruckStep, error: TruckerError | None = None) -> TruckLife:
         """After a step of the truck, for the reason `error`; unchanged where the truck has ended."""
-        if self.has_ended:
-            return self
         sources, target = TRUCK_STEPS[step]
         if self.own not in sources:
+            if self.has_ended:
+                return self
             raise IllegalStep(f"a truck that is {self.own.value} cannot {step.value}")
         match step:
-            case TruckStep.CATCH_UP | TruckStep.STREAM:
+            case TruckStep.CATCH_UP | TruckStep.STREAM | TruckStep.PAUSE:
                 error = None
             case TruckStep.COPY | TruckStep.STOP:
                 error = self.own_error
             case _:
                 error = error or self.error
-        return replace(self, own=target, own_error=error)
+        troubles = {} if step is TruckStep.PAUSE else self.troubles
+        return replace(self, own=target, own_error=error, troubles=troubles)
 
     def able(self, step: TableStep, tables: Iterable[TableId]) -> list[TableId]:
         """The tables, sorted; of a truck that has ended, only those that may take the step."""

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from trucker.config.models import TruckConfig
 from trucker.config.sql.sql_files import OUTPUT
 from trucker.sinks.target import Target
-from trucker.table import Partitions, SchemaChanges, TableId, TableSchema
+from trucker.table import CopyMode, Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
+
+AUTO_BYTES: Final = 1 << 30
+"""From this size on a table is copied incrementally with `copy: auto`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class InputTable:
     unfit: tuple[tuple[str, Unfit], ...] = ()
     schema_changes: SchemaChanges = SchemaChanges.APPLY
     partitions: Partitions = Partitions.FOLLOW
+    copy_mode: CopyMode = CopyMode.EXPORTED
     named: bool = True
     key_numbers: tuple[int, ...] = ()
 
@@ -78,6 +83,13 @@ class Truck:
     def fails_by_table(self) -> bool:
         """Whether a table that fails is set aside alone: no SQL, and no order across tables, needs it."""
         return self.by_table and len(self.tables) > 1 and not self.in_order
+
+    def copies_by_chunks(self, table: TableId, size: int) -> bool:
+        """Whether a table of so many bytes is copied incrementally, as the truck wishes: rows of a copy and of the
+        stream meet by their keys, and no SQL or rule sees that an insert is one of both."""
+        mode = self.tables[table].copy_mode
+        wished = mode is CopyMode.INCREMENTAL or (mode is CopyMode.AUTO and size >= AUTO_BYTES)
+        return wished and self.config is None and bool(self.tables[table].key)
 
     @property
     def repeatable(self) -> bool:

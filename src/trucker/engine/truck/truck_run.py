@@ -47,6 +47,7 @@ class TruckRun:
         life: TruckLife | None = None,
     ) -> None:
         self.truck = truck
+        self.name = truck.name
         self.retry = retry
         self._waits = waits or RetryWaits()
         self._listeners = tuple(listeners)
@@ -55,10 +56,6 @@ class TruckRun:
         self._lock = threading.Lock()
 
     # -- what is known ------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self.truck.name
 
     @property
     def life(self) -> TruckLife:
@@ -98,6 +95,11 @@ class TruckRun:
         """How far the copies in progress are."""
         with self._lock:
             return dict(self._copying)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this run applies nothing more: the truck has failed, is paused or was stopped."""
+        return self._life.has_ended
 
     @property
     def is_over(self) -> bool:
@@ -155,8 +157,17 @@ class TruckRun:
             if self._life.own is TruckPhase.FAILED:
                 self._replace_life(replace(self._life, own_error=error))
 
+    def pause(self) -> bool:
+        """Apply nothing more in this run; whether that is new. What failed until the next start stays failed: that
+        start checks the cause again, which `started_again` does not."""
+        if self.is_over:
+            return False
+        was_paused = self.phase is TruckPhase.PAUSED
+        self._step(TruckStep.PAUSE)
+        return not was_paused
+
     def stop(self) -> None:
-        """The project ends. A truck that has failed stays so."""
+        """The project ends. A truck that has failed, or is paused, stays so."""
         self._step(TruckStep.STOP)
 
     def started_again(self) -> TruckRun:

@@ -35,7 +35,7 @@ from trucker.postgres.replication.protocol import (
     start_replication,
     status_update,
 )
-from trucker.postgres.replication.replication_frames import CopyBoth, Ended, InTheClear, ThroughLibpq
+from trucker.postgres.replication.replication_frames import CopyBoth, Ended
 
 _SLOT: Final = """
     select s.plugin, s.database, s.confirmed_flush_lsn, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
@@ -176,16 +176,10 @@ class ReplicationStream:
 
     def start(self, lsn: Lsn) -> None:
         """Begin the stream after `lsn`."""
-        deadline = time.monotonic() + self._silence
-        command = start_replication(self._slot, lsn, self._publication)
-        with self._connected():
-            self._pgconn.send_query(command)
-            self._copy = InTheClear.take_over(self._pgconn, lambda events: self._await(events, deadline))
-        if self._copy is None:
-            result = result_pq(self._pgconn, wake=self._wake, timeout=self._silence)
-            if result.status != pq.ExecStatus.COPY_BOTH:
-                raise self._failure(result, _NO_SLOT)
-            self._copy = ThroughLibpq(self._pgconn)
+        result = self._execute(start_replication(self._slot, lsn, self._publication))
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._failure(result, _NO_SLOT)
+        self._copy = CopyBoth(self._pgconn)
         self._heard = time.monotonic()
 
     def halt(self) -> None:
@@ -272,8 +266,6 @@ class ReplicationStream:
         poll.poll(max(timeout, 0.0) * 1000)
 
     def close(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
         self._pgconn.finish()
 
     # -- inside ---------------------------------------------------------------------------------------------------

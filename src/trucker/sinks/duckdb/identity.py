@@ -13,28 +13,19 @@ taken has no mark; then only what is missing, or in another order, is noticed.
 from __future__ import annotations
 
 import json
-import logging
 import uuid
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import duckdb
 
-from trucker.errors import SinkError
-from trucker.sinks.batch import Phase
 from trucker.sinks.duckdb.session import catalog, run
-from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
-from trucker.sinks.target import Target, TruckTable
-from trucker.table import TableId, quote_identifier
+from trucker.sinks.sql.identity_table import IdentityTable
+from trucker.sinks.table_identity import TableChange, TableIdentity, compare
+from trucker.sinks.target import TruckTable
+from trucker.table import Column, TableId, quote_identifier
 
-log = logging.getLogger("trucker.sinks.duckdb")
-
-MAKE: Final = (
-    "CREATE TABLE IF NOT EXISTS {schema}.identities (project VARCHAR NOT NULL, truck VARCHAR NOT NULL, "
-    "source_schema VARCHAR NOT NULL, source_table VARCHAR NOT NULL, identity VARCHAR NOT NULL)",
-)
 _PREFIX: Final = "trucker:"
 _TABLE: Final = ""
 """Stands for the table itself among its columns."""
@@ -121,67 +112,16 @@ class Marked:
         return renamed
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What is stored of a table of a truck."""
-
-    phase: Phase
-    target: TableId | None
-    marked: Marked | None
-
-    @property
-    def filled(self) -> bool:
-        """Whether rows are in a table that count, so that another table would lack them."""
-        return self.phase is not Phase.COPYING and self.target is not None and self.target.schema != ""
-
-
-class Identities:
+class Identities(IdentityTable[duckdb.DuckDBPyConnection, Marked, SeenTable]):
     """Reads and writes one project's identities; the caller owns the transaction."""
 
-    def __init__(self, project: str) -> None:
-        self._project = project
+    def to_text(self, identity: Marked | None) -> str:
+        return (identity or Marked((), frozenset(), {})).to_json()
 
-    # -- what is stored, and what is there -----------------------------------------------------------------------
+    def from_text(self, text: str) -> Marked:
+        return Marked.from_json(text)
 
-    def load(self, connection: duckdb.DuckDBPyConnection) -> dict[TruckTable, Stored]:
-        """What is stored of the project's tables; nothing where trucker's own tables are not there."""
-        tables = {
-            name
-            for (name,) in run(
-                connection,
-                "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
-                " AND schema_name = 'trucker'",
-            )
-        }
-        if "tables" not in tables:
-            return {}
-        schema = f"{catalog(connection)}.trucker"
-        marked = {
-            (truck, TableId(source_schema, source)): Marked.from_json(text)
-            for truck, source_schema, source, text in (
-                run(
-                    connection,
-                    f"SELECT truck, source_schema, source_table, identity FROM {schema}.identities WHERE project = ?",
-                    [self._project],
-                )
-                if "identities" in tables
-                else ()
-            )
-        }
-        rows = run(
-            connection,
-            "SELECT truck, source_schema, source_table, phase, target_schema, target_table "
-            f"FROM {schema}.tables WHERE project = ?",
-            [self._project],
-        )
-        return {
-            (truck_table := (truck, TableId(source_schema, source))): Stored(
-                Phase(phase), TableId(target_schema, target) if target is not None else None, marked.get(truck_table)
-            )
-            for truck, source_schema, source, phase, target_schema, target in rows
-        }
-
-    def see(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[TableId]) -> dict[TableId, SeenTable]:
+    def see(self, transaction: duckdb.DuckDBPyConnection, tables: Iterable[TableId]) -> dict[TableId, SeenTable]:
         """These tables as they are; none where there is none."""
         wanted = sorted(set(tables))
         if not wanted:
@@ -190,7 +130,7 @@ class Identities:
         join = "JOIN (SELECT unnest(?) AS s, unnest(?) AS t) w ON schema_name = w.s AND table_name = w.t"
         columns: dict[TableId, dict[str, str | None]] = {}
         for schema, table, name, comment in run(
-            connection,
+            transaction,
             f"SELECT schema_name, table_name, column_name, comment FROM duckdb_columns() {join}"
             " WHERE database_name = current_database() ORDER BY column_index",
             names,
@@ -199,7 +139,7 @@ class Identities:
         table_comments = {
             TableId(schema, table): comment
             for schema, table, comment in run(
-                connection,
+                transaction,
                 f"SELECT schema_name, table_name, comment FROM duckdb_tables() {join}"
                 " WHERE database_name = current_database()",
                 names,
@@ -217,150 +157,43 @@ class Identities:
             for table in table_comments
         }
 
-    def _put(self, connection: duckdb.DuckDBPyConnection, truck_table: TruckTable, marked: Marked) -> None:
-        truck, table = truck_table
-        where = [self._project, truck, table.schema, table.name]
-        schema = f"{catalog(connection)}.trucker"
-        run(
-            connection,
-            f"DELETE FROM {schema}.identities"
-            " WHERE project = ? AND truck = ? AND source_schema = ? AND source_table = ?",
-            where,
-        )
-        run(connection, f"INSERT INTO {schema}.identities VALUES (?, ?, ?, ?, ?)", [*where, marked.to_json()])
-
-    def _mark(
-        self, connection: duckdb.DuckDBPyConnection, table: TableId, seen: SeenTable, written: Collection[str]
+    def identify(
+        self, transaction: duckdb.DuckDBPyConnection, table: TableId, now: SeenTable, written: Collection[str] | None
     ) -> Marked:
         """Put marks where there are none yet."""
-        comments = dict(seen.comments)
-        columns = [name for name in seen.order if name in written]
+        comments = dict(now.comments)
+        columns = [name for name in now.order if written is None or name in written]
         free = [name for name in reversed(columns) if comments.get(name, _PREFIX).startswith(_PREFIX)]
-        name = f"{catalog(connection)}.{table.quoted}"
+        name = f"{catalog(transaction)}.{table.quoted}"
         for marked in (_TABLE, *free[:1]):
             if marked in comments:
                 continue
             comments[marked] = f"{_PREFIX}{uuid.uuid4().hex}"
             what = f"COLUMN {name}.{quote_identifier(marked)}" if marked else f"TABLE {name}"
-            run(connection, f"COMMENT ON {what} IS '{comments[marked]}'")
+            run(transaction, f"COMMENT ON {what} IS '{comments[marked]}'")
         marks = {
             each: text for each, text in comments.items() if text.startswith(_PREFIX) and each in (_TABLE, *columns)
         }
-        return Marked(seen.order, frozenset(columns), marks)
+        return Marked(now.order, frozenset(columns), marks)
 
-    # -- prepare -------------------------------------------------------------------------------------------------
+    def written(self, identity: Marked) -> Collection[str] | None:
+        return identity.written if identity.order else None
 
-    def refuse_changed(self, connection: duckdb.DuckDBPyConnection, target: Target) -> Stored | None:
-        """Raise for a table that has been filled and is another one now; what is stored of it."""
-        state = self.load(connection).get((target.truck, target.source.table))
-        if state is not None and _judged(state, target):
-            change = self._compare(connection, target, state)
-            if change is not None:
-                raise change.error()
-        return state
-
-    def put(self, connection: duckdb.DuckDBPyConnection, target: Target, state: Stored | None) -> None:
-        """Store what a prepared table is, inside the transaction that prepared it.
-
-        Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
-        that of those rows.
-        """
-        if state is not None and state.filled and not _judged(state, target):
-            return
-        seen = self.see(connection, [target.table]).get(target.table)
-        if seen is None:
-            return
-        marked = self._mark(connection, target.table, seen, target.source.names)
-        if state is None or state.marked != marked:
-            self._put(connection, (target.truck, target.source.table), marked)
-
-    def _compare(self, connection: duckdb.DuckDBPyConnection, target: Target, state: Stored) -> TableChange | None:
-        seen = self.see(connection, [target.table]).get(target.table)
-        return _compared(
-            (target.truck, target.source.table), target.table, state.marked, seen, target, shared=target.shared
+    def compare(
+        self,
+        truck_table: TruckTable,
+        table: TableId,
+        identity: Marked | None,
+        now: SeenTable | None,
+        columns: Sequence[Column] | None,
+        *,
+        shared: bool,
+    ) -> TableChange | None:
+        return compare(
+            *truck_table,
+            table,
+            identity.identity if identity else None,
+            (identity.recognise(now) if identity else TableIdentity("same")) if now else None,
+            columns,
+            shared=shared,
         )
-
-    # -- commit --------------------------------------------------------------------------------------------------
-
-    def refuse_written(
-        self, connection: duckdb.DuckDBPyConnection, targets: Sequence[Target], *, copied: bool
-    ) -> Iterable[tuple[Target, SinkError]]:
-        """Of the targets that a commit writes, those whose table is another one, with the reason."""
-        stored = self.load(connection) if targets else {}
-        for target in targets:
-            state = stored.get((target.truck, target.source.table))
-            if state is None or (not copied and not _judged(state, target)):
-                continue
-            change = self._compare(connection, target, state)
-            if change is not None:
-                yield target, replaced_while_copied(change.source, change.table) if copied else change.error()
-
-    # -- open, check, accept -------------------------------------------------------------------------------------
-
-    def adopt(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Store the identity of tables that an older trucker, which stored no identities, has filled."""
-        unknown = {truck_table: s for truck_table, s in self.load(connection).items() if s.filled and s.marked is None}
-        tables = self.see(connection, (s.target for s in unknown.values() if s.target))
-        adopted = [(truck_table, s.target) for truck_table, s in unknown.items() if s.target in tables]
-        for truck_table, target in adopted:
-            assert target is not None
-            self._put(connection, truck_table, self._mark(connection, target, tables[target], tables[target].order))
-            tables = self.see(connection, tables)  # a table that is shared has its marks now
-        if adopted:
-            log.info(
-                "tables written by an earlier version are accepted without a check",
-                extra={"tables": sorted(str(table) for (_, table), _ in adopted)},
-            )
-
-    def changed(self, connection: duckdb.DuckDBPyConnection) -> list[TableChange]:
-        """The tables that have been filled and are others now."""
-        filled = {truck_table: state for truck_table, state in self.load(connection).items() if state.filled}
-        tables = self.see(connection, (state.target for state in filled.values() if state.target))
-        sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
-        changes = [
-            _compared(
-                truck_table,
-                state.target,
-                state.marked,
-                tables.get(state.target),
-                shared=sharing[truck_table[0], state.target] > 1,
-            )
-            for truck_table, state in sorted(filled.items(), key=lambda item: item[0])
-            if state.target is not None
-        ]
-        return [change for change in changes if change is not None]
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, truck_tables: Collection[TruckTable]) -> None:
-        """Store the identity of what is there now."""
-        for truck_table, state in self.load(connection).items():
-            if truck_table not in truck_tables or not state.filled or state.target is None:
-                continue
-            seen = self.see(connection, [state.target]).get(state.target)
-            if seen is None:
-                self._put(connection, truck_table, Marked((), frozenset(), {}))
-                continue
-            written = state.marked.written if state.marked and state.marked.order else frozenset(seen.order)
-            self._put(connection, truck_table, self._mark(connection, state.target, seen, written))
-
-
-def _judged(state: Stored, target: Target) -> bool:
-    return state.filled and state.target == target.table and not target.stale
-
-
-def _compared(
-    truck_table: TruckTable,
-    table: TableId,
-    marked: Marked | None,
-    seen: SeenTable | None,
-    target: Target | None = None,
-    *,
-    shared: bool,
-) -> TableChange | None:
-    return compare(
-        *truck_table,
-        table,
-        marked.identity if marked else None,
-        (marked.recognise(seen) if marked else TableIdentity("same")) if seen else None,
-        target.source.columns if target else None,
-        shared=shared,
-    )

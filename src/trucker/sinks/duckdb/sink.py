@@ -23,47 +23,45 @@ from trucker.sinks.batch import Receipt, TruckState, Work
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.apply import Applier, apply_load
-from trucker.sinks.duckdb.bookkeeping import Bookkeeping
+from trucker.sinks.duckdb.dialect import DuckDBDialect
 from trucker.sinks.duckdb.identity import Identities
-from trucker.sinks.duckdb.letter_table import LetterTable
 from trucker.sinks.duckdb.session import Session, connect, refuse_held, run, written_here
 from trucker.sinks.duckdb.table import (
     Table,
     examine_tables,
     has_keys,
+    in_order,
     is_empty,
     nulled,
-    parents_first,
     prepare_table,
     read_row,
     table_of,
     unique_columns,
 )
-from trucker.sinks.ledger import Copy, Ledger, Plan
+from trucker.sinks.ledger import Copy, Ledger
 from trucker.sinks.letters import Choice, Redriven, Row
+from trucker.sinks.sql.sql_sink import SqlSink
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
-from trucker.sinks.transactional import TransactionalSink
 from trucker.sinks.transactional.staged_changes import StagedLoad
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
 
 
-class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
+class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
     """Guarantee: exactly once; whole source transactions, positions committed with the data."""
 
     name: ClassVar[str] = "duckdb"
     abilities: ClassVar[Abilities] = DUCKDB.abilities
+    keeps_letters: ClassVar[bool] = True
 
     def __init__(self, connection: DuckDBConnection, workspace: Workspace) -> None:
-        super().__init__(workspace)
+        super().__init__(DuckDBDialect(), workspace, str(connection.path))
         self._connection = connection
         self._path = connection.path
         self._session = Session(connection.path, connection.memory)
-        self._books = Bookkeeping(workspace.project, connection.path)
-        self._letter_table = LetterTable(workspace.project)
-        self._identities = Identities(workspace.project)
+        self._identities = Identities(self.dialect, workspace.project)
         self._looked = -1
         self._changes: Sequence[TableChange] = ()
 
@@ -98,13 +96,13 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         with self._explaining(f"reading {self._path}"):
             refuse_held(self._path)
             with self._reading() as connection:
-                return self._books.read(connection).states()
+                return self.ledger_tables.read(connection).states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
         if not self._exists():
             return
         with self._explaining(f"reading {self._path}"), self._reading() as connection:
-            yield from examine_tables(connection, self._books.read(connection), targets, due)
+            yield from examine_tables(connection, self.ledger_tables.read(connection), targets, due)
 
     @contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -131,10 +129,12 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         with self._explaining(f"opening {self._path}"):
             if not self._opened:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._session.transaction() as connection:
-                self._books.make(connection)
-                self._identities.adopt(connection)
             return super().open()
+
+    def make_tables(self, transaction: duckdb.DuckDBPyConnection) -> None:
+        super().make_tables(transaction)
+        self._identities.make(transaction)
+        self._identities.adopt(transaction)
 
     def prepare(self, target: Target) -> frozenset[str]:
         if target.statement is not None:
@@ -143,9 +143,11 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
             return frozenset()
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
-            state = self._identities.refuse_changed(connection, target)
+            now = self._identities.see(connection, [target.table]).get(target.table)
+            state = self._identities.refuse_changed(connection, target, now)
             missing = prepare_table(connection, target)
-            self._identities.put(connection, target, state)
+            now = self._identities.see(connection, [target.table]).get(target.table)
+            self._identities.put(connection, target, now, state)
             self.reshape_letters(connection, target)
         return missing
 
@@ -162,12 +164,6 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
 
     def transaction(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         return self._session.transaction()
-
-    def load(self, transaction: duckdb.DuckDBPyConnection) -> Ledger:
-        return self._books.load(transaction)
-
-    def store(self, transaction: duckdb.DuckDBPyConnection, ledger: Ledger, plan: Plan) -> None:
-        self._books.store(transaction, plan)
 
     def _table(self, connection: duckdb.DuckDBPyConnection, target: Target) -> Table:
         tables: dict[TableId, Table] = self._session.tables
@@ -194,7 +190,7 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
             raise TruckFailed(target.truck, reason)
 
     def in_order(self, transaction: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
-        return parents_first(transaction, targets)
+        return in_order(transaction, targets)
 
     def empty(self, transaction: duckdb.DuckDBPyConnection, target: Target) -> None:
         run(transaction, f"DELETE FROM {self._table(transaction, target).sql}")
@@ -207,10 +203,6 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         self._session.tables.clear()  # the statements may have altered them
 
     # -- dead letters -------------------------------------------------------------------------------------------------
-
-    @property
-    def letter_store(self) -> LetterTable:
-        return self._letter_table
 
     def unfit_rows(self, load: StagedLoad) -> list[tuple[int, DataError]]:
         with self._session.use() as connection:
@@ -226,11 +218,9 @@ class DuckDBSink(TransactionalSink[duckdb.DuckDBPyConnection]):
         if not self._exists():
             return {}
         with self._explaining(f"reading {self._path}"), self._reading() as connection:
-            return self._letter_table.count(connection)
+            return self.letter_table.count(connection)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-        if not self.count_letters():
-            return []
         with self._explaining(f"redriving dead letters of {self._path}"):
             return super().redrive(choice, dry_run=dry_run)
 

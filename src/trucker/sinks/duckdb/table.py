@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import duckdb
 
 from trucker.adapters.duckdb import TEXT
-from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
+from trucker.errors import DataError, SinkError, TruckerError
 from trucker.sinks.altered import log_altered
-from trucker.sinks.duckdb.bookkeeping import SCHEMA
+from trucker.sinks.duckdb.dialect import SCHEMA
 from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
-from trucker.sinks.ledger import Ledger, foreign_rows
+from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Row
+from trucker.sinks.sql.examination import examine_targets, parents_first
 from trucker.sinks.strict import refuse_columns
 from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
@@ -118,28 +120,14 @@ def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[
 def examine_tables(
     connection: duckdb.DuckDBPyConnection, ledger: Ledger, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. output.sql has its own check."""
-    existing: dict[TableId, Table] = {}
-    for target in targets:
-        if target.statement is not None:
-            continue
-        try:
-            table, _ = due_actions(connection, target)
-        except SinkError as error:
-            yield target, error
-            continue
-        if table is not None:
-            existing[target.source.table] = table
-    copied = [target for target in targets if target.source.table in due]
-    try:
-        copies = ledger.copies(copied) if copied else ()
-    except TruckFailed as error:
-        yield copied[0], error.reason
-        return
-    for copy in copies:
-        table = existing.get(copy.target.source.table)
-        if table is not None and not copy.ours and not is_empty(connection, copy.target.table):
-            yield copy.target, foreign_rows(copy.target).reason
+    """See `Examinable.examine`."""
+    yield from examine_targets(
+        targets,
+        due,
+        lambda: ledger,
+        lambda target: due_actions(connection, target)[0] is not None,
+        partial(is_empty, connection),
+    )
 
 
 def _default_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
@@ -326,7 +314,7 @@ def is_empty(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
     return existing is None or not run(connection, f"SELECT 1 FROM {existing.sql} LIMIT 1")
 
 
-def parents_first(connection: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
+def in_order(connection: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> list[Target]:
     """The targets, those with tables that others refer to by foreign keys first."""
     if len(targets) < 2:
         return list(targets)
@@ -339,13 +327,8 @@ def parents_first(connection: duckdb.DuckDBPyConnection, targets: Sequence[Targe
     for schema, child, parent in rows:
         if child != parent:
             parents[TableId(schema, child)].add(TableId(schema, parent))
-    waiting, ordered = list(targets), list[Target]()
-    while waiting:
-        tables = {target.table for target in waiting}
-        free = [target for target in waiting if not parents[target.table] & tables] or waiting[:1]
-        ordered += free
-        waiting = [target for target in waiting if target not in free]
-    return ordered
+    tables = parents_first([target.table for target in targets], parents)
+    return sorted(targets, key=lambda target: tables.index(target.table))
 
 
 def read_row(connection: duckdb.DuckDBPyConnection, table: Table, target: Target, key: Row) -> Row | None:

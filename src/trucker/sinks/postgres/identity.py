@@ -8,23 +8,18 @@ FULL and pg_upgrade; a restored dump has others.
 from __future__ import annotations
 
 import json
-import logging
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import psycopg
 
 from trucker.errors import SinkError
 from trucker.sinks.batch import Phase
-from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.sql.filled_tables import FilledTables, StoredTable
 from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
 from trucker.sinks.target import Target, TruckTable
-from trucker.table import TableId
-
-log = logging.getLogger("trucker.sink")
+from trucker.table import Column, TableId
 
 TABLE: Final = """create table trucker.identities (
     project text, truck text, source_schema text, source_table text, table_oid oid not null, columns json not null,
@@ -34,7 +29,7 @@ _STORED: Final = """select t.truck, t.source_schema, t.source_table, t.phase, t.
         i.table_oid::bigint, i.columns
     from trucker.tables t left join trucker.identities i using (project, truck, source_schema, source_table)
     where t.project = $1"""
-_OF_SLOT: Final = " and t.truck = $2 and t.source_schema = $3 and t.source_table = $4"
+_OF_TABLE: Final = " and t.truck = $2 and t.source_schema = $3 and t.source_table = $4"
 _BEFORE_IDENTITIES: Final = """select t.truck, t.source_schema, t.source_table, t.phase, t.target_schema,
         t.target_table, null, null from trucker.tables t where t.project = $1"""
 
@@ -50,48 +45,71 @@ _PUT: Final = """insert into trucker.identities as i (project, truck, source_sch
         table_oid = excluded.table_oid, columns = excluded.columns, updated_at = now()"""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What is stored of a table of a truck."""
+class OidIdentities(FilledTables[Session, TableIdentity, TableIdentity]):
+    """The identities of one project."""
 
-    phase: Phase
-    target: TableId | None
-    identity: TableIdentity | None
+    def __init__(self, project: str) -> None:
+        self._project = project
 
-    @property
-    def filled(self) -> bool:
-        """Whether rows are in a table that count, so that another table would lack them."""
-        return self.phase is not Phase.COPYING and self.target is not None and self.target.schema != ""
+    def load(
+        self, transaction: Session, truck_table: TruckTable | None = None
+    ) -> dict[TruckTable, StoredTable[TableIdentity]]:
+        if truck_table is None:
+            rows = self._all(transaction)
+        else:
+            truck, table = truck_table
+            rows = transaction.run(_STORED + _OF_TABLE, self._project, truck, table.schema, table.name)
+        return {
+            (truck, TableId(schema, name)): StoredTable(
+                Phase(phase),
+                None if target is None else TableId(target_schema, target),
+                None if oid is None else TableIdentity(str(oid or ""), columns),
+            )
+            for truck, schema, name, phase, target_schema, target, oid, columns in rows
+        }
 
+    def _all(self, session: Session) -> Iterable[tuple[Any, ...]]:
+        """What is stored, as far as trucker's own tables are there."""
+        present = session.run("select to_regclass('trucker.tables') is null, to_regclass('trucker.identities') is null")
+        without_tables, without_identities = present.fetchone() or (True, True)
+        if without_tables:
+            return ()
+        return session.run(_BEFORE_IDENTITIES if without_identities else _STORED, self._project)
 
-def load(session: Session, project: str, truck_table: TruckTable | None = None) -> dict[TruckTable, Stored]:
-    """What is stored of the project's tables, or of one of them."""
-    if truck_table is None:
-        rows = session.run(_STORED, project)
-    else:
-        rows = session.run(_STORED + _OF_SLOT, project, truck_table[0], truck_table[1].schema, truck_table[1].name)
-    return _stored(rows)
+    def write(self, transaction: Session, truck_table: TruckTable, identity: TableIdentity | None) -> None:
+        truck, table = truck_table
+        oid, columns = (int(identity.table or 0), dict(identity.columns)) if identity else (0, {})
+        transaction.run(_PUT, self._project, truck, table.schema, table.name, oid, json.dumps(columns))
 
+    def see(self, transaction: Session, tables: Iterable[TableId]) -> dict[TableId, TableIdentity]:
+        """All columns included."""
+        wanted = list(tables)
+        rows = ask(transaction, wanted) if wanted else ()
+        return {wanted[number - 1]: _identity(oid, columns) for number, oid, columns in rows}
 
-def _stored(rows: Iterable[tuple[Any, ...]]) -> dict[TruckTable, Stored]:
-    return {
-        (truck, TableId(schema, name)): Stored(
-            Phase(phase),
-            None if target is None else TableId(target_schema, target),
-            None if oid is None else TableIdentity(str(oid or ""), columns),
-        )
-        for truck, schema, name, phase, target_schema, target, oid, columns in rows
-    }
+    def identify(
+        self, transaction: Session, table: TableId, now: TableIdentity, written: Collection[str] | None
+    ) -> TableIdentity:
+        return now if written is None else now.only(written)
 
+    def written(self, identity: TableIdentity) -> Collection[str] | None:
+        return identity.columns or None
 
-def now(session: Session, tables: Sequence[TableId]) -> dict[TableId, TableIdentity]:
-    """These tables as they are, all columns included; none where there is none."""
-    rows = ask(session, tables).fetchall()
-    return {tables[number - 1]: _identity(oid, columns) for number, oid, columns in rows}
+    def compare(
+        self,
+        truck_table: TruckTable,
+        table: TableId,
+        identity: TableIdentity | None,
+        now: TableIdentity | None,
+        columns: Sequence[Column] | None,
+        *,
+        shared: bool,
+    ) -> TableChange | None:
+        return compare(*truck_table, table, identity, now, columns, shared=shared)
 
 
 def ask(session: Session, tables: Sequence[TableId]) -> psycopg.Cursor[Any]:
-    """The query of `now`, for a pipeline."""
+    """The query for what these tables are now, for a pipeline."""
     return session.run(_NOW, [table.quoted for table in tables])
 
 
@@ -100,124 +118,11 @@ def _identity(oid: int, columns: Sequence[str]) -> TableIdentity:
     return TableIdentity(str(oid), {name: int(number) for number, _, name in pairs})
 
 
-# -- prepare ----------------------------------------------------------------------------------------------------------
-
-
-def refuse_changed(session: Session, project: str, target: Target, table: DestinationTable | None) -> Stored | None:
-    """Raise for a table that has been filled and is another one now; what is stored of it."""
-    truck_table = (target.truck, target.source.table)
-    state = load(session, project, truck_table).get(truck_table)
-    if state is not None and _judged(state, target):
-        change = compare(
-            *truck_table,
-            target.table,
-            state.identity,
-            table.identity if table else None,
-            target.source.columns,
-            shared=target.shared,
-        )
-        if change is not None:
-            raise change.error()
-    return state
-
-
-def put(session: Session, project: str, target: Target, table: DestinationTable, state: Stored | None) -> None:
-    """Store what a prepared table is, inside the transaction that prepared it.
-
-    Not while rows of the truck are in another table, or are going to be copied again: the stored identity is
-    that of those rows.
-    """
-    if state is not None and state.filled and not _judged(state, target):
-        return
-    identity = table.identity.only(target.source.names)
-    if state is None or state.identity != identity:
-        _put(session, project, (target.truck, target.source.table), identity)
-
-
-def _judged(state: Stored, target: Target) -> bool:
-    return state.filled and state.target == target.table and not target.stale
-
-
-def _put(session: Session, project: str, truck_table: TruckTable, identity: TableIdentity) -> None:
-    truck, table = truck_table
-    columns = json.dumps(dict(identity.columns))
-    session.run(_PUT, project, truck, table.schema, table.name, int(identity.table or 0), columns)
-
-
-# -- open, check, accept ----------------------------------------------------------------------------------------------
-
-
-def adopt(session: Session, project: str) -> None:
-    """Store the identity of tables that an older trucker, which stored no identities, has filled."""
-    unknown = {
-        truck_table: state
-        for truck_table, state in load(session, project).items()
-        if state.filled and not state.identity
-    }
-    tables = sorted({state.target for state in unknown.values() if state.target})
-    identities = now(session, tables) if tables else {}
-    adopted = [truck_table for truck_table, state in unknown.items() if state.target in identities]
-    for truck_table in adopted:
-        target = unknown[truck_table].target
-        assert target is not None
-        _put(session, project, truck_table, identities[target])
-    if adopted:
-        log.info(
-            "tables written by an earlier version are accepted without a check",
-            extra={"tables": sorted(str(t) for _, t in adopted)},
-        )
-
-
-def changed(session: Session, project: str) -> list[TableChange]:
-    """The tables that have been filled and are others now. Changes nothing; trucker's own tables need not be there."""
-    present = session.run("select to_regclass('trucker.tables') is null, to_regclass('trucker.identities') is null")
-    without_tables, without_identities = present.fetchone() or (True, True)
-    if without_tables:
-        return []
-    stored = _stored(session.run(_BEFORE_IDENTITIES if without_identities else _STORED, project))
-    filled = {truck_table: state for truck_table, state in stored.items() if state.filled}
-    tables = sorted({state.target for state in filled.values() if state.target})
-    identities = now(session, tables) if tables else {}
-    sharing = Counter((truck, state.target) for (truck, _), state in filled.items())
-    changes = [
-        compare(
-            truck,
-            source,
-            state.target,
-            state.identity,
-            identities.get(state.target),
-            shared=sharing[truck, state.target] > 1,
-        )
-        for (truck, source), state in sorted(filled.items(), key=lambda item: item[0])
-        if state.target is not None
-    ]
-    return [change for change in changes if change is not None]
-
-
-def accept(session: Session, project: str, truck_tables: Collection[TruckTable]) -> None:
-    """Store the identity of what is there now, inside the caller's transaction."""
-    chosen = {
-        truck_table: state
-        for truck_table, state in load(session, project).items()
-        if truck_table in truck_tables and state.filled
-    }
-    tables = sorted({state.target for state in chosen.values() if state.target})
-    identities = now(session, tables) if tables else {}
-    for truck_table, state in chosen.items():
-        current = identities.get(state.target) if state.target else None
-        columns = state.identity.columns if state.identity and state.identity.columns else None
-        current = current.only(columns) if current and columns else current
-        _put(session, project, truck_table, current or TableIdentity(""))
-
-
-# -- commit -----------------------------------------------------------------------------------------------------------
-
-
 class WrittenTables:
     """The identities of the tables that a sink writes, kept so that a commit reads only what the tables are now."""
 
-    def __init__(self, project: str) -> None:
-        self._project = project
+    def __init__(self, identities: OidIdentities) -> None:
+        self._identities = identities
         self._stored: dict[TruckTable, TableIdentity | None] = {}
         self._same: dict[TruckTable, tuple[int, list[str]]] = {}
 
@@ -227,16 +132,15 @@ class WrittenTables:
 
     def forget(self, target: Target) -> None:
         """What is stored of the target may be something else now."""
-        self._stored.pop((target.truck, target.source.table), None)
-        self._same.pop((target.truck, target.source.table), None)
+        self._stored.pop(target.truck_table, None)
+        self._same.pop(target.truck_table, None)
 
     def learn(self, session: Session, targets: Iterable[Target]) -> None:
         """Load the stored identities of these targets, before they are compared."""
         for target in targets:
-            truck_table = (target.truck, target.source.table)
-            if truck_table not in self._stored:
-                state = load(session, self._project, truck_table).get(truck_table)
-                self._stored[truck_table] = state.identity if state else None
+            if target.truck_table not in self._stored:
+                state = self._identities.load(session, target.truck_table).get(target.truck_table)
+                self._stored[target.truck_table] = state.identity if state else None
 
     def compare(
         self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]
@@ -245,7 +149,7 @@ class WrittenTables:
         by_number = {number: (oid, columns) for number, oid, columns in rows}
         changes: dict[TruckTable, TableChange] = {}
         for number, target in enumerate(targets, 1):
-            truck_table, seen = (target.truck, target.source.table), by_number.get(number)
+            truck_table, seen = target.truck_table, by_number.get(number)
             if seen is not None and self._same.get(truck_table) == seen:
                 continue
             current = _identity(*seen) if seen else None
@@ -267,24 +171,3 @@ class WrittenTables:
 def reason(change: TableChange, *, copied: bool) -> SinkError:
     """Why a commit fails; of a table that was `copied` all rows come again."""
     return replaced_while_copied(change.source, change.table) if copied else change.error()
-
-
-def explanation(session: Session, project: str, targets: Iterable[Target]) -> TableChange | None:
-    """The first change to a table of these targets, which explains a failed commit."""
-    for target in targets:
-        truck_table = (target.truck, target.source.table)
-        state = load(session, project, truck_table).get(truck_table)
-        if state is None or not _judged(state, target):
-            continue
-        identities: Mapping[TableId, TableIdentity] = now(session, [target.table])
-        change = compare(
-            *truck_table,
-            target.table,
-            state.identity,
-            identities.get(target.table),
-            target.source.columns,
-            shared=target.shared,
-        )
-        if change is not None:
-            return change
-    return None

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
@@ -22,7 +21,6 @@ from psycopg.pq import TransactionStatus
 from trucker.adapters.postgres import PostgresConnection
 from trucker.pg.listening import Listening
 from trucker.sinks.postgres import pooler
-from trucker.sinks.postgres.copy.plain_socket import is_clear
 from trucker.sinks.postgres.failure import cannot_connect
 
 # Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level
@@ -60,18 +58,10 @@ class Session:
     connection: Listening
     settings: Mapping[str, object] = field(default_factory=dict)
     staging: set[str] = field(default_factory=set)
-    _clear: bool | None = None
 
     def run(self, statement: str, *parameters: object) -> psycopg.Cursor[Any]:
         """One statement; prepared when first seen, unless it is one that cannot be."""
         return self.connection.execute(statement.encode(), parameters or None)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the socket carries the protocol itself; asked once, of a connection at rest."""
-        if self._clear is None:
-            self._clear = is_clear(self.connection)
-        return self._clear
 
     @property
     def usable(self) -> bool:
@@ -110,28 +100,22 @@ def close_idle(config: PostgresConnection) -> None:
 
 def _key(config: PostgresConnection) -> tuple[int, str]:
     # A forked process has its parent's table but must not touch its parent's sockets.
-    return os.getpid(), _conninfo_of(_Identical(config))
+    return os.getpid(), _conninfo_of(config)
 
 
-class _Identical:
-    """A connection's settings, compared by identity: they never change, and to compare them takes long."""
-
-    __slots__ = ("config",)
-
-    def __init__(self, config: PostgresConnection) -> None:
-        self.config = config
-
-    def __hash__(self) -> int:
-        return id(self.config)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identical) and other.config is self.config
+# By identity: settings never change, and to compare them takes long. Each is held, so that its id stays its own.
+_conninfos: dict[int, tuple[PostgresConnection, str]] = {}
+_MOST_CONNINFOS: Final = 64
 
 
-@lru_cache(maxsize=64)
-def _conninfo_of(settings: _Identical) -> str:
+def _conninfo_of(config: PostgresConnection) -> str:
     """Once for each settings: libpq parses them, a tenth of a millisecond in every batch."""
-    return make_conninfo(**_conninfo(settings.config, {}))
+    cached = _conninfos.get(id(config))
+    if cached is None:
+        if len(_conninfos) >= _MOST_CONNINFOS:
+            _conninfos.clear()
+        cached = _conninfos[id(config)] = config, make_conninfo(**_conninfo(config, {}))
+    return cached[1]
 
 
 def _take(config: PostgresConnection) -> Session | None:

@@ -17,7 +17,7 @@ from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch, Receipt, TruckState, Work
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
-from trucker.sinks.letters import Choice, Redriven
+from trucker.sinks.letters import Choice, Redriven, reshaped
 from trucker.sinks.output_sql import as_rows
 from trucker.sinks.postgres import check, identity, state_tables
 from trucker.sinks.postgres.apply import output_sql
@@ -61,7 +61,9 @@ class PostgresSink(Sink):
         self._files = TextFiles(workspace.folder) if workspace.near else None
         self._unsure: set[TruckTable] = set()
         self._sizes: Mapping[TruckTable, int] = {}
-        self._written = identity.WrittenTables(workspace.project)
+        self._identities = identity.OidIdentities(workspace.project)
+        self._written = identity.WrittenTables(self._identities)
+        self._letter_table = letter_table.letters_of(workspace.project)
 
     def open(self) -> Ledger:
         self._tables.clear()
@@ -75,8 +77,8 @@ class PostgresSink(Sink):
                 drop_stages(lent, list_stages(lent, stage_prefix(self._project)))
                 if self._files is not None:
                     self._files.remove(stage_prefix(self._project))
-            self.letters = letter_table.count(lent, self._project)
-            identity.adopt(lent, self._project)
+            self.letters = self._letter_table.count(lent)
+            self._identities.adopt(lent)
             ledger = state_tables.load(lent, self._project)
             if not self._swept:
                 shadow_table.sweep(lent, self._project, ledger.copying)
@@ -95,7 +97,8 @@ class PostgresSink(Sink):
             if new:
                 self._new.add(target.table)
             if self.letters.get(target.truck):
-                letter_table.reshape(lent, self._project, target)
+                for letter in reshaped(self._letter_table.read(lent, target.truck), target.source):
+                    self._letter_table.put(lent, letter)
         return frozenset(target.source.names) - table.columns.keys()
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
@@ -103,12 +106,13 @@ class PostgresSink(Sink):
             return self._stage(work, changes)
         except SinkError as error:
             change = None if error.transient else self._explanation([work.target])
-            raise change.error() if change else error from None
+            raise change or error from None
 
-    def _explanation(self, targets: Sequence[Target]) -> TableChange | None:
+    def _explanation(self, targets: Sequence[Target]) -> SinkError | None:
         """The change to one of these tables that explains a failed write; None where no table has changed."""
+        tables = [target for target in targets if not target.statement]
         with self._session("reading tables") as lent:
-            return identity.explanation(lent, self._project, [target for target in targets if not target.statement])
+            return next((error for _, error in self._identities.refuse_written(lent, tables)), None)
 
     def _stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         target = work.target
@@ -163,6 +167,7 @@ class PostgresSink(Sink):
                 unsure=self._unsure,
                 written=self._written,
                 sizes=self._sizes,
+                lettered=self.letters.keys(),
             )
             self._run(commit, delivery)
             if delivery.snapshot:
@@ -181,7 +186,7 @@ class PostgresSink(Sink):
             targets = [target for target in delivery.targets if target.truck == error.truck]
             explained = error.reason.transient or delivery.snapshot
             change = None if explained else self._explanation(targets)
-            raise TruckFailed(error.truck, change.error()) if change else error from None
+            raise TruckFailed(error.truck, change) if change else error from None
 
     def discard(self, batch: Batch) -> None:
         prefix = stage_prefix(self._project, batch)
@@ -207,11 +212,11 @@ class PostgresSink(Sink):
 
     def changed_tables(self) -> Sequence[TableChange]:
         with self._session("reading tables") as lent:
-            return identity.changed(lent, self._project)
+            return self._identities.changed(lent)
 
     def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._session("accepting tables") as lent, lent.connection.transaction():
-            identity.accept(lent, self._project, truck_tables)
+            self._identities.accept(lent, truck_tables)
         self._written.clear()
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
@@ -219,7 +224,7 @@ class PostgresSink(Sink):
 
     def count_letters(self) -> Mapping[str, int]:
         with self._session("counting dead letters") as lent:
-            return letter_table.count(lent, self._project)
+            return self._letter_table.count(lent)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         self._tables.clear()

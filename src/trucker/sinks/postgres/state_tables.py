@@ -17,16 +17,15 @@ from typing import Any, Final
 import psycopg
 
 from trucker.errors import SinkError, SinkUnavailable
-from trucker.lsn import Lsn
-from trucker.sinks.batch import Phase
-from trucker.sinks.ledger import Entry, Ledger, Plan
+from trucker.sinks.ledger import Ledger, Plan
 from trucker.sinks.postgres import identity
 from trucker.sinks.postgres.ddl import deferred_key
+from trucker.sinks.postgres.dialect import SCHEMA
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.sql.ledger_tables import ENTRY_COLUMNS, ledger_of
 from trucker.sinks.target import TruckTable
 from trucker.table import TableId, quote_identifier
 
-SCHEMA: Final = "trucker"
 FORMAT: Final = 1
 OLDEST: Final = 14
 
@@ -130,8 +129,7 @@ def add_trucks(session: Session, project: str, trucks: Collection[str]) -> None:
 
 
 _POSITIONS: Final = "select truck, lsn::text from trucker.positions where project = $1"
-_ENTRIES: Final = """select truck, source_schema, source_table, phase, lsn::text, target_schema, target_table, snapshot
-    from trucker.tables where project = $1"""
+_ENTRIES: Final = f"select {ENTRY_COLUMNS.replace('lsn', 'lsn::text')} from trucker.tables where project = $1"
 LETTER_COUNT: Final = """select truck, count(*) from trucker.dead_letters
     where project = $1 and truck = any($2::text[]) group by truck"""
 _OF_TRUCKS: Final = " and truck = any($2::text[]) order by truck"
@@ -144,7 +142,7 @@ def read(session: Session, project: str) -> Ledger:
     if session.run("select to_regclass('trucker.format') is null").fetchone() == (True,):
         return Ledger()
     _refuse_format(session)
-    return _ledger(session.run(_POSITIONS, project), session.run(_ENTRIES, project))
+    return ledger_of(session.run(_POSITIONS, project), session.run(_ENTRIES, project))
 
 
 def load(session: Session, project: str) -> Ledger:
@@ -155,17 +153,24 @@ def load(session: Session, project: str) -> Ledger:
     """
     with session.connection.transaction():
         positions = session.run(f"{_POSITIONS} order by truck for share", project)
-        return _ledger(positions, session.run(_ENTRIES, project))
+        return ledger_of(positions, session.run(_ENTRIES, project))
 
 
 def lock(
-    session: Session, project: str, trucks: Collection[str], truck_tables: Collection[TruckTable] = ()
+    session: Session,
+    project: str,
+    trucks: Collection[str],
+    truck_tables: Collection[TruckTable] = (),
+    *,
+    lettered: Collection[str] = (),
 ) -> tuple[Ledger, dict[str, int]]:
-    """The trucks' positions and the entries of their tables, and how many letters each truck has, if any.
+    """The trucks' positions and the entries of their tables, and how many letters each of the `lettered` trucks has,
+    if any.
 
     Begins a transaction. No other session commits for these trucks, or redrives their letters, until it ends.
     """
     entries: Iterable[tuple[Any, ...]] = ()
+    letters: Iterable[tuple[Any, ...]] = ()
     with session.connection.pipeline():
         session.run("begin")
         positions = session.run(f"{_POSITIONS}{_OF_TRUCKS} for update", project, sorted(trucks))
@@ -177,23 +182,10 @@ def lock(
                 [table.schema for _, table in truck_tables],
                 [table.name for _, table in truck_tables],
             )
-        letters = session.run(LETTER_COUNT, project, sorted(trucks))
-    return _ledger(positions, entries), dict(letters)
-
-
-def _ledger(positions: Iterable[tuple[Any, ...]], entries: Iterable[tuple[Any, ...]]) -> Ledger:
-    return Ledger(
-        {truck: Lsn.parse(lsn) for truck, lsn in positions if lsn is not None},
-        {
-            (truck, TableId(schema, table)): Entry(
-                Phase(phase),
-                Lsn.parse(lsn),
-                None if target_table is None else TableId(target_schema, target_table),
-                snapshot,
-            )
-            for truck, schema, table, phase, lsn, target_schema, target_table, snapshot in entries
-        },
-    )
+        if lettered:
+            # A statement of its own, which sees what a redrive has done that the lock has waited for.
+            letters = session.run(LETTER_COUNT, project, sorted(lettered))
+    return ledger_of(positions, entries), dict(letters)
 
 
 def store(session: Session, project: str, plan: Plan) -> None:

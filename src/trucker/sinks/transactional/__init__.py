@@ -17,14 +17,13 @@ what else a store can do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from trucker.change import Changes, CopiedRows
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
-from trucker.sinks.letters import Choice, Redriven
+from trucker.sinks.letters import Choice, Redriven, reshaped
 from trucker.sinks.spool import Spool
 from trucker.sinks.target import Target
 from trucker.sinks.transactional.publication import Publication, redrive
@@ -72,14 +71,13 @@ class TransactionalSink(TransactionalStore[T], Sink):
             return self.letter_store.count(transaction)
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
-        return redrive(self, self._spool, choice, dry_run=dry_run)
+        # Nothing is created, or waited for, where there is nothing to redrive.
+        return redrive(self, self._spool, choice, dry_run=dry_run) if self.count_letters() else []
 
     def reshape_letters(self, transaction: T, target: Target) -> None:
         """Columns have been added to the target's table: a row that was there then holds what the source gave all older
         rows."""
-        if self.letter_store is None or not self.letters.get(target.truck):
-            return
-        for letter in self.letter_store.read(transaction, target.truck):
-            data = letter.reshaped(target.source)
-            if data != letter.data:
-                self.letter_store.put(transaction, replace(letter, data=data))
+        store = self.letter_store
+        if store is not None and self.letters.get(target.truck):
+            for letter in reshaped(store.read(transaction, target.truck), target.source):
+                store.put(transaction, letter)

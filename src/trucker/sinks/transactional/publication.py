@@ -172,8 +172,10 @@ class Publication(Generic[T]):
             raise TruckFailed(target.truck, refusal.error, target.source.table)
         load = replace(refusal.load, batches=sieve.batches)
         most = self.delivery.batch.dead_letters.get(target.truck)
-        for number, error in self.store.unfit_rows(load) or [self._by_halving(refusal)]:
-            row = sieve.row(number)
+        refused = sorted((self.store.unfit_rows(load) or [self._by_halving(refusal)]), key=lambda each: each[0])
+        # All are looked up before one is set aside: their numbers are those of the rows as they were tried.
+        rows = sieve.rows([number for number, _ in refused])
+        for row, (_, error) in zip(rows, refused, strict=True):
             if most is None and not self.redriven:
                 key = {name: row.data[name] for name in target.source.key}
                 raise TruckFailed(target.truck, name_row(error, target, key), target.source.table)

@@ -62,13 +62,15 @@ class Sieve:
     def count(self) -> int:
         return sum(len(batch) for batch in self.batches())
 
-    def row(self, number: int) -> StagedRow:
-        """A row by its position among those of `batches`."""
+    def rows(self, numbers: Sequence[int]) -> list[StagedRow]:
+        """Rows by their positions among those of `batches`; the positions ascend."""
+        rows: list[StagedRow] = []
+        wanted, before = np.asarray(numbers), 0
         for batch in self.batches():
-            if number < len(batch):
-                return next(parse_rows(self.target.source, batch.slice(number, 1)))
-            number -= len(batch)
-        raise IndexError(number)
+            chosen = wanted[(wanted >= before) & (wanted < before + len(batch))] - before
+            rows += parse_rows(self.target.source, batch.take(pa.array(chosen, pa.int64())))
+            before += len(batch)
+        return rows
 
     def cells_of(self, row: Row) -> Cells:
         return tuple(row[name] for name in self._names)

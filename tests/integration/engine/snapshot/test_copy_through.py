@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,13 @@ from trucker.errors import DataError, TruckFailed
 from trucker.postgres.catalog import load_table
 from trucker.postgres.connect import connect
 from trucker.postgres.slot import create_slot
-from trucker.postgres.snapshot import enter_snapshot, plan_chunks
+from trucker.postgres.snapshot import RawChunk, enter_snapshot, plan_chunks
 from trucker.postgres.source import PostgresSource
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Phase, TableState
 from trucker.sinks.committer import Committer
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.copy import raw_copy
-from trucker.sinks.postgres.copy.plain_socket import send_frames
 from trucker.sinks.postgres.session import close_idle
 from trucker.sinks.target import Target
 
@@ -120,29 +119,8 @@ def _no_sinks_left(destination: Database) -> Iterator[None]:
     close_idle(destination.connection)
 
 
-@pytest.fixture(autouse=True, params=["framed", "through libpq"])
-def framed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether rows go from socket to socket, as those of large chunks do, or libpq hands them out."""
-    least = 0 if request.param == "framed" else 1 << 60
-    monkeypatch.setattr("trucker.postgres.snapshot.FRAMED_BYTES", least)
-    return request.param == "framed"
-
-
-def test_rows_pass_in_their_messages_or_without(
-    database: Database, destination: Database, framed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of all sizes, and one larger than a buffer; several chunks, each with a connection that works."""
-    sent: list[int] = []
-
-    def noting(connection: Any, frames: Iterable[bytes | memoryview]) -> None:
-        def each() -> Iterator[bytes | memoryview]:
-            for some in frames:
-                sent.append(len(some))
-                yield some
-
-        send_frames(connection, each())
-
-    monkeypatch.setattr(raw_copy, "send_frames", noting)
+def test_rows_of_all_sizes_pass(database: Database, destination: Database) -> None:
+    """Several chunks over one connection, and a row larger than a block."""
     database.execute(
         "create table rows (id int primary key, note text)",
         "insert into rows select i, repeat(md5(i::text), i % 40) from generate_series(1, 5000) i",
@@ -152,43 +130,41 @@ def test_rows_pass_in_their_messages_or_without(
         attempt.begin()
         attempt.end(attempt.copy())
     assert by_id(destination, ROWS) == by_id(database, ROWS)
-    assert bool(sent) is framed
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_a_connection_that_is_cut_in_the_middle(
-    database: Database, destination: Database, framed: bool, monkeypatch: pytest.MonkeyPatch, side: str
+    database: Database, destination: Database, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
     """I2, I4: what was on its way does not count, and the next attempt is whole."""
     cut: list[int] = []
     victim = database if side == "source" else destination
     like = "trucker copy" if side == "source" else "trucker"
+    take = RawChunk.__next__
 
-    def cutting(connection: Any, frames: Iterable[bytes | memoryview]) -> None:
-        def each() -> Iterator[bytes | memoryview]:
-            for some in frames:
-                yield some
-                if not cut:
-                    cut.extend(
-                        pid
-                        for (pid,) in victim.query(
-                            f"select pid from pg_stat_activity where application_name = '{like}' and datname ="
-                            " current_database() and query like 'copy%' and pg_terminate_backend(pid, 5000)"
-                        )
-                    )
+    def cutting(chunk: RawChunk) -> bytes:
+        if chunk in started and not cut:
+            cut.extend(
+                pid
+                for (pid,) in victim.query(
+                    f"select pid from pg_stat_activity where application_name = '{like}' and datname ="
+                    " current_database() and query like 'copy%' and pg_terminate_backend(pid, 5000)"
+                )
+            )
+        started.append(chunk)
+        return take(chunk)
 
-        send_frames(connection, each())
-
+    started: list[RawChunk] = []
     database.execute(
         "create table rows (id int primary key, note text)",
         "insert into rows select i, repeat('x', 900) from generate_series(1, 30000) i",
     )
     with monkeypatch.context() as patched, copying(database, destination) as attempt:
-        patched.setattr(raw_copy, "send_frames", cutting)
+        patched.setattr(RawChunk, "__next__", cutting)
         attempt.begin()
         outcome = attempt.copy(1 << 30)
-    assert bool(cut) is framed
-    assert [failure.error.transient for failure in outcome.failures] == [True] * framed
+    assert len(cut) == 1
+    assert [failure.error.transient for failure in outcome.failures] == [True]
     with copying(database, destination, name="two") as attempt:
         attempt.begin()
         attempt.end(attempt.copy())

@@ -267,6 +267,34 @@ def test_a_commit_that_is_not_visible_yet_while_a_copy_begins(
     assert differences(database, destination, tmp_path) == []
 
 
+def test_a_commit_that_is_not_visible_yet_while_chunks_are_read(
+    copies: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """I6: the stream has the transaction, and a chunk that is read now would not show it: no chunk is read before it
+    does."""
+    database.execute(f'alter database "{database.name}" set synchronous_commit = local')
+    with InThread(copies, spark) as run:
+        run.wait_streaming(120)
+    copies.truck(
+        "later", ["public.other", "public.t"], {"connection": "replica", "schema": "later"}, copy="incremental"
+    )
+    begun = "select count(*) from trucker.tables where truck = 'later' and snapshot like '%#%'"
+    polling = (
+        "select count(*) from pg_stat_activity where application_name = 'trucker copy' and query like '%snapshot()%'"
+    )
+    with synchronous(database):
+        hanging = commit_in_background(
+            database, "delete from t where id = 1; update t set n = 7 where id = 2; update other set s = 'new'"
+        )
+        with InThread(copies, spark) as run:
+            wait_until(lambda: destination.query(begun) == [(2,)], 60, 0.1)
+            wait_until(lambda: database.query(polling) != [(0,)], 60)
+            assert destination.query("select count(*) from later.t") == [(0,)]
+            release(database, hanging)
+            run.wait_streaming(120)
+            wait_until(lambda: same(database, destination, "other", "t", schema="later"), 60, 0.1)
+
+
 class synchronous:  # noqa: N801  (reads as a statement)
     """Commits that want a synchronous standby wait for one that does not exist."""
 

@@ -11,6 +11,7 @@ import pytest
 from fixtures.small_engine import FIRST, SmallEngine, small_engines
 from fixtures.waiting import wait_until
 from trucker.change import TableId
+from trucker.changelog.format.log_range import LogRange
 from trucker.engine.destination.destination import Destination
 from trucker.engine.spark.outcome_stream import OutcomeStream
 from trucker.engine.stream.batch_runner import Staging
@@ -25,7 +26,6 @@ from trucker.errors import (
     SinkUnavailable,
     TruckerError,
 )
-from trucker.lsn import Lsn
 from trucker.observe.status import TruckPhase
 from trucker.sinks.batch import Batch, Receipt
 
@@ -162,9 +162,9 @@ def test_stopping_waits_for_the_batch_in_hand_and_for_no_other(engine: SmallEngi
     stream = engine.run.stream
     on_batch, begun = stream._on_batch, threading.Event()
 
-    def noted(end: Lsn) -> None:
+    def noted(batch: LogRange) -> None:
         begun.set()
-        on_batch(end)
+        on_batch(batch)
 
     stream._on_batch = noted  # type: ignore[method-assign]
     with stream.turn:
@@ -211,11 +211,11 @@ def test_what_is_durable_at_the_start_is_taken_in_batches_and_no_more_with_once(
     last = stream.reader.durable().commit_lsn
     apply = stream.apply
 
-    def noted(runs: Any, start: Any, end: Any) -> Any:
-        assert start == (ends[-1] if ends else FIRST)
-        ends.append(end)
+    def noted(runs: Any, batch: LogRange) -> Any:
+        assert batch.start == (ends[-1] if ends else FIRST)
+        ends.append(batch.end)
         engine.commit("a")
-        return apply(runs, start, end)
+        return apply(runs, batch)
 
     stream.apply = noted  # type: ignore[method-assign]
     stream.max_bytes = 1

@@ -99,7 +99,7 @@ def stream(
     blocks = LogReader(log).blocks(Lsn(50), Lsn(1000), 1 if count > 1 else RUN_BYTES)
     batch = Batch(Lsn(50), Lsn(1000))
     specs = {name: SinkSpec(SimpleNamespace(name=name), SimpleNamespace()) for name in sinks}  # type: ignore[arg-type]
-    shared = StreamBatch(log, dict.fromkeys(sinks, batch), specs, given)
+    shared = StreamBatch(LogReader(log), dict.fromkeys(sinks, batch), specs, given)
     parts = consecutive(blocks, -(-sum(block.bytes for block in blocks) // count))
     assert len(parts) == count
     return [stream_task.stream_part(shared, part) for part in joined(parts, left)]

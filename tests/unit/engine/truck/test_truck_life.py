@@ -104,6 +104,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
             _call("fail", refused),
             _call("fail"),
             _call("failed_again", away),
+            _call("pause"),
             _call("stop"),
             _call("due_tables"),
         ]
@@ -156,18 +157,24 @@ def _check(was: TruckLife, life: TruckLife, name: str) -> None:
     assert life.arriving.keys() <= life.floors.keys()
     assert {table for table, phase in life.tables.items() if phase is TablePhase.FAILED} <= life.failed.keys()
     assert life.troubles.keys().isdisjoint(streaming)
-    assert was.own not in ENDED or life.own is was.own, "a truck that has ended stays so"
+    assert was.own not in ENDED or life.own is was.own or _is_paused_after_failure(was, life), "an end is final"
+    assert life.own is not TruckPhase.PAUSED or life.error is None, "a truck that is paused waits for nothing else"
     assert life.stored <= life.position
     assert name in MOVES_BACK or life.position >= was.position
     assert life.rows >= was.rows
 
 
+def _is_paused_after_failure(was: TruckLife, life: TruckLife) -> bool:
+    return (was.own, life.own) == (TruckPhase.FAILED, TruckPhase.PAUSED)
+
+
 ALLOWED_OF_TRUCKS = {
-    TruckPhase.STARTING: "copy catch_up stream retry fail stop",
-    TruckPhase.COPYING: "copy catch_up stream retry fail stop",
-    TruckPhase.CATCHING_UP: "copy catch_up stream retry fail stop",
-    TruckPhase.RETRYING: "copy catch_up stream retry fail stop",
-    TruckPhase.STREAMING: "retry fail stop",
+    TruckPhase.STARTING: "copy catch_up stream retry fail pause stop",
+    TruckPhase.COPYING: "copy catch_up stream retry fail pause stop",
+    TruckPhase.CATCHING_UP: "copy catch_up stream retry fail pause stop",
+    TruckPhase.RETRYING: "copy catch_up stream retry fail pause stop",
+    TruckPhase.STREAMING: "retry fail pause stop",
+    TruckPhase.FAILED: "pause",
 }
 
 ALLOWED_OF_TABLES = {
@@ -184,10 +191,10 @@ ALLOWED_OF_TABLES = {
 def test_the_steps_of_a_truck(phase: TruckPhase) -> None:
     life = TruckLife(phase)
     for step in TruckStep:
-        if phase in ENDED:
-            assert life.stepped(step, away) is life
-        elif step.name.lower() in ALLOWED_OF_TRUCKS[phase].split():
+        if step.name.lower() in ALLOWED_OF_TRUCKS.get(phase, "").split():
             assert life.stepped(step, away).own is TRUCK_STEPS[step][1]
+        elif phase in ENDED:
+            assert life.stepped(step, away) is life
         else:
             with pytest.raises(IllegalStep, match=phase.value):
                 life.stepped(step, away)
@@ -233,6 +240,33 @@ def test_a_truck_that_has_failed_is_not_brought_back() -> None:
     assert not run.retry_later(away)
     assert not run.fail(away)
     run.follow(TABLES, Lsn(20))
+    assert (run.phase, run.error) == (TruckPhase.FAILED, refused)
+
+
+def test_a_truck_that_is_paused_goes_on_in_a_new_run_only() -> None:
+    run = _run()
+    run.begin_copy(TABLES, whole=True)
+    run.end_copy(TABLES, Lsn(10), 5, whole=True)
+    run.copy_again({C: "why"})
+    run.retry_tables([C], away)
+    assert run.pause()
+    assert not run.pause(), "it is paused already"
+    assert (run.phase, run.error, run.has_ended) == (TruckPhase.PAUSED, None, True)
+    for late in (run.catch_up, run.stream, run.fail, lambda: run.retry_later(away)):
+        assert not late()
+    run.stop()
+    assert run.phase is TruckPhase.PAUSED, "the end of the project does not end the pause"
+    again = run.started_again()
+    assert (again.phase, again.stored) == (TruckPhase.CATCHING_UP, Lsn(10))
+    assert again.stream()
+
+
+def test_what_failed_until_the_next_start_cannot_be_paused_and_so_not_resumed_before() -> None:
+    """The next start checks the cause; a resume does not."""
+    run = _run()
+    run.fail(refused)
+    assert run.is_over
+    assert not run.pause()
     assert (run.phase, run.error) == (TruckPhase.FAILED, refused)
 
 

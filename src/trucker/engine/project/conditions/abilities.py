@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from trucker.abilities import Abilities, Visible
 from trucker.engine.project.conditions.condition import failure, fine
@@ -10,6 +11,9 @@ from trucker.engine.project.conditions.situation import Situation
 from trucker.engine.truck.truck import Truck
 from trucker.finding import Finding
 from trucker.sinks.committer import unable_to_keep
+from trucker.table import CopyMode
+
+MOST_NAMED: Final = 5
 
 
 def sufficient(situation: Situation) -> Iterator[Finding]:
@@ -22,6 +26,20 @@ def sufficient(situation: Situation) -> Iterator[Finding]:
                 if truck.config is None and (error := unable_to_keep(sink, target)) is not None:
                     yield failure(f"truck {truck.name}, table {name}", error)
             yield from _limits(truck, sink.abilities)
+            yield from _copied_whole(truck, sink.abilities)
+
+
+def _copied_whole(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
+    """Tables that are copied in one go, though the truck says `copy: incremental`."""
+    tables = [table for table in truck.tables.values() if table.copy_mode is CopyMode.INCREMENTAL]
+    whole = [t.source for t in tables if abilities.every_change or not truck.copies_by_chunks(t.source, 0)]
+    if abilities.every_change or truck.config is not None:
+        why = "its destination keeps every change" if abilities.every_change else "it has SQL or rules"
+    else:
+        why = "they have no key"
+    if whole:
+        names = ", ".join(map(str, sorted(whole)[:MOST_NAMED])) + (", …" if len(whole) > MOST_NAMED else "")
+        yield fine(f"truck {truck.name}", f"copied in one go, not incrementally, because {why}: {names}")
 
 
 def _limits(truck: Truck, abilities: Abilities) -> Iterator[Finding]:

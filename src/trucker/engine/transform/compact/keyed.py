@@ -23,7 +23,7 @@ def net_by_key(parts: Sequence[Changes]) -> list[Changes]:
     """One row per key (and a delete before a move to a key that was taken); see the package's docstring."""
     stack = Stack(parts)
     inserts = bool((stack.op == INSERT).all())
-    if inserts and _rising(stack):
+    if inserts and (len(stack) == 1 or _rising(stack)):
         return list(parts)
     events = _Events.of(stack)
     if events.count == len(events) == len(stack) and not _names_old_key(stack):  # nothing to fold

@@ -67,11 +67,14 @@ class Commit:
         unsure: set[TruckTable] | None = None,
         written: identity.WrittenTables | None = None,
         sizes: Mapping[TruckTable, int] | None = None,
+        lettered: Collection[str] = (),
     ) -> None:
         """`unsure` are the trucks' tables whose rows have been found other than foreseen; it grows. `sizes` says about
-        how many bytes the copies that begin will bring."""
+        how many bytes the copies that begin will bring. `lettered` are the trucks that may have letters, besides those
+        whose batch sets rows aside."""
         self._sizes = sizes or {}
-        self._written = written or identity.WrittenTables(project)
+        self._lettered = lettered
+        self._written = written or identity.WrittenTables(identity.OidIdentities(project))
         self._touched: list[Target] = []
         self._ends_copies = False
         self._files = files
@@ -123,13 +126,13 @@ class Commit:
 
     def _sweep(self, delivery: Delivery) -> None:
         """Drop what was staged for the batch, by attempts without a receipt too; after a crash `open` does it."""
-        receipts, prefix = delivery.receipts, stage_prefix(self._project, delivery.batch)
-        chunks = _chunks(receipts)
-        # What was staged of a part before a truncate has no receipt.
-        voided = any(receipt.truncates for receipt in receipts)
-        if self._files is not None and (voided or any(chunk.file for chunk in chunks)):
+        files, tables = _staged_beside(delivery.receipts)
+        if not files and not tables:
+            return
+        prefix = stage_prefix(self._project, delivery.batch)
+        if self._files is not None and files:
             self._files.remove(prefix)
-        if voided or any(chunk.table for chunk in chunks) or any(_rows_staged(receipt) for receipt in receipts):
+        if tables:
             with suppress(psycopg.Error):
                 drop_stages(self._session, list_stages(self._session, prefix))
 
@@ -171,22 +174,26 @@ class Commit:
 
     def _apply(self, delivery: Delivery, apart: frozenset[str]) -> None:
         """Everything but COMMIT."""
-        session, plan = self._session, delivery.plan
-        stored, self.letters = state_tables.lock(session, self._project, plan.trucks, plan.entries)
+        session, plan, copied = self._session, delivery.plan, bool(delivery.snapshot)
+        trucks = plan.trucks
+        lettered = {*self._lettered, *delivery.batch.dead_letters}.intersection(trucks)
+        stored, self.letters = state_tables.lock(session, self._project, trucks, plan.entries, lettered=lettered)
         delivery.verify(stored)
         due = delivery.targets
         self._touched = [target for target in due if not target.statement]
-        self._ends_copies = bool(delivery.snapshot)
+        self._ends_copies = copied
         self._written.learn(session, self._touched)
-        self._begin_copies(delivery)
+        if delivery.copies:
+            self._begin_copies(delivery)
         if self.letters:
-            letter_table.forget(session, self._project, [copy.target.truck_table for copy in delivery.copies])
-        if delivery.snapshot:
+            begun = [copy.target.truck_table for copy in delivery.copies]
+            letter_table.letters_of(self._project).forget(session, begun)
+        if copied:
             self._settle_copies(delivery)
         outputs = [target for target in due if target.statement]
         if outputs:
             Outputs(session, self._project, self._describe, self._timeout).run(delivery)
-        if delivery.snapshot:
+        if copied:
             self._run([], plan)
             return
         written = {truck for truck, _ in plan.apply} - {target.truck for target in outputs}
@@ -462,10 +469,15 @@ def _in_order(loads: Sequence[Load]) -> Iterator[tuple[Target, Chunk]]:
             yield target, chunk
 
 
-def _chunks(receipts: Sequence[Receipt]) -> list[Chunk]:
-    return [chunk for receipt in receipts if isinstance(receipt.staged, tuple) for chunk in receipt.staged]
-
-
-def _rows_staged(receipt: Receipt) -> bool:
-    """Whether rows for output.sql wait in a table."""
-    return isinstance(receipt.staged, StagedRows) and bool(receipt.staged.table)
+def _staged_beside(receipts: Iterable[Receipt]) -> tuple[bool, bool]:
+    """Whether rows of these receipts were staged in files, and in tables."""
+    files = tables = False
+    for receipt in receipts:
+        # What was staged of a part before a truncate has no receipt.
+        files, tables = files or receipt.truncates, tables or receipt.truncates
+        if isinstance(receipt.staged, tuple):
+            for chunk in receipt.staged:
+                files, tables = files or bool(chunk.file), tables or bool(chunk.table)
+        elif isinstance(receipt.staged, StagedRows):
+            tables = tables or bool(receipt.staged.table)
+    return files, tables

@@ -13,7 +13,6 @@ from typing import Final
 
 from trucker.change import TableId, UnreadRows, quote_identifier
 from trucker.errors import SinkError
-from trucker.sinks.postgres.copy.plain_socket import send_frames
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.target import Target
@@ -66,13 +65,10 @@ class Passage:
         """
         columns = ", ".join(map(quote_identifier, self.names))
         options = " (format binary)" if self.binary else ""
-        raw = self.rows.raw(self.names, binary=self.binary, framed=session.clear)
+        raw = self.rows.raw(self.names, binary=self.binary)
         try:
             with session.connection.cursor() as cursor:
                 with cursor.copy(f"copy {into} ({columns}) from stdin{options}".encode()) as copy:
-                    if raw.framed:
-                        copy.write(b"")  # else psycopg would take it that there are no rows
-                        send_frames(session.connection, raw)
                     for block in raw:
                         copy.write(block)
                 taken = cursor.rowcount

@@ -53,6 +53,8 @@ class LateKey:
 def find(session: Session, project: str, truck_tables: Iterable[TruckTable]) -> Mapping[TruckTable, LateKey]:
     """Which of these tables have a key that is due."""
     wanted = sorted(truck_tables)
+    if not wanted:
+        return {}
     rows = session.run(
         """select truck, source_schema, source_table, target_schema, target_table, name, columns
         from trucker.late_keys join unnest($2::text[], $3::text[], $4::text[]) w(truck, source_schema, source_table)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from trucker.errors import SinkError, TruckerError, TruckFailed
-from trucker.sinks.ledger import Copy, foreign_rows
+from trucker.errors import TruckerError
 from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.ddl import tables
 from trucker.sinks.postgres.ddl.alter import Types, due_actions
 from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.session import Session
+from trucker.sinks.sql.examination import examine_targets
 from trucker.sinks.target import Target
 from trucker.table import SchemaChanges, TableId
 from trucker.types import Unfit
@@ -25,34 +25,17 @@ _MAY_CREATE = """
 def examine(
     session: Session, project: str, targets: Sequence[Target], due: Collection[TableId]
 ) -> Iterator[tuple[Target, TruckerError]]:
-    """See `Examinable.examine`. output.sql has its own check."""
-    existing: dict[TableId, DestinationTable] = {}
-    for target in targets:
-        if target.statement is not None:
-            continue
+    """See `Examinable.examine`."""
+
+    def exists(target: Target) -> bool:
         table = tables.describe(session, target.table)
-        try:
-            _refuse(session, target, table)
-        except SinkError as error:
-            yield target, error
-            continue
-        if table is not None:
-            existing[target.source.table] = table
-    copied = [target for target in targets if target.source.table in due]
-    try:
-        copies = state_tables.read(session, project).copies(copied) if copied else ()
-    except TruckFailed as error:
-        yield copied[0], error.reason
-        return
-    for copy in copies:
-        if copy.target.source.table in existing and _has_foreign_rows(session, copy):
-            yield copy.target, foreign_rows(copy.target).reason
+        _refuse(session, target, table)
+        return table is not None
 
+    def is_empty(table: TableId) -> bool:
+        return session.run(f"select exists (select from {table.quoted})").fetchone() == (False,)
 
-def _has_foreign_rows(session: Session, copy: Copy) -> bool:
-    if copy.ours or copy.target.statement is not None:
-        return False
-    return session.run(f"select exists (select from {copy.target.table.quoted})").fetchone() == (True,)
+    yield from examine_targets(targets, due, lambda: state_tables.read(session, project), exists, is_empty)
 
 
 def _refuse(session: Session, target: Target, table: DestinationTable | None) -> None:

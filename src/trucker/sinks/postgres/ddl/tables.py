@@ -86,7 +86,8 @@ def prepare(session: Session, project: str, target: Target) -> tuple[Destination
             session.run(LOCK, target.table.quoted)
             refuse_width(target)
             before = describe(session, target.table)
-            state = identity.refuse_changed(session, project, target, before)
+            identities = identity.OidIdentities(project)
+            state = identities.refuse_changed(session, target, before.identity if before else None)
             if before is None:
                 _create(session, target)
             elif before.kind not in ("r", "p"):
@@ -102,7 +103,7 @@ def prepare(session: Session, project: str, target: Target) -> tuple[Destination
             table = describe(session, target.table)
             if table is None:
                 raise SinkError(f"table {target.table} was dropped while it was prepared", remedy="restart trucker")
-            identity.put(session, project, target, table, state)
+            identities.put(session, target, table.identity, state)
     except psycopg.errors.InsufficientPrivilege:
         raise not_allowed(session, target, describe(session, target.table)) from None
     return table, before is None

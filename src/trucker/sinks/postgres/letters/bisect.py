@@ -30,6 +30,7 @@ from trucker.sinks.postgres.failure import blaming, explain, of_data, passing
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW
 from trucker.sinks.postgres.stage.text_stage import Pile, PileRow, letters_pile
+from trucker.sinks.sql.examination import parents_first
 from trucker.sinks.target import Target
 from trucker.table import TableId
 
@@ -322,16 +323,10 @@ class Isolation:
             where w.n <> v.n""",
             [table.quoted for table in names],
         )
-        parents: dict[int, set[int]] = defaultdict(set)
+        parents: dict[TableId, set[TableId]] = defaultdict(set)
         for child, parent in rows:
-            parents[child - 1].add(parent - 1)
-        order: list[int] = []
-        unplaced = set(range(len(names)))
-        while unplaced:
-            free = sorted(n for n in unplaced if not parents[n] & unplaced) or [min(unplaced)]
-            order += free
-            unplaced.difference_update(free)
-        return {names[number]: place for place, number in enumerate(order)}
+            parents[names[child - 1]].add(names[parent - 1])
+        return {table: place for place, table in enumerate(parents_first(names, parents))}
 
 
 def _as_json(cells: Sequence[str | None]) -> str:

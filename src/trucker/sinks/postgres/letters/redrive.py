@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import psycopg
 
-from trucker.errors import TruckerError, TruckFailed
-from trucker.sinks.letters import Choice, Letter, Redriven
+from trucker.errors import TruckFailed
+from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.letters import letter_table
@@ -20,7 +20,7 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
 
     Waits for a commit of the truck under way, and is waited for: while it lasts the truck's position is locked.
     """
-    if not letter_table.count(session, project):
+    if not letter_table.letters_of(project).count(session):
         return []
     outcomes: list[Redriven] = []
     for truck in choice.trucks:
@@ -33,7 +33,7 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
             raise explain(error, f"redriving dead letters of truck {truck}") from None
         except TruckFailed as error:
             _roll_back(session)
-            raise _reason(error) from None
+            raise error.reason from None
         except BaseException:
             _roll_back(session)
             raise
@@ -41,7 +41,8 @@ def redrive(session: Session, project: str, choice: Choice, describe: Describe, 
 
 
 def _redrive(session: Session, project: str, choice: Choice, describe: Describe) -> list[Redriven]:
-    chosen = [_again(letter) for letter in letter_table.choose(session, project, choice)]
+    stored = letter_table.load(session, project, choice.trucks)
+    chosen = [replace(letter, tries=letter.tries + 1) for letter in stored if choice.takes(letter)]
     if not chosen:
         return []
     isolation = Isolation(session, choice.trucks[0], describe, chosen, None)
@@ -49,14 +50,6 @@ def _redrive(session: Session, project: str, choice: Choice, describe: Describe)
     letter_table.store(session, project, isolation.pending, None)
     remaining = {letter.number: letter for letter in isolation.pending.changed}
     return [Redriven(remaining.get(letter.number, letter), letter.number not in remaining) for letter in chosen]
-
-
-def _again(letter: Letter) -> Letter:
-    return replace(letter, tries=letter.tries + 1)
-
-
-def _reason(error: TruckFailed) -> TruckerError:
-    return error.reason
 
 
 def _roll_back(session: Session) -> None:

@@ -22,11 +22,11 @@ from trucker.errors import DataError
 from trucker.sinks.batch import Batch, Work
 from trucker.sinks.postgres.apply.merge_sql import staging_columns
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
+from trucker.sinks.postgres.dialect import SCHEMA
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.staged_rows import Chunk, Contents, sort_out
 from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import copied_columns, copy_in, plain_columns
-from trucker.sinks.postgres.state_tables import SCHEMA
 from trucker.sinks.target import Target
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
@@ -49,7 +49,7 @@ class _Run:
 
     @property
     def size(self) -> int:
-        return sum(piece.size for piece in self.text)
+        return sum([piece.size for piece in self.text])
 
     def takes(self, contents: Contents, inserts: bool) -> bool:
         return self.inserts and inserts and self.contents.columns == contents.columns
@@ -68,9 +68,10 @@ class PartWriter:
         self, project: str, work: Work, lend: Lend, describe: Describe, files: TextFiles | None = None
     ) -> None:
         self._files = files
+        self._project = project
+        self._work = work
         self._target = work.target
         self._letters = work.target.truck in work.batch.dead_letters
-        self._prefix = f"{stage_prefix(project, work.batch)}{digest(str(work.target))}_{work.part}_"
         self._lend = lend
         self._describe = describe
         self._chunks: list[Chunk] = []
@@ -102,7 +103,7 @@ class PartWriter:
         if run is None:
             return
         self._room -= run.size
-        carried = b"".join(memoryview(piece) for piece in run.text)
+        carried = b"".join(map(memoryview, run.text))
         self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain, run.file))
 
     def _spill(self, run: _Run) -> None:
@@ -152,7 +153,9 @@ class PartWriter:
             drop_stages(session, [before])
 
     def _new_name(self) -> str:
-        return f"{self._prefix}{secrets.token_hex(6)}"
+        work = self._work
+        prefix = stage_prefix(self._project, work.batch)
+        return f"{prefix}{digest(str(work.target))}_{work.part}_{secrets.token_hex(6)}"
 
 
 def stage_prefix(project: str, batch: Batch | None = None) -> str:

@@ -1,0 +1,74 @@
+"""What commands answer: values for the command line, for programs, and for whatever else gives commands later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from trucker.finding import Finding, Level
+
+
+@dataclass(frozen=True, slots=True)
+class TruckPause:
+    """What `pause` or `resume` has done with a truck.
+
+    `paused` is what holds from now on, `changed` whether that is new. While an instance runs: `phase` is the truck's,
+    `position` where it is, `kept_bytes` what the change log keeps for it, `copying` the tables whose copy in progress
+    is finished first, and `busy` whether a batch of it was still in progress when the answer was given.
+    """
+
+    truck: str
+    paused: bool
+    changed: bool
+    running: bool
+    phase: str = ""
+    position: str | None = None
+    kept_bytes: int | None = None
+    copying: tuple[str, ...] = ()
+    busy: bool = False
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(**{**fields, "copying": tuple(fields.get("copying", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What `reload` has done. Where it `refused`, nothing was changed, and `findings` say why.
+
+    Trucks by name: `added`, `removed`, `changed`; of the changed, `new_sql` go on with other SQL or rules. `sources`
+    are those that were started anew. Without `refused`, an error among the findings is one for which a source could not
+    be started: its trucks say so, too.
+    """
+
+    refused: bool = False
+    findings: tuple[Finding, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    new_sql: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.level is Level.ERROR and not finding.waits)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        findings = (Finding(**{**entry, "level": Level(entry["level"])}) for entry in fields.get("findings", ()))
+        names = {name: tuple(fields.get(name, ())) for name in ("added", "removed", "changed", "new_sql", "sources")}
+        return cls(bool(fields["refused"]), tuple(findings), seconds=float(fields["seconds"]), **names)
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """The instance that was asked to stop; `ended` where its end was waited for."""
+
+    pid: int
+    host: str
+    ended: bool

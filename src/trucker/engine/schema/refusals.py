@@ -1,0 +1,30 @@
+"""Changes of a table that stop its truck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trucker.errors import SinkError, SourceError
+from trucker.table import TableId
+
+
+def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], why: str) -> SourceError:
+    """Where the rows of attached partitions can be neither copied nor merged."""
+    names = ", ".join(map(str, leaves))
+    return SourceError(
+        f"truck {truck}: {names} was attached to {table} with rows, which the destination does not have; they cannot"
+        f" be merged there because {why}, and under partitions: keep the table is not copied again, because the rows"
+        " kept there would go",
+        remedy=f"detach it, empty it and insert its rows into {table}; or write partitions: follow in truck.yml, then"
+        " trucker run",
+        code="TRK255",
+    )
+
+
+def stale(truck: str, table: TableId, why: str) -> SinkError:
+    """Where a truck may not copy a table again by itself."""
+    return SinkError(
+        f"truck {truck}: the rows of {table} at the destination differ from the source: {why}",
+        remedy=f"run `trucker reset --truck {truck}`, then `trucker run`, which copies the table again",
+        code="TRK426",
+    )

@@ -1,0 +1,44 @@
+"""How much of a table an incremental copy reads at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from trucker.config.models import CopyConfig
+
+FIRST_BYTES: Final = 4 << 20
+LEAST_BYTES: Final = 64 << 10
+ROUND_BYTES: Final = 64 << 20
+"""About the most that one commit of a copy brings: other tables of the destination wait for it."""
+
+CHUNKS_PER_READER: Final = 2
+
+
+class CopyPace:
+    """How much is read at once: as much as takes a reader `chunk_seconds`, and no faster than the limit of rows."""
+
+    def __init__(self, limits: CopyConfig, cores: int) -> None:
+        self._limits = limits
+        self.readers = limits.parallel or cores
+        self.chunk_bytes = min(limits.chunk_bytes, LEAST_BYTES if limits.max_rows_per_second else FIRST_BYTES)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a round has."""
+        return max(1, min(self.readers * CHUNKS_PER_READER, ROUND_BYTES // self.chunk_bytes))
+
+    def learn(self, longest: float, rows: int, read: int) -> None:
+        """The chunks of a round have been read, the slowest in so many seconds."""
+        factor = min(4.0, max(0.25, self._limits.chunk_seconds / longest)) if longest > 0 else 4.0
+        most, least = self._limits.chunk_bytes, min(LEAST_BYTES, self._limits.chunk_bytes)
+        size = min(float(most), self.chunk_bytes * factor)
+        if (limit := self._limits.max_rows_per_second) and rows:
+            # A round of about a second: more at once would be a burst.
+            size = min(size, limit * read / rows / max(1, self.readers * CHUNKS_PER_READER))
+        self.chunk_bytes = int(max(least, size))
+
+    def rest(self, rows: int, took: float, stop: threading.Event) -> None:
+        """Wait until so many rows may have been read."""
+        if limit := self._limits.max_rows_per_second:
+            stop.wait(max(0.0, rows / limit - took))

@@ -1,0 +1,565 @@
+"""Copies tables chunk by chunk while the stream goes on, and continues after an interruption where it was.
+
+Who calls: the source's runner, in a thread, for tables whose truck says so, and for those that the destination has with
+a cursor. A table is a lane of its own, at a position that the destination stores with the cursor of the copy.
+
+One round: chunks are read, each in a short transaction of its own, and staged. The end of the WAL after that is the
+round's watermark. The lane then applies the changes up to the watermark, and its first commit brings the chunks' rows,
+before those changes, together with the new cursor. What is in a chunk and in a change is in both of them: changes are
+written as whole rows, so that the last one decides, and what the chunk has of later changes comes again with them. A
+row that moved from a chunk that is to come to one that was read has changed meanwhile, and is in the stream.
+
+A transaction that has been applied and that a chunk does not show would be lost. A commit is in the stream before other
+sessions see it, while a synchronous standby is waited for; so no chunk is read before everything that was applied is
+visible (I6).
+
+When every page has been read, the destination may still have rows that are newer than the lane's position: those of
+the last chunks, and those that were read again because the stream did not send all their values. The copy is complete
+when the lane has passed the positions at which these were read. From then on the lane is like any other.
+
+What may fail: the source, the destination, a row. What is repeated after a failure or a crash: the chunks of one round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from trucker.changelog.format.log_range import LogRange
+from trucker.config.models import CopyConfig
+from trucker.engine.destination.destination import Destination
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas, copied, fit
+from trucker.engine.schema.written_schema import SchemaStore
+from trucker.engine.snapshot.copier import Need
+from trucker.engine.snapshot.copy_cursor import CopyCursor
+from trucker.engine.snapshot.copy_pace import CopyPace
+from trucker.engine.snapshot.snapshot_task import copy_share
+from trucker.engine.spark.jobs import Jobs
+from trucker.engine.stream.batch_plan import assignment_of, follow
+from trucker.engine.stream.lane import LaneRunner
+from trucker.engine.stream.source_stream import SourceStream
+from trucker.engine.task.partition import copy_shares, room
+from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome, collect
+from trucker.engine.transform.recipe_compiler import Recipes
+from trucker.engine.truck.lane import Absent, Lane, StagedChunks
+from trucker.engine.truck.table_failure import BEFORE_COPY
+from trucker.engine.truck.truck_run import TruckRun, letters_of
+from trucker.errors import SourceUnavailable, TruckerError
+from trucker.failpoint import reach
+from trucker.lsn import Lsn
+from trucker.observe.status import CopyProgress
+from trucker.process.backoff import Backoff
+from trucker.process.stopping import Stopped
+from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.source.base import CopySession, Source
+from trucker.source.snapshot import LeafExtent, SnapshotChunk
+from trucker.source.source_table import SourceTable
+from trucker.table import TableId
+
+log = logging.getLogger("trucker.copy")
+
+HERE_BYTES: Final = 4 << 20
+"""So much the driver reads itself: a job takes longer."""
+
+BEGINNINGS: Final = 5
+"""How often the shape of tables is read before a copy begins, until it stays the same meanwhile."""
+
+WAIT_SECONDS: Final = 0.1
+
+
+class IncrementalCopier:
+    """Copies the tables of needs and lanes one after the other, however often it takes."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        source: Source,
+        stream: SourceStream,
+        destinations: Mapping[str, Destination],
+        schemas: Schemas,
+        schema_store: SchemaStore,
+        recipes: Recipes,
+        limits: CopyConfig,
+        *,
+        small_bytes: int,
+        backoff: Callable[[], Backoff],
+        tries: int | None,
+        spawn: Callable[[Lane], None],
+        hold: Callable[[Lane], None],
+        release: Callable[[Lane], None],
+        take_up: Callable[[Sequence[Need]], None],
+    ) -> None:
+        """`spawn` lets a lane go on by itself; between `hold` and `release` the change log is kept for it. `take_up`
+        has tables published that were made again. The driver itself reads up to `small_bytes`."""
+        self.jobs = jobs
+        self.source = source
+        self.stream = stream
+        self.destinations = destinations
+        self.schemas = schemas
+        self.schema_store = schema_store
+        self.recipes = recipes
+        self.limits = limits
+        self.here_bytes = min(small_bytes, HERE_BYTES) if jobs.is_local else 0
+        self.backoff = backoff
+        self.tries = tries
+        self.spawn = spawn
+        self.hold = hold
+        self.release = release
+        self._take_up = take_up
+        self.group = f"copy-{uuid.uuid4().hex[:12]}"
+        self.needs_from: Lsn | None = None
+        self._beginning: Need | None = None
+        self._lanes: list[Lane] = []
+
+    @property
+    def trucks(self) -> Mapping[str, frozenset[TableId]]:
+        """The tables that it works on, or will, by truck."""
+        tables: dict[str, frozenset[TableId]] = {}
+        if (need := self._beginning) is not None:
+            tables[need.run.name] = need.tables
+        for lane in list(self._lanes):
+            (truck,) = lane.trucks
+            tables[truck] = tables.get(truck, frozenset()) | (lane.tables or frozenset())
+        return tables
+
+    def begin(self, need: Need, stop: threading.Event) -> None:
+        """Have the destination ready for the copies of a truck's tables. The log is held for them from now on."""
+        backoff = self.backoff()
+        while need.tables and not stop.is_set() and not need.run.has_ended:
+            self._beginning = need
+            try:
+                self._lanes += self._begun(need, stop)
+                return
+            except Stopped:
+                return
+            except TruckerError as error:
+                need = self._settle(need, error, backoff, stop)
+            finally:
+                self._beginning = self.needs_from = None
+
+    def resume(self, lanes: Sequence[Lane], stop: threading.Event) -> None:
+        """Continue copies that were begun before."""
+        self._lanes += lanes
+        for lane in lanes:
+            lane.runs[0].begin_copy(lane.tables or (), whole=False)
+        self.run(stop)
+
+    def run(self, stop: threading.Event) -> None:
+        """Copy the tables whose copies have begun, one after the other, and let their lanes go on."""
+        while self._lanes:
+            if not stop.is_set():
+                _TableCopy(self, self._lanes[0]).run(stop)
+            del self._lanes[0]
+
+    def cancel(self) -> None:
+        """Give up the job in hand. Repeat it until the copy has ended."""
+        self.jobs.cancel(self.group)
+
+    # -- how copies begin ---------------------------------------------------------------------------------------------
+
+    def _begun(self, need: Need, stop: threading.Event) -> list[Lane]:
+        run, destination = need.run, self.destinations[need.run.truck.destination]
+        self.needs_from = self.stream.reader.durable().commit_lsn
+        self._take_up([need])
+        readings, start = self._readings(need)
+        self.await_logged(start, stop)
+        for table, reading in readings.items():
+            try:
+                readings[table] = fit(reading, destination.prepare)
+            except TruckerError as error:
+                raise error.of_table(table) from None
+        # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
+        self.schema_store.put({(run.name, table): reading.known for table, reading in readings.items()})
+        run.begin_copy(need.tables, whole=need.whole)
+        reach("copy.begin.before")
+        self._commit_begin(need, readings, start)
+        reach("copy.begin.after")
+        if need.whole:
+            run.take_up(start, {}, ())
+            self.spawn(Lane(destination.name, [run], start))
+        cursor = str(CopyCursor())
+        lanes = [Lane(destination.name, [run], start, frozenset({table}), cursor=cursor) for table in sorted(readings)]
+        for lane in lanes:
+            self.hold(lane)
+        return lanes
+
+    def _readings(self, need: Need) -> tuple[dict[TableId, SchemaReading], Lsn]:
+        """The tables as they are at a position: no shape changed between the look at it and the position."""
+        truck, tables = need.run.truck, sorted(need.tables)
+        with self.source.copy_session() as session:
+            for _ in range(BEGINNINGS):
+                digests = session.digests(tables)
+                readings = {}
+                for table in tables:
+                    try:
+                        readings[table] = self._reading(session, need.run, table)
+                    except TruckerError as error:
+                        raise error.of_table(table) from None
+                start = session.watermark()
+                if session.digests(tables) == digests:
+                    return readings, start
+        raise SourceUnavailable(
+            f"truck {truck.name}: its tables are altered again and again while their copy begins",
+            remedy="none needed: the copy is tried again",
+        )
+
+    def _reading(self, session: CopySession, run: TruckRun, table: TableId) -> SchemaReading:
+        source, look = session.load_table(table), session.look(table)
+        if look is None:
+            raise SourceUnavailable(f"table {table} was dropped", remedy="none needed: the copy is tried again")
+        before = self.schema_store.get(run.name, table)
+        return copied(run.name, run.truck.tables[table], source.schema, look, before)
+
+    def _commit_begin(self, need: Need, readings: Mapping[TableId, SchemaReading], start: Lsn) -> None:
+        """The tables are emptied where they have rows of an unfinished copy, and refused where these are others'."""
+        run, destination = need.run, self.destinations[need.run.truck.destination]
+        name = f"copy-{uuid.uuid4().hex[:12]}"
+        targets = tuple(reading.target for reading in readings.values())
+        cursor = TableState(Phase.CATCHING_UP, start, str(CopyCursor()))
+        positions = {run.name: start} if need.whole else {}
+        for moved, state in (({}, TableState(Phase.COPYING, start)), (positions, cursor)):
+            tables = {(run.name, table): state for table in readings}
+            batch = Batch(start, start, moved, tables, targets, name, dead_letters=letters_of([run]))
+            if (trouble := destination.commit(batch, ()).get(run.name)) is not None:
+                raise trouble
+
+    def _settle(self, need: Need, error: TruckerError, backoff: Backoff, stop: threading.Event) -> Need:
+        """Note why copies have not begun; what is still to begin."""
+        run, destination = need.run, self.destinations[need.run.truck.destination]
+        log.warning("copy failed", extra={"truck": run.name, **error.facts()})
+        exhausted = self.tries is not None and backoff.tries >= self.tries
+        if error.transient and not exhausted:
+            if need.whole:
+                run.retry_later(error)
+            run.retry_tables(need.tables, error, alone=not need.whole)
+            destination.forget_tables(run.name)
+            backoff.wait(stop)
+            return need
+        if not error.transient and error.table in need.tables and destination.fails_by_table(run.truck):
+            if need.whole and len(need.tables) == 1:
+                run.fail(error)
+                return need
+            run.set_aside(error.table, error, run.stored, held=False)
+            return replace(need, tables=need.tables - {error.table})
+        run.fail(error)
+        return need
+
+    def await_logged(self, goal: Lsn, stop: threading.Event) -> None:
+        """Wait until everything up to a position is in the change log."""
+        while self.stream.reader.durable().seen_lsn < goal:
+            if stop.wait(WAIT_SECONDS / 10):
+                raise Stopped
+
+
+class _TableCopy:
+    """The copy of the one table of a lane, from its cursor on."""
+
+    def __init__(self, copier: IncrementalCopier, lane: Lane) -> None:
+        assert lane.tables is not None
+        (self._run,), (self._table,) = lane.runs, lane.tables
+        self._copier = copier
+        self._lane = lane
+        self._backoff = copier.backoff()
+        self._pace = CopyPace(copier.limits, copier.jobs.cores)
+        self._began = time.monotonic()
+        self._retrying = False
+        self._chunks = 0
+        self._rows = 0
+        self._total = 0
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        return {"truck": self._run.name, "table": str(self._table)}
+
+    @property
+    def _ended(self) -> bool:
+        return self._lane.over or self._run.has_ended
+
+    def run(self, stop: threading.Event) -> None:
+        """Copy the table, however often it takes, and let its lane go on; or leave it for the next start."""
+        lane, copier = self._lane, self._copier
+        log.info("copy started", extra={**self._facts, "lsn": str(lane.position), "cursor": lane.cursor})
+        lane.working.set()
+        try:
+            while not stop.is_set() and not self._ended:
+                try:
+                    with copier.source.copy_session() as session:
+                        if self._copy(session, stop):
+                            self._hand_on()
+                            return
+                except Stopped:
+                    return
+                except TruckerError as error:
+                    if stop.is_set() or self._ended or not self._note(error):
+                        return
+                    self._backoff.wait(stop)
+        finally:
+            self._run.end_progress([self._table])
+            lane.working.clear()
+            if lane.over:
+                copier.release(lane)
+
+    def _hand_on(self) -> None:
+        lane = self._lane
+        lane.cursor, lane.absent = "", Absent.NONE
+        self._run.end_copy({self._table}, lane.position, 0, whole=False)
+        seconds = round(time.monotonic() - self._began, 3)
+        facts = {"destination": lane.destination, "rows": self._rows, "seconds": seconds}
+        log.info("table copied", extra={**self._facts, **facts})
+        self._copier.spawn(lane)
+        self._copier.release(lane)
+
+    def _note(self, error: TruckerError) -> bool:
+        """Note a failure; whether the copy goes on after it."""
+        run, lane, copier = self._run, self._lane, self._copier
+        log.warning("copy failed", extra={**self._facts, **error.facts()})
+        exhausted = copier.tries is not None and self._backoff.tries >= copier.tries
+        lane.unsure, lane.staged = True, None
+        if error.transient and not exhausted:
+            copier.destinations[lane.destination].forget_tables(run.name, self._table)
+            run.retry_tables([self._table], error)
+            self._retrying = True
+            return True
+        if not error.transient and copier.destinations[lane.destination].fails_by_table(run.truck):
+            self._give_up(error)
+        else:
+            run.fail(error)
+        return False
+
+    def _give_up(self, error: TruckerError) -> None:
+        """Have the table copied from its beginning when it is tried again."""
+        run, lane = self._run, self._lane
+        batch = Batch(lane.position, lane.position, tables={(run.name, self._table): BEFORE_COPY})
+        trouble = self._copier.destinations[lane.destination].commit(batch, ()).get(run.name)
+        if trouble is not None:
+            run.fail(error)
+            return
+        run.set_aside(self._table, error, lane.position, held=False)
+        lane.runs, lane.over = [], True
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, session: CopySession, stop: threading.Event) -> bool:
+        """Copy what remains; False where the lane has ended, or is to stop."""
+        self._await_applied(session)
+        if self._retrying:
+            self._retrying = False
+            self._run.begin_copy({self._table}, whole=False)
+            self._run.relieve({self._table})
+        self._lane.absent = Absent.ANY
+        while CopyCursor.parse(self._lane.cursor).goal is None:
+            if stop.is_set() or not self._round(session, stop):
+                return False
+        return self._catch_up(session, stop)
+
+    def _await_applied(self, session: CopySession) -> None:
+        """Wait until the session sees all that has been applied by now, in earlier processes too.
+
+        What the log has no more can only be invisible where commits wait for standbys: it is any running transaction.
+        """
+        xids = self._copier.stream.reader.retained_transactions(self._lane.position)
+        if session.has_synchronous_standbys():
+            xids |= session.running()
+        session.await_visible(xids)
+
+    def _round(self, session: CopySession, stop: threading.Event) -> bool:
+        """One round; False where the lane has ended."""
+        reading = self._look(session, stop)
+        if reading is None:
+            return False
+        source = session.load_table(self._table)
+        extents = session.extents(source)
+        planned = self._plan(source, extents)
+        if not planned:
+            self._lane.cursor = str(CopyCursor(goal=session.watermark()))
+            return True
+        began = time.monotonic()
+        chunks, cursor = [chunk for chunk, _ in planned], planned[-1][1]
+        staged, outcomes = self._stage(reading, chunks, cursor)
+        watermark = session.watermark()
+        reach("copy.chunk.before")
+        self._lane.staged = staged
+        if not self._advance(session, watermark, stop):
+            return False
+        reach("copy.chunk.after")
+        if self._lane.cursor != staged.cursor:  # the commit failed, and the lane went on without the chunks
+            self._discard(staged.name)
+            return True
+        self._count(chunks, outcomes, cursor.remaining_bytes(extents))
+        self._pace.rest(sum(receipt.rows for receipt in staged.receipts), time.monotonic() - began, stop)
+        return True
+
+    def _look(self, session: CopySession, stop: threading.Event) -> SchemaReading | None:
+        """The table as it is, followed by the destination; None where it must be copied in another way."""
+        copier, run, lane = self._copier, self._run, self._lane
+        destination, table = copier.destinations[lane.destination], run.truck.tables[self._table]
+        while True:
+            (sighting,) = session.sightings([self._table])
+            reading, news = copier.schemas.see(run.name, table, sighting)
+            if reading is None:
+                raise SourceUnavailable(f"table {self._table} was dropped", remedy="none needed: trucker looks again")
+            if not news:
+                break
+            if lane.position >= sighting.lsn:
+                reading = self._follow(reading, destination)
+                break
+            # What was written in the former shape comes first.
+            if not self._advance(session, session.watermark(), stop):
+                return None
+        return None if lane.over else reading
+
+    def _follow(self, reading: SchemaReading, destination: Destination) -> SchemaReading:
+        copier, run = self._copier, self._run
+        reading = follow(run, reading, copier.schemas, destination, copier.recipes)
+        why = reading.again or ("partitions were attached with rows" if reading.merge else "")
+        if why:
+            self._copy_again(why)
+        else:
+            copier.schemas.follow(reading)
+        return reading
+
+    def _copy_again(self, why: str) -> None:
+        """Have the table copied from its beginning; the lane is over then."""
+        run, lane = self._run, self._lane
+        truck_table = (run.name, self._table)
+        batch = Batch(
+            lane.position, lane.position, tables={truck_table: BEFORE_COPY}, builds_on={truck_table: lane.position}
+        )
+        trouble = self._copier.destinations[lane.destination].commit(batch, ()).get(run.name)
+        if trouble is not None:
+            raise trouble
+        run.end_copy({self._table}, lane.position, 0, whole=False)
+        self._copier.stream.copy_again(run, {self._table: why}, lane)
+
+    def _plan(self, source: SourceTable, extents: Sequence[LeafExtent]) -> list[tuple[SnapshotChunk, CopyCursor]]:
+        """The chunks of the next round, each with the cursor behind it."""
+        table = self._run.truck.tables[self._table]
+        columns = [name for name in source.schema.names if name in source.schema.key or table.chooses(name)]
+        schema, pace = source.schema.only(columns), self._pace
+        cursor = CopyCursor.parse(self._lane.cursor)
+        self._total = self._total or max(1, cursor.remaining_bytes(extents))
+        return list(islice(cursor.chunks(extents, schema, table.where, pace.chunk_bytes), pace.chunks))
+
+    def _stage(
+        self, reading: SchemaReading, chunks: Sequence[SnapshotChunk], cursor: CopyCursor
+    ) -> tuple[StagedChunks, Sequence[Outcome]]:
+        copier, lane, run = self._copier, self._lane, self._run
+        destination = copier.destinations[lane.destination]
+        assignment = assignment_of(run, reading, lane.position, destination, copier.recipes)
+        parts = [CopyPart(index, chunk, [assignment]) for index, chunk in enumerate(chunks)]
+        batch = Batch(
+            lane.position,
+            lane.position,
+            targets=(assignment.target,),
+            dead_letters=letters_of([run]),
+            source=copier.stream.name,
+            staged_as=f"chunks-{uuid.uuid4().hex[:12]}",
+        )
+        shared = CopyBatch(
+            copier.source,
+            "",
+            lane.position,
+            {destination.name: batch.for_parts()},
+            {destination.name: destination.spec},
+            room(len(parts), 1),
+            copier.recipes.folder,
+        )
+        try:
+            outcomes = self._read(shared, parts)
+            receipts, failures = collect(outcomes)
+            for error in failures.values():
+                raise error
+        except TruckerError:
+            destination.discard(batch)
+            raise
+        rows: list[Receipt] = receipts.get(destination.name, [])
+        return StagedChunks(batch.name, assignment.target, rows, len(parts), str(cursor)), outcomes
+
+    def _discard(self, name: str) -> None:
+        batch = Batch(self._lane.position, self._lane.position, staged_as=name)
+        self._copier.destinations[self._lane.destination].discard(batch)
+
+    def _read(self, shared: CopyBatch, parts: Sequence[CopyPart]) -> list[Outcome]:
+        copier, work = self._copier, partial(copy_share, shared)
+        if sum(part.chunk.bytes for part in parts) <= copier.here_bytes:
+            return [work(tuple(parts))]
+        return copier.jobs.run(work, copy_shares(parts, self._pace.readers), group=copier.group)
+
+    # -- the stream -----------------------------------------------------------------------------------------------
+
+    def _advance(self, session: CopySession, goal: Lsn, stop: threading.Event) -> bool:
+        """Apply what is committed up to `goal`, with the chunks that are staged; False where the lane has ended."""
+        lane, copier = self._lane, self._copier
+        copier.await_logged(goal, stop)
+        reader = copier.stream.reader
+        xids = reader.transactions(reader.blocks(min(lane.position, goal), goal))
+        runner = LaneRunner(
+            lane,
+            copier.stream,
+            copier.destinations[lane.destination],
+            backoff=self._backoff,
+            tries=copier.tries,
+            spawn=copier.spawn,
+            goal=goal,
+        )
+        if not runner.run(stop) or runner.arrived or self._ended:
+            return False
+        if lane.staged is not None:  # nothing was committed at the source meanwhile
+            failures = copier.stream.apply(lane.runs, LogRange(lane.position, max(goal, lane.position), ()), lane)
+            for error in failures.values():
+                lane.unsure = True
+                raise error
+        session.await_visible(xids)
+        return not self._ended
+
+    def _catch_up(self, session: CopySession, stop: threading.Event) -> bool:
+        """Pass the position of the newest row that the destination may have."""
+        lane = self._lane
+        lane.absent = Absent.MOVED
+        while True:
+            goal, lane.reselected = session.watermark(), False
+            lane.cursor = str(CopyCursor(goal=goal))
+            if not self._advance(session, goal, stop):
+                return False
+            if not lane.reselected:
+                self._complete()
+                return True
+
+    def _complete(self) -> None:
+        """Store that the table is copied: the next change of it may be long in coming."""
+        lane, truck_table = self._lane, (self._run.name, self._table)
+        state = TableState(Phase.CATCHING_UP, lane.position)
+        batch = Batch(lane.position, lane.position, tables={truck_table: state}, builds_on={truck_table: lane.position})
+        trouble = self._copier.destinations[lane.destination].commit(batch, ()).get(self._run.name)
+        if trouble is not None:
+            raise trouble
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def _count(self, chunks: Sequence[SnapshotChunk], outcomes: Sequence[Outcome], remaining: int) -> None:
+        copied_chunks = [each for outcome in outcomes for each in outcome.copied]
+        rows = sum(sum(each.rows.values()) for each in copied_chunks)
+        longest = max((each.began_ago - each.ended_ago for each in copied_chunks), default=0.0)
+        read = sum(chunk.bytes for chunk in chunks)
+        self._pace.learn(longest, rows, read)
+        self._chunks += len(chunks)
+        self._rows += rows
+        self._total = max(self._total, remaining)
+        to_come = -(-remaining // self._pace.chunk_bytes)
+        progress = CopyProgress(
+            str(self._table),
+            self._chunks,
+            self._chunks + to_come,
+            self._rows,
+            self._total - remaining,
+            self._total,
+            round(time.monotonic() - self._began, 3),
+        )
+        self._run.show_progress({self._table: progress})

@@ -1,0 +1,88 @@
+"""`kill -9` inside an incremental copy: it continues where it was, and only what was under way is read again (I4)."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from fixtures.compare import same
+from fixtures.pg import Database
+from fixtures.project import ProjectFolder, postgres
+from fixtures.random_dml import chosen_seed
+from fixtures.waiting import wait_until
+
+POINTS = ("copy.begin.after", "worker.stage.after", "copy.chunk.before", "sink.commit.after", "copy.chunk.after")
+ROWS = 12_000
+
+
+@pytest.fixture
+def shop(project: ProjectFolder, database: Database, destination: Database) -> ProjectFolder:
+    database.execute(
+        "create table item (id int primary key, n int, filling text)",
+        f"insert into item select i, 0, repeat(md5(i::text), 10) from generate_series(1, {ROWS}) i",
+    )
+    project.config["copy"] = {"chunk_bytes": 65536, "parallel": 2}
+    project.connect(postgres("replica", destination))
+    return project.truck("copy", ["public.item"], {"connection": "replica"}, copy="incremental")
+
+
+def _page(destination: Database) -> int:
+    """Up to which page the copy has got."""
+    rows = destination.query("select split_part(snapshot, '#', 2) from trucker.tables")
+    return int(rows[0][0].split(".")[2]) if rows and rows[0][0].count(".") == 3 else 0
+
+
+def test_killed_at_every_boundary_of_a_copy(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """The pages that were committed are not read again: the cursor never goes back."""
+    page = 0
+    for number, point in enumerate(POINTS):
+        trucker = start(failpoints=f"{point}=kill@{1 if point.startswith('copy.begin') else 2}")
+        assert trucker.process.wait(300) == -9, f"{point}: {trucker.output()}"
+        database.execute(
+            f"update item set n = n + 1 where id % {number + 3} = 0",
+            f"delete from item where id % 97 = {number}",
+            f"update item set id = -id where id % 101 = {number}",
+        )
+        if not point.startswith("copy.begin"):
+            assert _page(destination) >= page
+            page = _page(destination)
+    assert page > 0
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert same(database, destination, "item")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_killed_at_random_under_load(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    dice = random.Random(chosen_seed())
+    database.execute(
+        "insert into item select i, 0, repeat('x', 300) from generate_series(1, 400000) i on conflict do nothing"
+    )
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        trucker = start()
+        for _ in range(dice.randrange(200)):
+            key = dice.randrange(400_000)
+            database.execute(
+                dice.choice(
+                    (
+                        f"update item set n = n + 1 where id between {key} and {key + 40}",
+                        f"delete from item where id between {key} and {key + 3}",
+                        f"insert into item values ({key}, 1, 'new') on conflict (id) do update set n = -1",
+                        f"update item set id = -{key} - 1000000 where id = {key}",
+                    )
+                )
+            )
+        if trucker.process.poll() is None:
+            trucker.kill_tree()
+    trucker = start()
+    wait_until(lambda: same(database, destination, "item"), 300)
+    trucker.stop()

@@ -1,0 +1,130 @@
+"""Incremental copies: chunks in short transactions while the stream goes on, resumed where they were (I4, I6, I7)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fixtures.compare import wait_same
+from fixtures.pg import Database
+from fixtures.project import InThread, ProjectFolder, postgres
+from fixtures.random_dml import RandomDml, chosen_seed, differences, duckdb_differences
+from fixtures.waiting import wait_until
+from trucker.engine.snapshot.copy_cursor import CopyCursor
+
+pytestmark = pytest.mark.spark
+
+CHUNKED = ("keyed", "pair", "coded", "parts", "toasted")
+FILLING = (
+    "insert into keyed (id, n, word) select i, i % 10, repeat('w', 100) from generate_series(1000, 2500) i",
+    "insert into pair select i, 'p', i from generate_series(1000, 2500) i",
+    "insert into coded select 'f' || i, i, repeat('n', 100) from generate_series(1000, 2500) i",
+    "insert into parts select i, date '2020-01-01' + i % 360, repeat('v', 100) from generate_series(1000, 2500) i",
+    "insert into toasted select i, i, repeat(md5(i::text), 90), 'o' from generate_series(1000, 1300) i",
+)
+
+TOUCH = "insert into item values (-1, 'x') on conflict (id) do update set name = excluded.name || 'y'"
+
+
+def _cursors(destination: Database) -> dict[str, CopyCursor]:
+    """The cursors of unfinished copies, by table."""
+    if destination.query("select to_regclass('trucker.tables') is null") == [(True,)]:
+        return {}
+    rows = destination.query("select source_table, snapshot from trucker.tables where snapshot like '%#%'")
+    return {table: CopyCursor.parse(snapshot.partition("#")[2]) for table, snapshot in rows}
+
+
+def _settled(destination: Database, touch: Callable[[], object]) -> bool:
+    """Whether all tables follow their truck, which the commit of the next change says."""
+    touch()
+    return destination.query("select distinct phase, snapshot like '%#%' from trucker.tables") == [("streaming", False)]
+
+
+@pytest.fixture
+def shop(project: ProjectFolder, database: Database, destination: Database) -> ProjectFolder:
+    project.config["copy"] = {"chunk_bytes": 8192, "parallel": 2}
+    project.connect(postgres("replica", destination))
+    return project.truck("copy", ["public.*"], {"connection": "replica"}, copy="incremental")
+
+
+def test_a_table_is_copied_while_it_changes(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    database.execute(
+        "create table item (id int primary key, name text)",
+        "create table event (n int, word text)",
+        "alter table event replica identity full",
+        "insert into item select i, repeat('x', 100) from generate_series(1, 3000) i",
+        "insert into event select i, 'no key: copied in one go' from generate_series(1, 500) i",
+    )
+    run = InThread(shop, spark)
+    wait_until(lambda: "item" in _cursors(destination))
+    database.execute(
+        "update item set name = 'second' where id % 7 = 0",
+        "delete from item where id % 11 = 0",
+        "update item set id = id + 100000 where id % 13 = 0",
+        "vacuum full item",
+    )
+    wait_same(database, destination, "item", "event")
+    wait_until(lambda: _settled(destination, lambda: database.execute(TOUCH)))
+    wait_same(database, destination, "item")
+    run.stop()
+
+
+def test_a_copy_goes_on_where_it_was(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    database.execute(
+        "create table item (id int primary key, name text)",
+        "insert into item select i, repeat('x', 100) from generate_series(1, 9000) i",
+    )
+    shop.config["copy"] |= {"max_rows_per_second": 1500, "parallel": 1}
+    shop.save()
+    run = InThread(shop, spark)
+    wait_until(lambda: (at := _cursors(destination).get("item")) is not None and at.page > 4)
+    run.stop()
+    copied = destination.query("select count(*) from item")[0][0]
+    assert 0 < copied < 9000
+    database.execute("update item set name = 'while nobody ran' where id % 5 = 0", "delete from item where id % 3 = 0")
+    del shop.config["copy"]
+    shop.save()
+    run = InThread(shop, spark)
+    wait_same(database, destination, "item")
+    wait_until(lambda: _settled(destination, lambda: database.execute(TOUCH)))
+    run.stop()
+
+
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 40))])
+def test_random_changes_stops_and_restarts(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any, number: int
+) -> None:
+    """Updates without their long values, moved keys, truncates, added columns and partitions, at any moment."""
+    seed = 10 * chosen_seed() + number
+    dice = random.Random(seed)
+    dml = RandomDml(database, seed, rare=0.02)
+    dml.create()
+    database.execute(*FILLING)
+    shop.config["copy"] = {"chunk_bytes": 8192 * dice.choice((1, 2, 5)), "parallel": dice.choice((1, 3))}
+    lake = shop.folder / "lake.duckdb"
+    shop.connect({"name": "lake", "adapter": "duckdb", "path": str(lake)})
+    shop.truck("lake", ["public.*"], {"connection": "lake"}, copy="incremental")
+    try:
+        for _ in range(3):
+            run = InThread(shop, spark)
+            for _ in range(dice.randrange(5, 60)):
+                dml.transaction()
+            run.stop()
+            for _ in range(dice.randrange(10)):
+                dml.transaction()
+        run = InThread(shop, spark)
+        for _ in range(30):
+            dml.transaction()
+        wait_until(lambda: _settled(destination, dml.touch) and differences(database, destination) == "", 120)
+        run.stop()
+        InThread(shop, spark, once=True).join()
+        assert duckdb_differences(database, lake) == ""
+    finally:
+        dml.close()

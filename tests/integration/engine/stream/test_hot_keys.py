@@ -22,6 +22,11 @@ pytestmark = pytest.mark.spark
 
 TABLES = ("counter", "hot", "bag")
 
+BLOCKS = 16
+"""At least so many blocks of the log hold the changes: a piece of a batch is one block or more.
+
+Capture writes what it has received as one block, of up to 4 MiB."""
+
 # Counters change and nothing else. Rows of `hot` come, go, exchange their keys and have a value that is seldom sent.
 CHANGES = """do $$
 declare one int; other int; dice float;
@@ -56,7 +61,7 @@ begin
         if turn % 40 = 0 then
             commit;
         end if;
-        if turn = {turns} / 2 then
+        if {truncates} and turn = {turns} / 2 then
             truncate bag;
         end if;
     end loop;
@@ -100,11 +105,16 @@ def waiting_in_the_log(gate: threading.Event, database: Database) -> Iterator[No
     gate.clear()
     try:
         yield
-        (now,) = database.query("select pg_current_wal_flush_lsn()::text")[0]
-        durable = f"select confirmed_flush_lsn >= '{now}' from pg_replication_slots where database = '{database.name}'"
-        wait_until(lambda: all(row[0] for row in database.query(durable)), 120)
+        wait_logged(database)
     finally:
         gate.set()
+
+
+def wait_logged(database: Database) -> None:
+    """Wait until all that is committed is in the change log. What is committed later is in blocks of its own."""
+    (now,) = database.query("select pg_current_wal_flush_lsn()::text")[0]
+    durable = f"select confirmed_flush_lsn >= '{now}' from pg_replication_slots where database = '{database.name}'"
+    wait_until(lambda: all(row[0] for row in database.query(durable)), 120)
 
 
 def test_what_is_folded_over_pieces_is_what_every_change_gives(
@@ -127,15 +137,17 @@ def test_what_is_folded_over_pieces_is_what_every_change_gives(
         "alter table bag replica identity full",
     )
     lake = tmp_path / "lake.duckdb"
-    project.config["batch"] = {"part_bytes": 65_536, "max_bytes": 1_000_000, "small_bytes": 0}
+    project.config["batch"] = {"part_bytes": 65_536, "max_bytes": 2_000_000, "small_bytes": 0}
     project.connect(postgres("replica", destination), {"name": "lake", "adapter": "duckdb", "path": str(lake)})
     for name in ("replica", "lake"):
         project.truck(name, ["public.*"], {"connection": name})
     with InThread(project, spark) as run:
         run.wait_streaming()
         with waiting_in_the_log(gate, database):
-            for seed in (0.1, 0.7):
-                database.execute(CHANGES.format(seed=seed, turns=6_000))
+            for number in range(BLOCKS):
+                truncates = number % (BLOCKS // 2) == 1
+                database.execute(CHANGES.format(seed=number / BLOCKS, turns=750, truncates=truncates))
+                wait_logged(database)
         wait_until(lambda: same(database, destination, *TABLES), 120)
     InThread(project, spark, once=True).join()
     assert differences(database, destination, TABLES) == ""

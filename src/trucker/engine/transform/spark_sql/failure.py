@@ -29,6 +29,7 @@ _LINE: Final = re.compile(r"line (\d+),? pos (\d+)")
 _OURS: Final = re.compile(r"\[(TRK\d{3})\] ([^\n]*)(?:\n\s+next: ([^\n]*))?")
 _FRAME: Final = re.compile(r'File "[^"]*functions\.py", line (\d+), in (\w+)')
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Warning|Exit|Interrupt|Iteration))\b", re.MULTILINE)
+_NO_MODULE: Final = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _NOISE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+|\s*\(line \d+, pos \d+\)|; line \d+ pos \d+")
 _INSTEAD: Final = {
     "CAST_INVALID_INPUT": "use try_cast, which returns NULL instead",
@@ -131,9 +132,10 @@ def _of_python(text: str, truck: str, rendered: Sequence[RenderedSql]) -> Trucke
     raised = _RAISED.findall(text)
     kind = raised[-1] if raised else "an exception"
     place = f"functions.py:{frames[-1][0]}: {frames[-1][1]} raised" if frames else f"{_first(rendered)}: Python raised"
-    return EngineError(
-        f"truck {truck}: {place} {kind}", remedy="make the function accept every value, including NULL", code=FAILED
-    )
+    remedy = "make the function accept every value, including NULL"
+    if missing := _NO_MODULE.findall(text):
+        kind, remedy = f"{kind}: no module named {missing[-1]}", "install the module where Spark's workers run"
+    return EngineError(f"truck {truck}: {place} {kind}", remedy=remedy, code=FAILED)
 
 
 def _first(rendered: Sequence[RenderedSql]) -> str:

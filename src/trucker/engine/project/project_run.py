@@ -133,6 +133,10 @@ class ProjectRun:
         spark: Spark | None = session
         try:
             try:
+                if session is not None:
+                    # Before its first function is registered, which takes the environment of the workers as it is.
+                    ship(session)
+                    adopt(session, self.config)
                 if has_spark_sql(self.config.trucks):
                     # Before anything is made: what is wrong with its SQL only Spark can tell (I11).
                     self._check_sql(session or (session_future.result() if session_future else None))
@@ -140,9 +144,6 @@ class ProjectRun:
             finally:
                 spark = session or (session_future.result() if session_future else None)
             assert spark is not None
-            if session is not None:
-                ship(session)
-                adopt(session, self.config)
             with self._minding_java(spark):
                 for source in self.sources:
                     source.start_stream(spark, states)

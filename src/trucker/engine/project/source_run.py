@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trucker.capture.supervisor import CaptureSpec, CaptureSupervisor, Hearing
 from trucker.changelog.format.durable import Durable
@@ -47,6 +47,7 @@ from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
 from trucker.engine.snapshot.incremental_copy import IncrementalCopier
 from trucker.engine.snapshot.partition_merge import Merger
+from trucker.engine.snapshot.snapshot_lane import SnapshotLane
 from trucker.engine.spark.jobs import Jobs, SparkJobs
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.pace import PACE, Pace
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
 
 log = logging.getLogger("trucker.source")
+
+AtSnapshot = TypeVar("AtSnapshot", bound=SnapshotLane)
 
 ONCE_TRIES = 6
 ONCE_LOOKS = 3
@@ -128,7 +131,7 @@ class SourceRun:
         self._incomplete: frozenset[TruckTable] = frozenset()
         self._first: ExportedSnapshot | None = None
         self._capture: CaptureSupervisor | None = None
-        self._copiers: list[Copier | IncrementalCopier | Merger] = []
+        self._copiers: list[Copier | IncrementalCopier | SnapshotLane] = []
         self._jobs: Jobs | None = None
         self.schema_store = SchemaStore(shapes_file(config, self.name))
         self.record = PublicationRecord(record_file(config, self.name))
@@ -507,9 +510,18 @@ class SourceRun:
 
     def _merge(self, lane: Lane) -> None:
         """Merge the rows of attached partitions into the table that the lane is for."""
+        merger = self.at_snapshot(Merger, lane)
+
+        def merge() -> None:
+            self.run_at_snapshot(merger)
+
+        self._work.start(f"merge {lane.name}", merge)
+
+    def at_snapshot(self, kind: type[AtSnapshot], lane: Lane, **more: Any) -> AtSnapshot:
+        """What works on the table of a lane at a snapshot of the source. The log is kept for the lane from now on."""
         assert self._stream is not None
         assert self._jobs is not None
-        merger = Merger(
+        worker = kind(
             lane,
             self._stream,
             self.destinations[lane.destination],
@@ -521,18 +533,21 @@ class SourceRun:
             backoff=self._backoff(),
             tries=ONCE_TRIES if self._once else None,
             spawn=self._spawn,
+            **more,
         )
-
-        def work() -> None:
-            try:
-                if merger.run(self._stop) or lane.over:
-                    self._end_lane(lane)
-            finally:
-                self._copiers.remove(merger)
-
         self._lanes.append(lane)
-        self._copiers.append(merger)
-        self._work.start(f"merge {lane.name}", work)
+        self._copiers.append(worker)
+        return worker
+
+    def run_at_snapshot(self, worker: SnapshotLane) -> bool:
+        """Have it done, in this thread; whether the lane goes on."""
+        try:
+            goes_on = worker.run(self._stop)
+            if goes_on or worker.lane.over:
+                self._end_lane(worker.lane)
+            return goes_on
+        finally:
+            self._copiers.remove(worker)
 
     def _backoff(self) -> Backoff:
         retry = self._config.retry

@@ -17,7 +17,7 @@ from trucker.engine.stream.stream_task import failing_alone, hand_on, reason_of,
 from trucker.engine.task.payload import Copied, CopyBatch, CopyPart, CopyShare, Failure, Outcome, WaitingRows
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
-from trucker.engine.transform.row_transform import make_copy
+from trucker.engine.transform.row_transform import make, make_copy
 from trucker.errors import TruckerError
 from trucker.failpoint import reach
 from trucker.rows import concat_rows
@@ -48,6 +48,25 @@ def finish_copy(batch: CopyBatch, assignment: Assignment) -> Outcome:
             sink.finish_copy(assignment.target)
     reach("worker.finish.after")
     return Outcome(failures=failures)
+
+
+@noting_slow
+def delete_rows(batch: CopyBatch, part: int, assignment: Assignment, deletes: Changes) -> Outcome:
+    """Write deletes of rows that the snapshot does not show, as the stream would bring them."""
+    receipts: dict[str, list[Receipt]] = defaultdict(list)
+    failures: list[Failure] = []
+    waiting: list[WaitingRows] = []
+    if assignment.recipe is None:
+        write_share(batch, part, assignment, [deletes], receipts, failures)
+        return Outcome(receipts, failures)
+    truck = assignment.target.truck
+    try:
+        for each in make([(assignment, [deletes])], batch.source, part):
+            hand_on(batch, part, assignment, each.changes, each.rows, receipts, failures, waiting)
+    except Exception as error:
+        reason = reason_of(error, f"the rules and SQL of truck {truck}")
+        failures.append(Failure(truck, reason, assignment.target.source.table))
+    return Outcome(receipts, failures, waiting)
 
 
 class _Task:

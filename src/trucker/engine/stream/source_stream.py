@@ -269,19 +269,33 @@ class SourceStream:
 
     def _begin_merge(self, run: TruckRun, reading: SchemaReading) -> None:
         """Have the rows of attached partitions merged, apart from the main lane. Call with `turn` held."""
-        table, destination = reading.target.source.table, self._destinations[run.truck.destination]
-        position, trouble = leave(run, table, destination)
-        if trouble is not None:
-            if trouble.transient:  # only the destination knows whether the table left
-                run.retry_later(trouble)
-                self._drop([run], {run.name: trouble})
-            else:
-                self._fail(run, trouble)
-            return
-        facts = {"truck": run.name, "table": str(table), "partitions": ", ".join(map(str, reading.merge))}
-        log.warning("partitions were attached with rows: their rows are merged", extra=facts)
-        self._schemas.forget(run.name, table)
-        self._merge(Lane(run.truck.destination, [run], position, frozenset({table})))
+        table = reading.target.source.table
+        lane = self._detach(run, table)
+        if lane is not None:
+            facts = {"truck": run.name, "table": str(table), "partitions": ", ".join(map(str, reading.merge))}
+            log.warning("partitions were attached with rows: their rows are merged", extra=facts)
+            self._merge(lane)
+
+    def detach(self, run: TruckRun, table: TableId) -> Lane | None:
+        """Take a table that follows its truck out of the main lane, into a lane of its own that the caller works off.
+
+        None while the truck or the table does not follow the main lane, or the destination does not take that.
+        """
+        with self.turn:
+            streams = run.name in {each.name for each in self._alive()} and table in run.floors
+            return self._detach(run, table) if streams else None
+
+    def _detach(self, run: TruckRun, table: TableId) -> Lane | None:
+        position, trouble = leave(run, table, self._destinations[run.truck.destination])
+        if trouble is None:
+            self._schemas.forget(run.name, table)
+            return Lane(run.truck.destination, [run], position, frozenset({table}))
+        if trouble.transient:  # only the destination knows whether the table left
+            run.retry_later(trouble)
+            self._drop([run], {run.name: trouble})
+        else:
+            self._fail(run, trouble)
+        return None
 
     def copy_incomplete(self, run: TruckRun, tables: Mapping[TableId, str]) -> bool:
         """Copy tables again some of whose changes are not in the stream; whether the destination has recorded that.

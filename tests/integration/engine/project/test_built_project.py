@@ -237,8 +237,11 @@ def shout(text: str) -> str:
 
 
 def test_spark_sql_calls_functions_of_the_program(
-    shop: Database, destination: Database, tmp_path: Path, take: Take
+    shop: Database, destination: Database, tmp_path: Path, take: Take, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also in a session of the program's that nothing was run in before."""
+    monkeypatch.delitem(spark.sparkContext.environment, "PYTHONPATH", raising=False)
+
     def whisper(text: str) -> str:
         return text.lower()
 

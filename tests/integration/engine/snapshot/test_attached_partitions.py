@@ -136,13 +136,13 @@ def test_rows_of_an_attached_partition_are_merged_while_they_change(
         "delete from p where id = 78",
         "insert into p values (77, 1, 'late', 'late')",
     ]
-    merge, first = Merger._merge, threading.Lock()
+    merge, first = Merger._work, threading.Lock()
 
-    def merge_late(merger: Merger, exported: Any) -> None:
+    def merge_late(merger: Merger, exported: Any) -> bool:
         with first, suppress(IndexError):
             while True:
                 database.execute(after.pop())
-        merge(merger, exported)
+        return merge(merger, exported)
 
     commit, answers = Merger._commit, ["lost"]
 
@@ -151,7 +151,7 @@ def test_rows_of_an_attached_partition_are_merged_while_they_change(
         with suppress(IndexError):
             raise SinkUnavailable(f"the answer is {answers.pop()}")
 
-    monkeypatch.setattr(Merger, "_merge", merge_late)
+    monkeypatch.setattr(Merger, "_work", merge_late)
     monkeypatch.setattr(Merger, "_commit", commit_unheard)
     monkeypatch.setattr("trucker.engine.snapshot.partition_merge.COMMIT_BYTES", 1)
     database.execute(

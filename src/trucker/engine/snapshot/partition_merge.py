@@ -19,7 +19,7 @@ from typing import ClassVar
 from trucker.engine.schema.schema_changes import SchemaReading
 from trucker.engine.snapshot.copier import chunk_bytes
 from trucker.engine.snapshot.copy_progress import CopyWatch
-from trucker.engine.snapshot.snapshot_lane import COMMIT_BYTES, MOST_COMMITS, SnapshotPiece, SnapshotLane
+from trucker.engine.snapshot.snapshot_lane import COMMIT_BYTES, MOST_COMMITS, SnapshotLane, SnapshotPiece
 from trucker.engine.stream.batch_plan import assignment_of, follow
 from trucker.engine.task.partition import copy_shares
 from trucker.engine.task.payload import CopyPart

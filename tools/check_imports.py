@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"pipeline"}),
     frozenset({"project"}),
+    frozenset({"project_commands"}),
     frozenset({"engine", "migrate", "observe", "testing"}),
     frozenset({"capture"}),
     frozenset({"sinks", "changelog", "postgres"}),
@@ -45,6 +46,7 @@ ONLY: dict[str, frozenset[str]] = {"postgres": frozenset({"capture"})}
 ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     "engine": (
         frozenset({"project"}),
+        frozenset({"refresh"}),
         frozenset({"snapshot"}),
         frozenset({"stream"}),
         frozenset({"task"}),
@@ -68,6 +70,7 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"copy_session"}),
         frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
         frozenset({"source_query", "standby_check", "slot_creation"}),
+        frozenset({"row_keys"}),
         frozenset({"snapshot", "slot", "publication", "catalog_look", "visibility"}),
         frozenset({"standby", "catalog", "membership"}),
         frozenset({"replication"}),

@@ -26,6 +26,7 @@ IMPORTS: dict[str, dict[str, str]] = {
 
 # Which modules may have texts with the name of a store, with the reason.
 _EXAMPLE = "the project that `trucker init` writes is an example"
+_COPY = "COPY … TO stdout is SQL"
 _FILE = "changes.jsonl is the name of a file in an example"
 TEXTS: dict[str, dict[str, str]] = {
     "postgres": {
@@ -34,7 +35,12 @@ TEXTS: dict[str, dict[str, str]] = {
     },
     "duckdb": {"trucker.config.starter": _EXAMPLE},
     "jsonl": {"trucker.config.starter": _EXAMPLE, "trucker.project": _FILE, "trucker.cli.output": _FILE},
-    "stdout": {"trucker.config.starter": _EXAMPLE, "trucker.postgres.snapshot": "COPY … TO stdout is SQL"},
+    "stdout": {
+        "trucker.config.starter": _EXAMPLE,
+        "trucker.postgres.snapshot": _COPY,
+        "trucker.postgres.row_keys": _COPY,
+        "trucker.sinks.postgres.check": _COPY,
+    },
 }
 
 # Tools for tests of trucker's own stores, and the demo, which is written for two of them.

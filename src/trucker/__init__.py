@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trucker.change import Changes
     from trucker.config.adapter import Adapter, Connection
     from trucker.config.problems import ConfigErrors
-    from trucker.control.answers import Reloaded, StopRequest, TruckPause
+    from trucker.control.answers import Refresh, RefreshState, Reloaded, StopRequest, TruckPause
     from trucker.errors import (
         ChangeLogError,
         CheckFailed,
@@ -60,6 +60,8 @@ _HOMES: Final = {
     "Pipeline": "pipeline",
     "Project": "project",
     "ProjectStatus": "observe.status",
+    "Refresh": "control.answers",
+    "RefreshState": "control.answers",
     "Reloaded": "control.answers",
     "RowChange": "row_changes",
     "Sink": "sinks.base",
@@ -100,6 +102,8 @@ __all__ = [
     "Pipeline",
     "Project",
     "ProjectStatus",
+    "Refresh",
+    "RefreshState",
     "Reloaded",
     "RowChange",
     "Sink",

@@ -23,6 +23,7 @@ import pyarrow.csv as pacsv
 from trucker.lsn import ZERO
 from trucker.lsn import Lsn as Lsn
 from trucker.table import Column as Column
+from trucker.table import Key as Key
 from trucker.table import Partitions as Partitions
 from trucker.table import SchemaChanges as SchemaChanges
 from trucker.table import TableId as TableId
@@ -175,6 +176,19 @@ class Changes:
             np.zeros(count, np.int64),
             np.zeros(count, np.uint32),
             np.arange(count, dtype=np.int64),
+        )
+
+    @classmethod
+    def deletes(cls, schema: TableSchema, names: Sequence[str], keys: Sequence[Key], lsn: Lsn) -> Changes:
+        """Deletes of the rows with these keys, which are values of the columns `names`."""
+        count = len(keys)
+        columns = dict(zip(names, zip(*keys, strict=True), strict=True))
+        cells = [pa.array(columns.get(name, [None] * count), pa.string()) for name in schema.names]
+        return replace(
+            cls.inserts(schema, null_rows(schema, count), lsn),
+            op=np.full(count, DELETE, np.uint8),
+            old=pa.RecordBatch.from_arrays(cells, names=list(schema.names)),
+            old_kind=np.full(count, OLD_KEY, np.uint8),
         )
 
     @classmethod

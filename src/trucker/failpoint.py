@@ -48,6 +48,8 @@ BOUNDARIES: Final = (
     "copy.end",  # driver: the destination stores that the copy is complete
     "reload.stop",  # driver: the sources of a reload are stopped, before they are started anew
     "reload.start",  # driver: the sources of a reload are started
+    "refresh.leave",  # driver: a table whose rows are read again leaves the main lane
+    "refresh.record",  # driver: it is recorded how far a refresh has got
     "log.prune",  # driver: a segment that everybody has applied is deleted
 )
 POINTS: Final = tuple(f"{boundary}.{when}" for boundary in BOUNDARIES for when in ("before", "after"))

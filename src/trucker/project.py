@@ -15,21 +15,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from trucker.config.adapter import Connection
-from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.config.models import ProjectConfig
 from trucker.config.project_build import Settings, build_project
 from trucker.config.project_folder import load_project
 from trucker.config.sql.sql_files import ON_SPARK
-from trucker.errors import ConfigError, ControlError, TruckerError
+from trucker.errors import TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus, read_status, write_status
+from trucker.project_commands import ProjectCommands, refuse, source_table
 
 if TYPE_CHECKING:
     from trucker.changelog.location import LogLocation
-    from trucker.control.answers import Reloaded, StopRequest, TruckPause
     from trucker.control.server import ControlServer
     from trucker.engine.project.lock import Instance
     from trucker.engine.spark.session import SparkSession
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from trucker.sinks.base import Sink
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
-    from trucker.table import TableId
 
 log = logging.getLogger("trucker.project")
 
@@ -46,7 +45,7 @@ PATIENCE: Final = 10.0
 """Seconds for which a redrive waits for a destination that something else holds."""
 
 
-class Project:
+class Project(ProjectCommands):
     """A project that was loaded or built. Neither connects to anything: that is left to the methods that need it."""
 
     def __init__(self, config: ProjectConfig, folder: Path | None = None) -> None:
@@ -210,93 +209,6 @@ class Project:
             server.close()
             lock.release()
 
-    # -- control ------------------------------------------------------------------------------------------------
-
-    @all_explained()
-    def pause(self, trucks: Sequence[str]) -> list[TruckPause]:
-        """Have trucks apply nothing more, from the end of the batch in hand, until `resume`; across restarts.
-
-        Their positions stay, and the change log keeps what they have not applied. Without a running instance this is
-        only recorded, for the next one.
-        """
-        return self._set_paused(trucks, paused=True)
-
-    @all_explained()
-    def resume(self, trucks: Sequence[str]) -> list[TruckPause]:
-        """Have paused trucks go on from their positions."""
-        return self._set_paused(trucks, paused=False)
-
-    def _set_paused(self, trucks: Sequence[str], *, paused: bool) -> list[TruckPause]:
-        from trucker.control.answers import TruckPause
-        from trucker.engine.project.instance_client import ask_instance
-        from trucker.engine.project.lock import ProjectLock
-        from trucker.engine.project.pause_record import PauseRecord
-        from trucker.engine.project.state_folder import secure_state
-
-        state, names = self.config.state_folder, list(dict.fromkeys(trucks))
-        answer = ask_instance(state, "pause" if paused else "resume", {"trucks": names})
-        if answer is not None:
-            return [TruckPause.from_json(fields) for fields in answer]
-        for name in names:
-            self._trucks(name)
-        secure_state(self.config)
-        lock = ProjectLock(state)
-        lock.acquire(wait=False, remedy="run this command again")
-        try:
-            record = PauseRecord(state)
-            news = record.pause(names) if paused else record.resume(names)
-        finally:
-            lock.release()
-        return [TruckPause(name, paused, changed=name in news, running=False) for name in names]
-
-    @all_explained()
-    def reload(
-        self,
-        *,
-        truck: str | None = None,
-        on_sql_change: Literal["refuse", "go-on"] = "refuse",
-        interrupt_copies: bool = False,
-    ) -> Reloaded:
-        """Have the running instance read the project's files, and take up trucks that are new, changed or gone.
-
-        All or nothing: where the files have errors, or something in them needs a restart (`ControlError`), nothing
-        changes. `truck` takes up that one only. With `go-on`, trucks whose SQL or rules changed go on with the new ones
-        from their positions; otherwise they are refused. With `interrupt_copies` copies in progress may begin anew.
-        """
-        from trucker.control.answers import Reloaded
-        from trucker.engine.project.instance_client import ask_instance, not_running
-
-        if on_sql_change not in ("refuse", "go-on"):
-            raise ConfigError(f"on_sql_change cannot be {on_sql_change!r}", remedy="use 'refuse' or 'go-on'")
-        arguments = {"truck": truck, "go_on": on_sql_change == "go-on", "interrupt_copies": interrupt_copies}
-        answer = ask_instance(self.config.state_folder, "reload", arguments)
-        if answer is None:
-            raise not_running("the next `trucker run` reads the files; `trucker check` checks them now")
-        return Reloaded.from_json(answer)
-
-    @all_explained()
-    def stop(self, *, wait: bool = True) -> StopRequest:
-        """Ask the running instance to stop, as SIGTERM does, and `wait` until it has ended."""
-        from trucker.control.answers import StopRequest
-        from trucker.control.client import ENDED
-        from trucker.engine.project.instance_client import ask_instance, await_end, not_running
-        from trucker.engine.project.lock import ProjectLock
-
-        state = self.config.state_folder
-        instance = ProjectLock(state).instance()
-        try:
-            answer = ask_instance(state, "stop", {})
-        except ControlError as error:
-            if error.code != ENDED or instance is None:
-                raise
-            answer = {"pid": instance.pid, "host": instance.host, "ended": False}  # it ended faster than it answered
-        if answer is None:
-            raise not_running("nothing is to be stopped; `trucker run` starts it")
-        request = StopRequest(**answer)
-        if wait:
-            await_end(state, request)
-        return replace(request, ended=wait)
-
     # -- look ---------------------------------------------------------------------------------------------------
 
     @all_explained()
@@ -403,7 +315,7 @@ class Project:
         from trucker.sinks.letters import Choice, KeepsLetters
 
         trucks = self._trucks(truck)
-        source = _table(table)
+        source = source_table(table)
         redriven: list[Redriven] = []
         letter_counts: dict[str, int] = {}
         for place in self._destinations():
@@ -431,20 +343,13 @@ class Project:
         trucks = tuple(replace(t, dead_letters=letter_counts.get(t.name, t.dead_letters)) for t in last.trucks)
         write_status(file, replace(last, trucks=trucks))
 
-    def _trucks(self, name: str | None) -> list[TruckConfig]:
-        chosen = [truck for truck in self.config.trucks if name in (None, truck.name)]
-        if not chosen:
-            names = ", ".join(truck.name for truck in self.config.trucks)
-            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {names}")
-        return chosen
-
     # -- reset --------------------------------------------------------------------------------------------------
 
     def reset_plan(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[str]:
         """What `reset` would do, for people to read."""
         from trucker.engine.project.reset import plan
 
-        return plan(self.config, trucks, _table(table))
+        return plan(self.config, trucks, source_table(table))
 
     @all_explained()
     def reset(self, trucks: Sequence[str] | None = None, *, table: str | None = None) -> list[str]:
@@ -461,7 +366,9 @@ class Project:
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=False, remedy="stop that instance, then run this command again")
         try:
-            return reset(self.config, trucks, {c.name: self._sink(c) for c in self._destinations()}, _table(table))
+            return reset(
+                self.config, trucks, {c.name: self._sink(c) for c in self._destinations()}, source_table(table)
+            )
         finally:
             lock.release()
 
@@ -482,7 +389,9 @@ class Project:
         lock = ProjectLock(self.config.state_folder)
         lock.acquire(wait=False, remedy="stop that instance, then run this command again")
         try:
-            return accept(self.config, trucks, _table(table), {c.name: self._sink(c) for c in self._destinations()})
+            return accept(
+                self.config, trucks, source_table(table), {c.name: self._sink(c) for c in self._destinations()}
+            )
         finally:
             lock.release()
 
@@ -496,37 +405,12 @@ def _serve(server: ControlServer) -> None:
         log.warning("no control socket", extra={"reason": f"{error.strerror}: {reason}"})
 
 
-def _table(text: str | None) -> TableId | None:
-    """The source table that the command line names."""
-    from trucker.config.patterns import PatternError, parse_table
-
-    try:
-        return parse_table(text) if text else None
-    except PatternError as error:
-        raise ConfigError(f"--table {text}: {error}", remedy="write schema.table, or table for schema public") from None
-
-
 def tell(findings: Sequence[Finding]) -> None:
     """Log the warnings among the findings, and the errors that a run goes on with."""
     for finding in findings:
         if finding.level is Level.WARNING or (finding.level is Level.ERROR and finding.waits):
             facts = {"subject": finding.subject, "code": finding.code, "reason": finding.message}
             log.warning("check found a problem", extra={**facts, "remedy": finding.remedy})
-
-
-def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
-    """Raise the first error among the findings, and say how many more there are.
-
-    Those that a run can wait for are none, unless it is `strict`.
-    """
-    errors = [finding for finding in findings if finding.level is Level.ERROR and (strict or not finding.waits)]
-    if not errors:
-        return
-    from trucker.errors import CheckFailed
-
-    first = errors[0]
-    more = f" (and {len(errors) - 1} more; run trucker check to see all)" if len(errors) > 1 else ""
-    raise CheckFailed(f"{first.subject}: {first.message}{more}", remedy=first.remedy, code=first.code or None)
 
 
 def _patiently(work: Callable[[], list[Redriven]]) -> list[Redriven]:

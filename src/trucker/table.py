@@ -49,6 +49,10 @@ class Partitions(StrEnum):
     KEEP = "keep"
 
 
+Key = tuple[str, ...]
+"""The values of a row's key, in the order of its columns, as the source writes them."""
+
+
 class TableId(NamedTuple):
     """A table's schema and name, unquoted. A named tuple, because it is the key of most mappings: its hash is computed
     without a call in Python."""

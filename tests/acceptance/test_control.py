@@ -159,7 +159,7 @@ def test_reload_takes_up_what_changed_under_load(
         shop.config["heartbeat"] = 1
         shop.save()
         text = refused("reload", folder, code="TRK613")
-        assert "trucker reset --truck orders" in text
+        assert "trucker refresh orders" in text
         assert "trucker reload --on-sql-change go-on" in text
         several = reload(shop, "--on-sql-change", "go-on")
         assert (several["removed"], several["changed"], several["new_sql"]) == (
@@ -197,4 +197,39 @@ def test_a_table_that_begins_to_match_a_pattern_is_taken_up(
         wait_until(lambda: destination.query("select to_regclass('item_notes')") != [(None,)], 90)
         database.execute("insert into item_notes values (2, 'b')")
     wait_until(lambda: same(database, destination, "items", "item_notes"))
+    assert trucker.stop() == 0, trucker.output()
+
+
+def test_damaged_rows_are_refreshed_under_load(
+    shop: ProjectFolder, database: Database, destination: Database, start: Start
+) -> None:
+    """By a condition, by keys and as a whole; queued without an instance, or while one runs."""
+    folder = str(shop.folder)
+    trucker = start()
+    trucker.wait_streaming(120)
+    assert command(shop, "stop", folder)["ended"]
+    destination.execute("update orders set note = 'damaged'", "delete from items where id % 3 = 0")
+    (queued,) = command(shop, "refresh", "orders", "-p", folder, "--where", "id <= 100")
+    assert (queued["state"], queued["where"]) == ("queued", "id <= 100")
+    assert "the next `trucker run` reads them" in queued["reason"]
+    keys = shop.folder / "keys.csv"
+    keys.write_text("".join(f"{number}\n" for number in (3, 6, 9, 100_000)), encoding="utf-8")
+    with writing(database, "orders", "items"):
+        trucker = start()
+        trucker.wait_streaming(120)
+        destination.execute("insert into items values (100000, 'only here')")
+        (by_keys,) = command(shop, "refresh", "items", "-p", folder, "--keys", str(keys), "--wait")
+        assert (by_keys["state"], by_keys["total"], by_keys["deleted"]) == ("done", 4, 1)
+        assert destination.query("select id from items where id in (3, 6, 9, 12, 100000) order by id") == [
+            (3,),
+            (6,),
+            (9,),
+        ]
+        (whole,) = command(shop, "refresh", "items", "-p", folder, "--wait")
+        assert whole["state"] == "done"
+        assert {each["state"] for each in command(shop, "refresh", "--list", "-p", folder)} == {"done"}
+        refused("refresh", "items", "-p", folder, "--where", "nothing > 1", code="TRK630")
+        refused("refresh", "--cancel", "1", "-p", folder, code="TRK633")
+    wait_until(lambda: same(database, destination, "orders", "items"))
+    assert command(shop, "status", folder)["refreshes"] == []
     assert trucker.stop() == 0, trucker.output()

@@ -32,10 +32,10 @@ from trucker.testing.object_storage import ObjectStorage
 LARGE = ("worker.finish.", "copy.chunk.")
 # What only one kind of storage for the change log comes by.
 OF_OBJECTS = ("capture.put.",)
-# Of a reload, which this campaign does not give: `test_reload_kills` does.
-RELOAD = ("reload.",)
+# Of commands, which this campaign does not give: `test_reload_kills` and `test_refresh_kills` do.
+COMMANDS = ("reload.", "refresh.")
 # What a campaign that is under way does not come by.
-PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE, *RELOAD)
+PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE, *COMMANDS)
 OF_FILES = ("capture.write.", "capture.fsync.", "capture.seal.")
 # In how many places a point is: each sink has its own, and each kind of storage.
 PLACES = {"sink.position.": 4, "sink.commit.": 3, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 2}
@@ -47,7 +47,13 @@ LOG = ("--log-format", "json")
 
 # A start dies at these before it needs Spark.
 BEFORE_SPARK = "setup."
-WITHOUT_SPARK = "import sys; from trucker.project import Project; Project.load(sys.argv[1]).run(spark=object())"
+WITHOUT_SPARK = """
+import sys
+from types import SimpleNamespace
+from trucker.project import Project
+
+Project.load(sys.argv[1]).run(spark=SimpleNamespace(sparkContext=SimpleNamespace(master="local")))
+"""
 
 
 def _die_before_spark(campaign: Campaign, point: str, failpoints: str) -> None:
@@ -103,7 +109,7 @@ def _strike_everywhere(campaign: Campaign, tmp_path: Path, points: Sequence[str]
 @pytest.mark.timeout(1200)
 def test_killed_at_every_boundary(campaign: Campaign, tmp_path: Path) -> None:
     _strike_everywhere(
-        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_OBJECTS, *LARGE, *RELOAD))]
+        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_OBJECTS, *LARGE, *COMMANDS))]
     )
 
 
@@ -115,7 +121,7 @@ def test_killed_at_every_boundary_of_a_log_of_objects(
     campaign.project.config["log"] = {"location": bucket, "s3": shared_storage.s3}
     campaign.project.save()
     _strike_everywhere(
-        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_FILES, *LARGE, *RELOAD))]
+        campaign, tmp_path, [point for point in POINTS if not point.startswith((*OF_FILES, *LARGE, *COMMANDS))]
     )
 
 

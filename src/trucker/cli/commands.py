@@ -17,8 +17,10 @@ import typer
 
 from trucker.cli import live, output
 from trucker.cli.exits import ExitCode, status_code
+from trucker.cli.keys_file import read_keys
 from trucker.cli.options import AsJson, Debug, ProjectFolder, ProjectOption, SqlChange
-from trucker.errors import TruckerError
+from trucker.control.answers import RefreshState
+from trucker.errors import ConfigError, TruckerError
 from trucker.finding import Level
 from trucker.observe import logs
 from trucker.observe.logs import LogFormat
@@ -327,6 +329,54 @@ def stop(
     """
     request = _open(project, debug).stop(wait=wait)
     output.say(output.stop_json(request)) if as_json else output.stop_text(request)
+
+
+def refresh(
+    truck: Annotated[str | None, typer.Argument(metavar="TRUCK", help="The truck's name.", show_default=False)] = None,
+    project: ProjectOption = HERE,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="TABLE", help="Only this source table, schema.table."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Only rows that meet this condition, which is SQL at the source."),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            help="Only rows with the keys in this CSV file: one key per line, without a header; - for standard input.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the rows have been refreshed.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List refreshes instead.")] = False,
+    cancelled: Annotated[
+        int | None, typer.Option("--cancel", metavar="ID", help="Cancel a queued or running refresh instead.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Read rows of a truck again while the stream goes on.
+
+    Queues the refresh of a table, of the rows that meet a condition, or of the rows with given keys. Rows are read
+    again at the source and replaced at the destination; rows that the source no longer has are deleted there. Without a
+    running instance the next run does it. With --wait, exit code 1 when the refresh fails or is cancelled.
+    """
+    opened = _open(project, debug)
+    if listed or cancelled is not None:
+        refreshes = opened.refreshes() if listed else [opened.cancel_refresh(cancelled or 0)]
+    else:
+        if truck is None:
+            raise ConfigError("no truck is given", remedy="name one: trucker refresh TRUCK; or --list, --cancel ID")
+        given = read_keys(keys) if keys is not None else None
+        refreshes = opened.refresh(truck, table=table, where=where, keys=given)
+        if wait:
+            refreshes = opened.await_refreshes(refreshes)
+    output.say(output.refreshes_json(refreshes)) if as_json else output.refreshes_text(refreshes)
+    if wait and any(each.state in (RefreshState.FAILED, RefreshState.CANCELLED) for each in refreshes):
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def demo(debug: Debug = False) -> None:

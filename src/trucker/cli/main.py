@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "resume": commands.resume,
     "reload": commands.reload,
     "stop": commands.stop,
+    "refresh": commands.refresh,
     "peek": commands.peek,
     "try": commands.try_,
     "redrive": commands.redrive,

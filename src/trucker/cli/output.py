@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trucker.control.answers import Reloaded, StopRequest, TruckPause
+    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
     from trucker.engine.transform.try_truck import Shown
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
@@ -158,6 +158,8 @@ def status_text(status: ProjectStatus) -> None:
         screen.print(status_table(status))
     if any(truck.copying for truck in status.trucks):
         screen.print(copies_table(status))
+    for refresh in status.refreshes:
+        screen.print(_refresh_line(refresh), soft_wrap=True)
     for line in error_lines(status.trucks):
         screen.print(line, soft_wrap=True)
 
@@ -341,3 +343,29 @@ def note(truck: TruckStatus) -> str:
     if truck.left_out:
         notes.append(f"columns left out: {', '.join(truck.left_out[:3])}{' …' if truck.left_out[3:] else ''}")
     return "; ".join(notes)
+
+
+def refreshes_text(refreshes: Sequence[Refresh]) -> None:
+    """A line for each."""
+    for refresh in refreshes:
+        say(_refresh_line(refresh))
+    if not refreshes:
+        say("no refresh is listed")
+
+
+def refreshes_json(refreshes: Sequence[Refresh]) -> str:
+    return json.dumps([refresh.to_json() for refresh in refreshes], indent=2)
+
+
+def _refresh_line(refresh: Refresh) -> str:
+    what = f"all of {refresh.table}" if refresh.whole else refresh.table
+    if refresh.where is not None:
+        what += f" where {' '.join(refresh.where.split())}"
+    if refresh.keys is not None:
+        what += f", {counted(refresh.keys, 'key')}"
+    words = [f"refresh {refresh.id}: truck {refresh.truck}, {what}: {refresh.state.value}"]
+    if not refresh.whole and refresh.total is not None:
+        words.append(f"{refresh.done} of {refresh.total} read, {refresh.deleted} deleted")
+    if refresh.reason:
+        words.append(refresh.reason)
+    return "; ".join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, Self
 
 from trucker.finding import Finding, Level
@@ -72,3 +73,53 @@ class StopRequest:
     pid: int
     host: str
     ended: bool
+
+
+class RefreshState(StrEnum):
+    """What has become of a refresh. Those that are queued or running are taken up again after a restart."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Rows of a table that are read again at the source: all of them, those that meet the condition `where`, or those
+    of `keys` keys.
+
+    `total` is how many keys there are to read, None while that is not known and for a whole table; `done` how many have
+    been read, and `deleted` how many of these the source no longer has. `reason` says why it has failed, or what it
+    waits for. Times are in seconds since 1970.
+    """
+
+    id: int
+    truck: str
+    table: str
+    queued: float
+    where: str | None = None
+    keys: int | None = None
+    state: RefreshState = RefreshState.QUEUED
+    total: int | None = None
+    done: int = 0
+    deleted: int = 0
+    reason: str = ""
+    ended: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in (RefreshState.QUEUED, RefreshState.RUNNING)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole table is copied again."""
+        return self.where is None and self.keys is None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(**{**fields, "state": RefreshState(fields["state"])})

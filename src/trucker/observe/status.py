@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trucker import private
+from trucker.control.answers import Refresh
 
 STALE_SECONDS: Final = 30.0
 """A running project writes its status about once a second: an older one does not tell where the trucks are."""
@@ -137,6 +138,8 @@ class ProjectStatus:
     trucks: tuple[TruckStatus, ...] = field(default=())
     gone: bool = False
     """No process holds the project, and the last one that did was not stopped: it was killed, or crashed."""
+    refreshes: tuple[Refresh, ...] = ()
+    """Those that are queued or running."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -188,7 +191,8 @@ class ProjectStatus:
     def from_json(cls, text: str) -> ProjectStatus:
         raw: dict[str, Any] = json.loads(text)
         trucks = tuple(_truck(entry) for entry in raw.pop("trucks"))
-        return cls(**raw, trucks=trucks)
+        refreshes = tuple(Refresh.from_json(entry) for entry in raw.pop("refreshes", ()))
+        return cls(**raw, trucks=trucks, refreshes=refreshes)
 
 
 def _phase_at_rest(truck: TruckStatus, paused: Container[str]) -> TruckPhase:
@@ -197,7 +201,7 @@ def _phase_at_rest(truck: TruckStatus, paused: Container[str]) -> TruckPhase:
     return TruckPhase.PAUSED if truck.name in paused else TruckPhase.STOPPED
 
 
-def _fields(value: ProjectStatus | TruckStatus | CopyProgress | FailedTable) -> dict[str, Any]:
+def _fields(value: ProjectStatus | TruckStatus | CopyProgress | FailedTable | Refresh) -> dict[str, Any]:
     """Not `asdict`, which copies all that is in it first: a truck may copy hundreds of tables at once."""
     names = (*value.__slots__, *_DERIVED) if isinstance(value, CopyProgress) else value.__slots__
     return {name: getattr(value, name) for name in names}

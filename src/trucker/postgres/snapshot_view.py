@@ -8,12 +8,13 @@ from trucker.lsn import Lsn
 from trucker.pg.connection import PgConnection
 from trucker.postgres.catalog import load_table
 from trucker.postgres.catalog_look import look, sighting_at
+from trucker.postgres.row_keys import keyed_chunks
 from trucker.postgres.snapshot import plan_chunks
 from trucker.source.base import SnapshotView
 from trucker.source.look import Look, Sighting
 from trucker.source.snapshot import SnapshotChunk
 from trucker.source.source_table import SourceTable
-from trucker.table import TableId
+from trucker.table import Key, TableId
 
 
 class PostgresSnapshotView(SnapshotView):
@@ -41,3 +42,14 @@ class PostgresSnapshotView(SnapshotView):
         self, table: SourceTable, chunk_bytes: int, *, columns: Sequence[str], where: str | None
     ) -> Sequence[SnapshotChunk]:
         return plan_chunks(self._connection, table, chunk_bytes, columns=columns, where=where)
+
+    def keyed_chunks(
+        self,
+        table: SourceTable,
+        names: Sequence[str],
+        keys: Sequence[Key],
+        *,
+        columns: Sequence[str],
+        where: str | None,
+    ) -> tuple[Sequence[SnapshotChunk], Sequence[Key]]:
+        return keyed_chunks(self._connection, table, names, keys, columns, where)

@@ -38,7 +38,7 @@ from trucker.sinks.delivery import Delivery
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
-from trucker.table import TableId
+from trucker.table import Key, TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +153,12 @@ class ForeseesCopies(Protocol):
 
     def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         """Copies that begin with the next delivery, and about how many bytes each will bring."""
+
+
+@runtime_checkable
+class SelectsKeys(Protocol):
+    """A sink that finds rows by a condition (`trucker refresh --where`)."""
+
+    def select_keys(self, target: Target, where: str) -> Iterator[Key]:
+        """The keys of the rows of the target's table that meet a condition in the store's SQL, as PostgreSQL could read
+        them. Raises `SinkError` where the store cannot evaluate it. Needs no `open`."""

@@ -44,7 +44,7 @@ from trucker.source.publication import Membership, PublishedTable
 from trucker.source.slot import SlotInfo, SystemIdentity
 from trucker.source.snapshot import ExportedSnapshot, LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable, SourceType
-from trucker.table import Column, TableId, TableSchema
+from trucker.table import Column, Key, TableId, TableSchema
 
 TypeKey = tuple[int, int]
 """A type in the stream: its oid and its modifier."""
@@ -142,6 +142,18 @@ class SnapshotView(Protocol):
     ) -> Sequence[SnapshotChunk]:
         """The table cut into chunks. Raises `SourceUnavailable` where it was rewritten after the snapshot."""
 
+    def keyed_chunks(
+        self,
+        table: SourceTable,
+        names: Sequence[str],
+        keys: Sequence[Key],
+        *,
+        columns: Sequence[str],
+        where: str | None,
+    ) -> tuple[Sequence[SnapshotChunk], Sequence[Key]]:
+        """Chunks that have the rows of these keys, which are values of the columns `names`, as far as they meet
+        `where`; and the keys without such a row."""
+
 
 class CopySession(SourceTables, Protocol):
     """An open session where copies are read; outside of transactions between two calls."""
@@ -162,6 +174,15 @@ class CopySession(SourceTables, Protocol):
 
     def await_visible(self, xids: Iterable[int]) -> None:
         """Wait until the session sees these transactions; `SourceUnavailable` where that takes too long."""
+
+    def canonical_keys(self, schema: TableSchema, names: Sequence[str], keys: Sequence[Key]) -> list[Key]:
+        """Keys that a person has given, as the source writes them. `ControlError` names the first that is none."""
+
+    def check_condition(self, schema: TableSchema, where: str) -> None:
+        """`ControlError` where this is no condition on the table's columns. Runs nothing."""
+
+    def selected_keys(self, table: SourceTable, names: Sequence[str], where: str) -> Iterator[Key]:
+        """The keys of the rows that meet a condition. Must be iterated to the end."""
 
 
 class ChunkReader(Protocol):

@@ -15,8 +15,6 @@ from trucker.sinks.transactional.staged_changes import StagedRow
 from trucker.table import TableSchema
 
 StoredRow = dict[str, str | None]
-Key = tuple[str | None, ...]
-
 _numbers: Final = count()
 
 
@@ -109,7 +107,7 @@ class MemoryTable:
             if change.op != INSERT and self._remove(change.old) is None:
                 raise SinkError("a row to delete is not there")
 
-    def _key(self, row: Mapping[str, str | None] | None) -> Key:
+    def _key(self, row: Mapping[str, str | None] | None) -> tuple[str | None, ...]:
         return tuple((row or {}).get(name) for name in self.key or self.columns)
 
     def _moves(self, change: _Change) -> bool:

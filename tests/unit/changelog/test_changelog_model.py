@@ -189,7 +189,7 @@ def test_any_two_positions_cut_out_exactly_the_transactions_between(
         # A range that was read whole is cut as one that is read in pieces, and a batch is as long as it says.
         middle = Lsn(data.draw(st.integers(start, end)))
         whole = reader.range(start, end)
-        for part in (whole.part(start, middle), whole.part(middle, whole.end)):
+        for part in (whole.part(start, middle), whole.part(middle, middle), whole.part(middle, whole.end)):
             assert part.references() == reader.blocks(part.start, part.end)
         batch = reader.next_range(start, data.draw(st.integers(1, 5000)), end)
         assert batch.references() == reader.blocks(start, batch.end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +13,7 @@ import pytest
 
 from trucker.adapters.stdout import StdoutConnection
 from trucker.config.models import ProjectConfig
-from trucker.control.answers import Reloaded, StopRequest, TruckPause
+from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
 from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus
@@ -38,6 +38,8 @@ class FakeProject:
     changes: list[TableChange] = field(default_factory=list)
     pauses: list[TruckPause] = field(default_factory=list)
     reloaded: Reloaded = field(default_factory=Reloaded)
+    listed: list[Refresh] = field(default_factory=list)
+    ended: list[Refresh] = field(default_factory=list)
     error: BaseException | None = None
     calls: list[tuple[object, ...]] = field(default_factory=list)
     config: ProjectConfig = field(
@@ -67,6 +69,24 @@ class FakeProject:
     def stop(self, *, wait: bool = True) -> StopRequest:
         self._called("stop", wait)
         return StopRequest(7, "host", wait)
+
+    def refresh(
+        self, truck: str, *, table: str | None, where: str | None, keys: Iterable[Sequence[str]] | None
+    ) -> list[Refresh]:
+        self._called("refresh", truck, table, where, None if keys is None else list(keys))
+        return self.listed
+
+    def await_refreshes(self, refreshes: Sequence[Refresh]) -> list[Refresh]:
+        self._called("await_refreshes", *(each.id for each in refreshes))
+        return self.ended
+
+    def refreshes(self) -> list[Refresh]:
+        self._called("refreshes")
+        return self.listed
+
+    def cancel_refresh(self, number: int) -> Refresh:
+        self._called("cancel_refresh", number)
+        return self.ended[0]
 
     def check(self) -> list[Finding]:
         return self.findings

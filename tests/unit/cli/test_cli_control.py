@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trucker.cli.main import main
-from trucker.control.answers import Reloaded, TruckPause
+from trucker.control.answers import Refresh, RefreshState, Reloaded, TruckPause
 from trucker.errors import ConfigError, ControlError
 from trucker.finding import Finding, Level
 
@@ -92,7 +94,7 @@ def test_stop(project: FakeProject, capsys: Captured, arguments: list[str], wait
     assert json.loads(capsys.readouterr().out) == {"pid": 7, "host": "host", "ended": wait}
 
 
-@pytest.mark.parametrize("command", [["pause", "a"], ["resume", "a"], ["reload"], ["stop"]])
+@pytest.mark.parametrize("command", [["pause", "a"], ["resume", "a"], ["reload"], ["stop"], ["refresh", "a"]])
 def test_errors_of_the_instance_are_printed_with_their_next_step(
     project: FakeProject, capsys: Captured, command: list[str]
 ) -> None:
@@ -105,3 +107,57 @@ def test_errors_of_the_instance_are_printed_with_their_next_step(
 
 def test_pause_needs_a_truck(project: FakeProject) -> None:
     assert main(["pause"]) == 2
+
+
+QUEUED = Refresh(3, "a", "public.t", 1.0, where="id >\n 5")
+
+
+def test_refresh_hands_on_what_is_to_be_read(project: FakeProject, capsys: Captured) -> None:
+    project.listed = [QUEUED]
+    assert main(["refresh", "a", "--project", "shop", "--table", "t", "--where", "id > 5"]) == 0
+    assert project.calls == [("load", Path("shop")), ("refresh", "a", "t", "id > 5", None)]
+    assert capsys.readouterr().out == "refresh 3: truck a, public.t where id > 5: queued\n"
+    project.listed = [Refresh(4, "a", "public.t", 1.0), Refresh(5, "a", "public.u", 1.0, reason="it waits")]
+    assert main(["refresh", "a"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "refresh 4: truck a, all of public.t: queued",
+        "refresh 5: truck a, all of public.u: queued; it waits",
+    ]
+
+
+def test_refresh_reads_keys_from_a_file_or_standard_input(
+    project: FakeProject, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.listed = [Refresh(3, "a", "public.t", 1.0, keys=2, total=2, done=1, deleted=1)]
+    file = tmp_path / "keys.csv"
+    file.write_text('1,"a, b"\n\n2,""\n', encoding="utf-8")
+    assert main(["refresh", "a", "--keys", str(file)]) == 0
+    assert project.calls[-1] == ("refresh", "a", None, None, [("1", "a, b"), ("2", "")])
+    assert capsys.readouterr().out == "refresh 3: truck a, public.t, 2 keys: queued; 1 of 2 read, 1 deleted\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("7\n8\n"))
+    assert main(["refresh", "a", "--keys", "-"]) == 0
+    assert project.calls[-1] == ("refresh", "a", None, None, [("7",), ("8",)])
+    capsys.readouterr()
+    assert main(["refresh", "a", "--keys", str(tmp_path / "missing.csv")]) == 3
+    assert "missing.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [(RefreshState.DONE, 0), (RefreshState.QUEUED, 0), (RefreshState.FAILED, 1)]
+)
+def test_refresh_waits_for_the_end(project: FakeProject, capsys: Captured, state: RefreshState, code: int) -> None:
+    project.listed, project.ended = [QUEUED], [replace(QUEUED, state=state)]
+    assert main(["refresh", "a", "--wait", "--json"]) == code
+    assert project.calls[-1] == ("await_refreshes", 3)
+    assert [Refresh.from_json(each) for each in json.loads(capsys.readouterr().out)] == project.ended
+
+
+def test_refreshes_are_listed_and_cancelled(project: FakeProject, capsys: Captured) -> None:
+    assert main(["refresh", "--list"]) == 0
+    assert capsys.readouterr().out == "no refresh is listed\n"
+    project.ended = [replace(QUEUED, state=RefreshState.CANCELLED)]
+    assert main(["refresh", "--cancel", "3"]) == 0
+    assert project.calls[-1] == ("cancel_refresh", 3)
+    assert capsys.readouterr().out == "refresh 3: truck a, public.t where id > 5: cancelled\n"
+    assert main(["refresh"]) == 2
+    assert "name one: trucker refresh TRUCK" in capsys.readouterr().err

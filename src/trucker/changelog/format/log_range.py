@@ -39,8 +39,10 @@ class LogRange:
         return runs(self.blocks, self.end, run_bytes)
 
     def part(self, start: Lsn, end: Lsn) -> LogRange:
-        """The range `(start, end]` of it."""
+        """The range `(start, end]` of it; without blocks where `start` is not before `end`."""
         if (start, end) == (self.start, self.end):
             return self
+        if start >= end:
+            return LogRange(start, end, ())
         blocks = [(index, at) for index, at in self.blocks if index.last[at] >= start and index.first[at] < end]
         return LogRange(start, end, blocks)

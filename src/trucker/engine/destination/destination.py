@@ -6,8 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.truck.truck import Truck
@@ -127,6 +127,12 @@ class Destination:
             if self._lost is None or (self._lost[1].code, self._lost[1].message) != (error.code, error.message):
                 log.warning("destination unavailable", extra={"destination": self.name, **error.facts()})
             self._lost = (self._lost[0] if self._lost else time.monotonic(), error)
+
+    @contextmanager
+    def using(self) -> Iterator[Sink]:
+        """The sink that commits, for a look at what is there; commits wait meanwhile."""
+        with self._lock:
+            yield self.sink
 
     def discard(self, batch: Batch) -> None:
         """Have what was staged for the batch taken away: it is not going to be committed."""

@@ -20,7 +20,9 @@ from trucker.control.answers import StopRequest, TruckPause
 from trucker.control.message import Request
 from trucker.engine.project.project_run import ProjectRun
 from trucker.engine.project.source_run import SourceRun, needed_by
+from trucker.engine.refresh.refresh_request import RefreshRequest, refreshes_of
 from trucker.errors import ControlError
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.control")
 
@@ -49,6 +51,8 @@ class InstanceCommands:
             "resume": self._resume,
             "reload": self._reload,
             "stop": self._request_stop,
+            "refresh": self._refresh,
+            "cancel": self._cancel,
         }
 
     def attach(self, run: ProjectRun) -> None:
@@ -131,6 +135,29 @@ class InstanceCommands:
     def _request_stop(self, _: Mapping[str, Any]) -> object:
         self._end()
         return asdict(StopRequest(os.getpid(), socket.gethostname(), ended=False))
+
+    def _refresh(self, arguments: Mapping[str, Any]) -> object:
+        run = self._running()
+        handed_in = arguments.get("keys")
+        keys = run.refreshes.handed_in(str(handed_in)) if handed_in is not None else None
+        table = arguments.get("table")
+        request = RefreshRequest(
+            str(arguments["truck"]), TableId(*table) if table is not None else None, arguments.get("where"), keys
+        )
+        with run.changing():
+            source = run.source_of(request.truck)
+            truck = source.runs[request.truck].truck
+            with source.destinations[truck.destination].using() as sink:
+                wished = refreshes_of(request, source.resolved, {truck.destination: sink})
+            added = run.refreshes.add(wished)
+        run.show()
+        return [refresh.to_json() for refresh in added]
+
+    def _cancel(self, arguments: Mapping[str, Any]) -> object:
+        run = self._running()
+        cancelled = run.refreshes.cancel(int(arguments["id"]))
+        run.show()
+        return cancelled.to_json()
 
 
 def _trucks(arguments: Mapping[str, Any]) -> Sequence[str]:

@@ -17,6 +17,7 @@ from trucker import private
 from trucker.config.adapter import Connection
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.registry import adapter_of
+from trucker.control.answers import Refresh
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.project.absent_destinations import Awaited
@@ -25,6 +26,7 @@ from trucker.engine.project.pause_record import PauseRecord
 from trucker.engine.project.reload_plan import TruckText, truck_texts
 from trucker.engine.project.source_run import ONCE_TRIES, SourceRun
 from trucker.engine.project.truck_status import TruckStatuses
+from trucker.engine.refresh.refresh_record import RefreshRecord
 from trucker.engine.spark.cluster import Executors, is_local, ship
 from trucker.engine.spark.session_future import SessionFuture, adopt, has_spark_sql, started
 from trucker.engine.transform.recipe_compiler import Recipes
@@ -88,6 +90,7 @@ class ProjectRun:
         self._retry_at = -math.inf
         self._refused_arrivals: frozenset[Finding] = frozenset()
         self.pauses = PauseRecord(config.state_folder)
+        self.refreshes = RefreshRecord(config.state_folder)
         self.texts = truck_texts(config)
         """The trucks as their files said when they were taken up."""
         self._strict = strict
@@ -113,6 +116,7 @@ class ProjectRun:
             anew=anew,
             paused=self.pauses.trucks(),
             listeners=LISTENERS,
+            refreshes=self.refreshes,
         )
 
     def _destination(self, connection: Connection) -> Destination:
@@ -495,6 +499,7 @@ class ProjectRun:
             self._started,
             time.time(),
             trucks,
+            refreshes=self._active_refreshes(),
         )
         try:
             write_status(self.config.state_folder / "status.json", status)
@@ -507,6 +512,12 @@ class ProjectRun:
         if self._observer is not None:
             self._observer(status)
         return status
+
+    def _active_refreshes(self) -> tuple[Refresh, ...]:
+        try:
+            return tuple(self.refreshes.active())
+        except TruckerError:  # the queue logs it
+            return ()
 
 
 def checked_on_spark(

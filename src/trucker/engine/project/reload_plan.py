@@ -125,12 +125,12 @@ def _refuse_sql(trucks: tuple[str, ...], only: str | None) -> None:
     names = ", ".join(trucks)
     which = f"truck {names}" if len(trucks) == 1 else f"trucks {names}"
     reload = "trucker reload" + (f" --truck {only}" if only else "")
-    reset = " ".join(f"--truck {name}" for name in trucks)
+    refresh = ", ".join(f"`trucker refresh {name}`" for name in trucks)
     raise ControlError(
         f"the SQL, the rules, the lookups or the functions of {which} changed; rows that were written before stay as "
         "they are: nothing was changed",
-        remedy=f"to go on with the new ones from the current position: `{reload} --on-sql-change go-on`; to copy the "
-        f"tables again with them: `trucker stop`, `trucker reset {reset}`, `trucker run`",
+        remedy=f"to go on with the new ones from the current position: `{reload} --on-sql-change go-on`; "
+        f"for the rows that were written before to go through them as well: then {refresh}",
         code="TRK613",
     )
 

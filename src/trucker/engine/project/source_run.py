@@ -41,6 +41,8 @@ from trucker.engine.project.recreated_tables import take_up, tell_gone
 from trucker.engine.project.slot_loss import begin_anew, is_lost
 from trucker.engine.project.source_threads import SourceThreads, SourceWork, Watching
 from trucker.engine.project.table_arrivals import TableArrivals
+from trucker.engine.refresh.refresh_queue import RefreshQueue
+from trucker.engine.refresh.refresh_record import RefreshRecord
 from trucker.engine.schema.partitions import probe_leaf
 from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
@@ -97,6 +99,7 @@ class SourceRun:
         anew: bool = False,
         paused: Collection[str] = (),
         listeners: Sequence[Listener] = (),
+        refreshes: RefreshRecord | None = None,
         work: SourceWork | None = None,
     ) -> None:
         """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start.
@@ -117,6 +120,7 @@ class SourceRun:
         self._once = once
         self._anew = anew
         self._paused = frozenset(paused)
+        self._refreshes = refreshes or RefreshRecord(config.state_folder)
         self._project_stop = stop
         self._stop = threading.Event()
         self._work = work or SourceThreads(self.name, self._stop)
@@ -284,10 +288,12 @@ class SourceRun:
         self._resume_copies([lane for lane in lanes if lane.cursor])
         self._start_copies(needs)
         self._keeper.write(self._lanes, self._away)
+        queue = RefreshQueue(self._refreshes, self, stream)
         if self._once:
-            self._work.start(f"once {self.name}", self._stream_once)
+            self._work.start(f"once {self.name}", partial(self._stream_once, queue))
         else:
             watches: dict[str, Watching] = {
+                "refreshes": queue,
                 "shapes": self._shape_watch(stream),
                 "tables": self._table_watch(stream),
                 "published": self._publication_watch(stream),
@@ -308,8 +314,9 @@ class SourceRun:
     def _table_watch(self, stream: SourceStream) -> TableWatch:
         return TableWatch(self.destinations, self.runs, self.schema_store, self.resolved.source, stream.fail)
 
-    def _stream_once(self) -> None:
-        """What is there by now, when everybody who lagged has caught up; then what the stream does not tell."""
+    def _stream_once(self, refreshes: RefreshQueue) -> None:
+        """What is there by now, when everybody who lagged has caught up; then what the stream does not tell, and rows
+        that are to be refreshed."""
         assert self._stream is not None
         assert self._capture is not None
         me = threading.current_thread()
@@ -325,6 +332,7 @@ class SourceRun:
                         break
                 if not self._stop.is_set():
                     self._publication_watch(self._stream).look()
+                refreshes.drain(self._stop)
                 return
             else:
                 others[0].join(0.1)

@@ -38,12 +38,14 @@ from trucker.sinks.duckdb.table import (
     table_of,
     unique_columns,
 )
+from trucker.sinks.duckdb.types import to_text
 from trucker.sinks.ledger import Copy, Ledger
 from trucker.sinks.letters import Choice, Redriven, Row
 from trucker.sinks.sql.sql_sink import SqlSink
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
 from trucker.sinks.transactional.staged_changes import StagedLoad
+from trucker.table import Key, quote_identifier
 
 # A COMMIT that cannot write its log fails as a transaction, with the file's error in its text.
 _FILE_TROUBLE = re.compile(r'Could not \w+ (?:\w+ )?file "[^"]*": [^\n]*')
@@ -113,6 +115,15 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
             return
         with connect(self._path, read_only=True) as connection:
             yield connection
+
+    def select_keys(self, target: Target, where: str) -> Iterator[Key]:
+        if not self._exists():
+            return
+        with self._explaining(f"reading table {target.table}"), self._reading() as connection:
+            table = table_of(connection, target)
+            names = [(quote_identifier(name), table.types[name]) for name in target.source.key]
+            keys = ", ".join(to_text(name, kind) or f"CAST({name} AS VARCHAR)" for name, kind in names)
+            yield from run(connection, f"SELECT {keys} FROM {table.sql} WHERE ({where}\n)")
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         if not self._exists() or self._session.is_open:

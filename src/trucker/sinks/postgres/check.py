@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import psycopg
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SinkError, TruckerError
 from trucker.finding import Finding, Level
+from trucker.pg.connection import PgConnection
 from trucker.sinks.batch import TruckState
 from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.ddl.examine import examine as examined
@@ -17,7 +18,7 @@ from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.session import Session, session
 from trucker.sinks.postgres.state_tables import OLDEST
 from trucker.sinks.target import Target
-from trucker.table import TableId, quote_identifier
+from trucker.table import Key, TableId, quote_identifier
 
 
 def check(config: PostgresConnection) -> list[Finding]:
@@ -100,3 +101,11 @@ def unique_columns(config: PostgresConnection, table: TableId) -> list[tuple[str
     except psycopg.Error as error:
         raise explain(error, subject) from None
     return [index.names if index.plain else tuple(sorted(index.columns)) for index in indexes]
+
+
+def select_keys(connection: PgConnection, target: Target, where: str) -> Iterator[Key]:
+    """The keys of the rows of the target's table that meet a condition."""
+    columns = ", ".join(f"{quote_identifier(name)}::text" for name in target.source.key)
+    query = f"copy (select {columns} from {target.table.quoted} where ({where}\n)) to stdout"
+    with connection.cursor() as cursor, cursor.copy(query.encode()) as copy:
+        yield from copy.rows()

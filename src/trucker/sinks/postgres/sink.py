@@ -36,6 +36,7 @@ from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.unfit_values import fitting
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
+from trucker.table import Key
 
 
 class PostgresSink(Sink):
@@ -218,6 +219,10 @@ class PostgresSink(Sink):
         with self._session("accepting tables") as lent, lent.connection.transaction():
             self._identities.accept(lent, truck_tables)
         self._written.clear()
+
+    def select_keys(self, target: Target, where: str) -> Iterator[Key]:
+        with self._session(f"reading table {target.table}", target) as lent:
+            yield from check.select_keys(lent.connection, target, where)
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         return check.unique_columns(self._connection, table)

@@ -124,7 +124,7 @@ def test_other_sql_is_asked_about(files: Files, edit: Edit) -> None:
     assert error.code == "TRK613"
     assert "truck items" in error.message
     assert "trucker reload --on-sql-change go-on" in error.remedy
-    assert "trucker reset --truck items" in error.remedy
+    assert "trucker refresh items" in error.remedy
     assert "--truck items --on-sql-change go-on" in files.refused(only="items").remedy
     plan = files.plan(go_on=True)
     assert (plan.changed, plan.new_sql) == (("items",), ("items",))

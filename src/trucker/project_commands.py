@@ -1,0 +1,254 @@
+"""Commands to the running instance of a project, as a part of `Project`: pause, resume, reload, stop, refresh.
+
+Each asks the instance through its control socket. Where none runs, it does its work itself, or says what to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from trucker.config.models import ProjectConfig, TruckConfig
+from trucker.errors import CheckFailed, ConfigError, ControlError
+from trucker.file_errors import all_explained
+from trucker.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
+    from trucker.engine.refresh.refresh_record import RefreshRecord
+    from trucker.table import Key, TableId
+
+REFRESH_LOOK_SECONDS: Final = 0.2
+NO_INSTANCE: Final = "no instance runs: the next `trucker run` reads them"
+
+
+class ProjectCommands:
+    """What `Project` has of its own for them."""
+
+    config: ProjectConfig
+    _folder: Path | None
+
+    def _trucks(self, name: str | None) -> list[TruckConfig]:
+        chosen = [truck for truck in self.config.trucks if name in (None, truck.name)]
+        if not chosen:
+            names = ", ".join(truck.name for truck in self.config.trucks)
+            raise ConfigError(f"there is no truck {name!r}", remedy=f"name one of {names}")
+        return chosen
+
+    @all_explained()
+    def pause(self, trucks: Sequence[str]) -> list[TruckPause]:
+        """Have trucks apply nothing more, from the end of the batch in hand, until `resume`; across restarts.
+
+        Their positions stay, and the change log keeps what they have not applied. Without a running instance this is
+        only recorded, for the next one.
+        """
+        return self._set_paused(trucks, paused=True)
+
+    @all_explained()
+    def resume(self, trucks: Sequence[str]) -> list[TruckPause]:
+        """Have paused trucks go on from their positions."""
+        return self._set_paused(trucks, paused=False)
+
+    def _set_paused(self, trucks: Sequence[str], *, paused: bool) -> list[TruckPause]:
+        from trucker.control.answers import TruckPause
+        from trucker.engine.project.instance_client import ask_instance
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.pause_record import PauseRecord
+        from trucker.engine.project.state_folder import secure_state
+
+        state, names = self.config.state_folder, list(dict.fromkeys(trucks))
+        answer = ask_instance(state, "pause" if paused else "resume", {"trucks": names})
+        if answer is not None:
+            return [TruckPause.from_json(fields) for fields in answer]
+        for name in names:
+            self._trucks(name)
+        secure_state(self.config)
+        lock = ProjectLock(state)
+        lock.acquire(wait=False, remedy="run this command again")
+        try:
+            record = PauseRecord(state)
+            news = record.pause(names) if paused else record.resume(names)
+        finally:
+            lock.release()
+        return [TruckPause(name, paused, changed=name in news, running=False) for name in names]
+
+    @all_explained()
+    def reload(
+        self,
+        *,
+        truck: str | None = None,
+        on_sql_change: Literal["refuse", "go-on"] = "refuse",
+        interrupt_copies: bool = False,
+    ) -> Reloaded:
+        """Have the running instance read the project's files, and take up trucks that are new, changed or gone.
+
+        All or nothing: where the files have errors, or something in them needs a restart (`ControlError`), nothing
+        changes. `truck` takes up that one only. With `go-on`, trucks whose SQL or rules changed go on with the new ones
+        from their positions; otherwise they are refused. With `interrupt_copies` copies in progress may begin anew.
+        """
+        from trucker.control.answers import Reloaded
+        from trucker.engine.project.instance_client import ask_instance, not_running
+
+        if on_sql_change not in ("refuse", "go-on"):
+            raise ConfigError(f"on_sql_change cannot be {on_sql_change!r}", remedy="use 'refuse' or 'go-on'")
+        arguments = {"truck": truck, "go_on": on_sql_change == "go-on", "interrupt_copies": interrupt_copies}
+        answer = ask_instance(self.config.state_folder, "reload", arguments)
+        if answer is None:
+            raise not_running("the next `trucker run` reads the files; `trucker check` checks them now")
+        return Reloaded.from_json(answer)
+
+    @all_explained()
+    def stop(self, *, wait: bool = True) -> StopRequest:
+        """Ask the running instance to stop, as SIGTERM does, and `wait` until it has ended."""
+        from trucker.control.answers import StopRequest
+        from trucker.control.client import ENDED
+        from trucker.engine.project.instance_client import ask_instance, await_end, not_running
+        from trucker.engine.project.lock import ProjectLock
+
+        state = self.config.state_folder
+        instance = ProjectLock(state).instance()
+        try:
+            answer = ask_instance(state, "stop", {})
+        except ControlError as error:
+            if error.code != ENDED or instance is None:
+                raise
+            answer = {"pid": instance.pid, "host": instance.host, "ended": False}  # it ended faster than it answered
+        if answer is None:
+            raise not_running("nothing is to be stopped; `trucker run` starts it")
+        request = StopRequest(**answer)
+        if wait:
+            await_end(state, request)
+        return replace(request, ended=wait)
+
+    @all_explained()
+    def refresh(
+        self,
+        truck: str,
+        *,
+        table: str | None = None,
+        where: str | None = None,
+        keys: Iterable[Sequence[str]] | None = None,
+    ) -> list[Refresh]:
+        """Queue rows of a truck to be read again at the source, and set right at the destination; the stream goes on.
+
+        All rows of one table or of every table; those that meet the condition `where`, which is SQL at the source; or
+        those of `keys`, each the values of the key's columns in their order, as texts. Rows that the source no longer
+        has are deleted at the destination. Without a running instance the next one does it.
+        """
+        from trucker.control.answers import Refresh
+        from trucker.engine.project.instance_client import ask_instance
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.state_folder import secure_state
+        from trucker.engine.refresh.refresh_record import RefreshRecord
+
+        if where is not None and keys is not None:
+            raise ConfigError("a refresh is of the rows of a condition or of keys", remedy="give one of the two")
+        (config,) = self._trucks(truck)
+        table_id = source_table(table)
+        state, record = self.config.state_folder, RefreshRecord(self.config.state_folder)
+        if ProjectLock(state).instance() is not None:
+            handed_in = record.hand_in(keys) if keys is not None else None
+            arguments = {"truck": truck, "table": table_id, "where": where, "keys": handed_in}
+            try:
+                answer = ask_instance(state, "refresh", arguments)
+            finally:
+                record.discard(handed_in)
+            if answer is not None:
+                return [Refresh.from_json(fields) for fields in answer]
+        given = [tuple(key) for key in keys] if keys is not None else None
+        secure_state(self.config)
+        lock = ProjectLock(state)
+        lock.acquire(wait=False, remedy="run this command again")
+        try:
+            return self._queue_refresh(config, record, table_id, where, given)
+        finally:
+            lock.release()
+
+    def _queue_refresh(
+        self,
+        truck: TruckConfig,
+        record: RefreshRecord,
+        table: TableId | None,
+        where: str | None,
+        keys: Sequence[Key] | None,
+    ) -> list[Refresh]:
+        from trucker.engine.project.conditions.condition_list import DESCRIBED, walk
+        from trucker.engine.project.conditions.situation import Situation
+        from trucker.engine.refresh.refresh_request import RefreshRequest, refreshes_of
+
+        with Situation(self.config) as situation:
+            refuse(walk(situation, DESCRIBED))
+            source = situation.sources[truck.input.connection]
+            request = RefreshRequest(truck.name, table, where, keys)
+            wished = refreshes_of(request, source, situation.sinks)
+            return record.add([(replace(refresh, reason=NO_INSTANCE), keys) for refresh, keys in wished])
+
+    @all_explained()
+    def await_refreshes(self, refreshes: Sequence[Refresh]) -> list[Refresh]:
+        """Wait until these have ended, or no instance runs that carries them out; what there is of them then."""
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.refresh.refresh_record import RefreshRecord
+
+        state = self.config.state_folder
+        record, lock = RefreshRecord(state), ProjectLock(state)
+        while True:
+            running = lock.instance() is not None
+            now = [record.get(refresh.id) for refresh in refreshes]
+            if not running or all(each.is_over for each in now):
+                return now
+            time.sleep(REFRESH_LOOK_SECONDS)
+
+    @all_explained()
+    def refreshes(self) -> list[Refresh]:
+        """The refreshes that are queued or running, and those that ended last."""
+        from trucker.engine.refresh.refresh_record import RefreshRecord
+
+        return RefreshRecord(self.config.state_folder).all()
+
+    @all_explained()
+    def cancel_refresh(self, number: int) -> Refresh:
+        """Cancel a refresh that has not ended. Rows that it has set right stay so."""
+        from trucker.control.answers import Refresh
+        from trucker.engine.project.instance_client import ask_instance
+        from trucker.engine.project.lock import ProjectLock
+        from trucker.engine.project.state_folder import secure_state
+        from trucker.engine.refresh.refresh_record import RefreshRecord
+
+        state = self.config.state_folder
+        answer = ask_instance(state, "cancel", {"id": number})
+        if answer is not None:
+            return Refresh.from_json(answer)
+        secure_state(self.config)
+        lock = ProjectLock(state)
+        lock.acquire(wait=False, remedy="run this command again")
+        try:
+            return RefreshRecord(state).cancel(number)
+        finally:
+            lock.release()
+
+
+def source_table(text: str | None) -> TableId | None:
+    """The source table that the command line names."""
+    from trucker.config.patterns import PatternError, parse_table
+
+    try:
+        return parse_table(text) if text else None
+    except PatternError as error:
+        raise ConfigError(f"--table {text}: {error}", remedy="write schema.table, or table for schema public") from None
+
+
+def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
+    """Raise the first error among the findings, and say how many more there are.
+
+    Those that a run can wait for are none, unless it is `strict`.
+    """
+    errors = [finding for finding in findings if finding.level is Level.ERROR and (strict or not finding.waits)]
+    if not errors:
+        return
+
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more; run trucker check to see all)" if len(errors) > 1 else ""
+    raise CheckFailed(f"{first.subject}: {first.message}{more}", remedy=first.remedy, code=first.code or None)

@@ -33,6 +33,7 @@ MEASURES = (
     "sql_truck",
     "storage",
     "reload",
+    "refresh",
 )
 RESULT = report.ROOT / "build" / "bench.json"
 

@@ -85,7 +85,13 @@ class Listening(psycopg.Connection[Any]):
         except StopIteration as end:  # in a pipeline, statements wait for nothing
             value: RV = end.value
             return value
-        return super().wait(self._listen(gen, condition), interval, timeout)
+        try:
+            return super().wait(self._listen(gen, condition), interval, timeout)
+        finally:
+            # psycopg's generator ends a pipeline when it is closed, which fails where the connection is lost. Left to
+            # the garbage collector, that failure would be printed.
+            with suppress(psycopg.Error, RuntimeError):
+                gen.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -21,21 +21,19 @@ from trucker.abilities import Abilities
 from trucker.change import Changes, CopiedRows
 from trucker.errors import SinkError, TruckFailed
 from trucker.sinks.base import Workspace
-from trucker.sinks.batch import Phase, Receipt, Work
-from trucker.sinks.delivery import Delivery
-from trucker.sinks.ledger import Entry, Ledger, Plan
+from trucker.sinks.batch import Receipt, Work
+from trucker.sinks.ledger import Ledger, Plan
 from trucker.sinks.spool import Spool
 from trucker.sinks.strict import refuse_columns
-from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
+from trucker.sinks.table_identity import TableChange, TableIdentity
 from trucker.sinks.target import Target, TruckTable
 from trucker.sinks.transactional import TransactionalSink
-from trucker.sinks.transactional.staged_changes import StagedLoad, StagedRow
-from trucker.table import TableId, TableSchema
-from trucker.testing.memory_table import MemoryTable
+from trucker.sinks.transactional.staged_changes import StagedLoad
+from trucker.table import TableId
+from trucker.testing.memory_identities import MemoryIdentities, MemoryTables
+from trucker.testing.memory_table import MemoryTable, check_integers
 
-_INTEGERS: Final = frozenset({20, 21, 23})
-# All rows travel in receipts: there is no folder.
-_UNLIMITED: Final = 1 << 62
+_UNLIMITED: Final = 1 << 62  # all rows travel in receipts: there is no folder
 
 
 @dataclass(slots=True)
@@ -62,9 +60,6 @@ def drop_store(name: str) -> None:
     """Forget a destination."""
     with _stores_lock:
         _stores.pop(name, None)
-
-
-MemoryTables = dict[TableId, MemoryTable]
 
 
 class MemorySink(TransactionalSink[MemoryTables]):
@@ -112,7 +107,7 @@ class MemorySink(TransactionalSink[MemoryTables]):
         table = transaction.setdefault(target.table, MemoryTable.like(target.source))
         try:
             for rows in load.rows_by_round():
-                _check_integers(target.source, rows)
+                check_integers(target.source, rows)
                 table.apply_staged(rows, awaits_rows=target.awaits_rows)
         except SinkError as error:
             raise SinkError(f"table {target.table}: {error.message}") from error
@@ -120,100 +115,33 @@ class MemorySink(TransactionalSink[MemoryTables]):
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         return super().stage(replace(work, room=_UNLIMITED), changes)
 
-    # -- tables that somebody else drops or alters -----------------------------------------------------------------
+    # -- tables that another program drops or alters ----------------------------------------------------------------
 
     def prepare(self, target: Target) -> frozenset[str]:
         super().prepare(target)
-        with self._store.lock:
-            filled = self._refuse_changed(target)
-            table = self._store.tables.setdefault(target.table, MemoryTable.like(target.source))
+        with self.transaction() as tables:
+            state = self._identities.refuse_changed(tables, target, tables.get(target.table))
+            table = tables.setdefault(target.table, MemoryTable.like(target.source))
             if target.strict:
                 refuse_columns(target, table.columns, ())
             if table.key != target.source.key:
                 raise SinkError(f"table {target.table} has the key {table.key}, not {target.source.key}")
             table.widen(target.source)
-            if not filled or _judged(filled, target):
-                self._identities[target.truck_table] = table.identity.only(target.source.names)
+            self._identities.put(tables, target, table, state)
         return frozenset()
 
-    def publish(self, delivery: Delivery) -> None:
-        with self._store.lock:
-            for target in delivery.targets:
-                change = (
-                    self._compare(target.truck_table, target.table, target)
-                    if target.truck_table in self._identities
-                    else None
-                )
-                if change is not None:
-                    copied = replaced_while_copied(change.source, change.table)
-                    raise TruckFailed(target.truck, copied if delivery.snapshot else change.error())
-            super().publish(delivery)
-
     @property
-    def _identities(self) -> dict[TruckTable, TableIdentity]:
-        return self._store.identities.setdefault(self._project, {})
+    def _identities(self) -> MemoryIdentities:
+        return MemoryIdentities(self._project, self._store.ledgers, self._store.identities)
 
-    def _refuse_changed(self, target: Target) -> Entry | None:
-        """Raise where a table that was filled has been dropped or replaced. Returns its entry, if it was filled."""
-        entry = self._filled().get(target.truck_table)
-        change = self._compare(target.truck_table, target.table, target) if entry and _judged(entry, target) else None
-        if change is not None:
-            raise change.error()
-        return entry
-
-    def _filled(self) -> dict[TruckTable, Entry]:
-        entries = self._store.ledgers.get(self._project, Ledger()).entries
-        return {
-            truck_table: entry
-            for truck_table, entry in entries.items()
-            if entry.phase is not Phase.COPYING and entry.target
-        }
-
-    def _compare(self, truck_table: TruckTable, table: TableId, target: Target | None = None) -> TableChange | None:
-        stored = self._store.tables.get(table)
-        sharing = [
-            other for other, entry in self._filled().items() if (other[0], entry.target) == (truck_table[0], table)
-        ]
-        return compare(
-            *truck_table,
-            table,
-            self._identities.get(truck_table),
-            stored.identity if stored else None,
-            target.source.columns if target else None,
-            shared=len(sharing) > 1,
-        )
+    def refuse_changed(self, transaction: MemoryTables, targets: Sequence[Target], *, copied: bool) -> None:
+        for target, reason in self._identities.refuse_written(transaction, targets, copied=copied):
+            raise TruckFailed(target.truck, reason)
 
     def changed_tables(self) -> Sequence[TableChange]:
         with self._store.lock:
-            changes = [
-                self._compare(truck_table, entry.target)
-                for truck_table, entry in self._filled().items()
-                if entry.target
-            ]
-        return [change for change in changes if change is not None]
+            return self._identities.changed(self._store.tables)
 
     def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
         with self._store.lock:
-            for truck_table, entry in self._filled().items():
-                if truck_table in truck_tables and entry.target is not None:
-                    stored, known_identity = self._store.tables.get(entry.target), self._identities.get(truck_table)
-                    columns = (
-                        known_identity.columns
-                        if known_identity and known_identity.columns
-                        else stored.columns
-                        if stored
-                        else ()
-                    )
-                    self._identities[truck_table] = stored.identity.only(columns) if stored else TableIdentity("")
-
-
-def _judged(entry: Entry, target: Target) -> bool:
-    return entry.target == target.table and not target.stale
-
-
-def _check_integers(schema: TableSchema, rows: Sequence[StagedRow]) -> None:
-    """The only typing here, so that bad data can be tried on this sink as on any other."""
-    for column in schema.columns:
-        cells = [row.cells.get(column.name) for row in rows]
-        if column.type_oid in _INTEGERS and any(c is not None and not c.lstrip("-").isdigit() for c in cells):
-            raise SinkError(f"column {column.name} holds what is no {column.type_name or 'integer'}")
+            self._identities.accept(self._store.tables, truck_tables)

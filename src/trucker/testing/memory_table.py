@@ -16,6 +16,7 @@ from trucker.table import TableSchema
 
 StoredRow = dict[str, str | None]
 _numbers: Final = count()
+_INTEGERS: Final = frozenset({20, 21, 23})
 
 
 @dataclass(slots=True)
@@ -153,3 +154,11 @@ class _Change:
                 None if changes.old_kind[i] == NO_OLD else old[i],
                 frozenset(name for name, mask in changes.unchanged.items() if mask[i]),
             )
+
+
+def check_integers(schema: TableSchema, rows: Sequence[StagedRow]) -> None:
+    """The only typing here, so that bad data can be tried on this sink as on any other."""
+    for column in schema.columns:
+        cells = [row.cells.get(column.name) for row in rows]
+        if column.type_oid in _INTEGERS and any(c is not None and not c.lstrip("-").isdigit() for c in cells):
+            raise SinkError(f"column {column.name} holds what is no {column.type_name or 'integer'}")

@@ -3,9 +3,8 @@
     <folder>/<project>.json          positions and the states of tables
     <folder>/<table>/000001.parquet  versioned rows
 
-An insert adds a part. There are no transactions, and no updates: of the rows of one key the one with the highest
-version counts, unless it says that the row is gone (`rows` stands for a view). It is an example to copy, see
-`docs/howto/write_a_sink.md`, and the conformance suite's sink of the base `MergeSink`.
+An insert adds a part: no transactions, no updates. Of the rows of one key the one with the highest version counts,
+unless it says that the row is gone (`rows` stands for a view). An example to copy: `docs/howto/write_a_sink.md`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -55,14 +54,11 @@ VERSIONED: Final = Adapter(
 class VersionedSink(MergeSink):
     """Guarantee: exactly once for readers of the rows that count; one table becomes visible after the other."""
 
-    name: ClassVar[str] = "versioned"
-    abilities: ClassVar[Abilities] = VERSIONED.abilities
+    name, abilities = VERSIONED.name, VERSIONED.abilities
 
     def __init__(self, connection: VersionedConnection, workspace: Workspace) -> None:
         super().__init__(workspace)
         self._folder = connection.path
-
-    # -- the ledger -------------------------------------------------------------------------------------------------
 
     @property
     def _ledger_file(self) -> Path:
@@ -139,8 +135,7 @@ class VersionedSink(MergeSink):
         ]
 
     def _table(self, table: TableId) -> Path:
-        name = f"{table.schema}.{table.name}".replace("/", "%2F")
-        return self._folder / name
+        return self._folder / str(table).replace("/", "%2F")
 
 
 def _insert(folder: Path, number: int, rows: Iterator[pa.RecordBatch]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,6 +12,7 @@ import pytest
 
 from fixtures.pg import Database
 from fixtures.proxy import Proxy
+from fixtures.waiting import wait_until
 from trucker.pg.listening import Listening, Silent
 from trucker.postgres.connect import parameters
 
@@ -91,6 +94,28 @@ def test_a_half_open_connection_is_noticed_and_its_backend_ended(
         other.execute("set lock_timeout = '10s'")
         other.execute("update t set n = n + 10")
     assert database.query("select n from t") == [(11,)]
+
+
+def test_a_pipeline_on_a_lost_connection_leaves_no_generator_unfinished(
+    database: Database, through: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would print the error with which such a generator ends."""
+    unraisable: list[object] = []
+    connection = through("lost")
+
+    def lose() -> None:
+        with connection.pipeline():
+            connection.execute("select 1")
+            database.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'lost'")
+            wait_until(lambda: not _backends(database, "lost"))
+            connection.execute("select 1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "unraisablehook", unraisable.append)
+        with pytest.raises(psycopg.OperationalError):
+            lose()
+        gc.collect()
+    assert not unraisable
 
 
 def test_a_copy_that_stands_still_is_noticed(

@@ -38,7 +38,7 @@ from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, list_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.stage.staged_rows import Chunk
 from trucker.sinks.postgres.stage.text_file import TextFiles
-from trucker.sinks.postgres.stage.text_stage import Pile, copied_columns, copy_in, plain_columns, typed_from_plain
+from trucker.sinks.postgres.stage.text_stage import TextStage, copied_columns, copy_in, plain_columns, typed_from_plain
 from trucker.sinks.target import Target, TruckTable
 from trucker.table import TableId
 
@@ -85,7 +85,7 @@ class Commit:
         self._look_again = look_again
         self._timeout = timeout
         self._new = new
-        self._piles = 0
+        self._text_stages = 0
         self.letters: dict[str, int] = {}
 
     def run(self, delivery: Delivery) -> None:
@@ -224,12 +224,12 @@ class Commit:
         if emptied:
             with blaming(emptied[0]):
                 session.run(f"truncate {', '.join(target.table.quoted for target in emptied)}")
-        rounds: dict[tuple[int, int], list[Pile]] = defaultdict(list)
+        rounds: dict[tuple[int, int], list[TextStage]] = defaultdict(list)
         for load in loads:
             for receipt in load.parts:
                 for place, chunk in enumerate(receipt.staged):
                     with blaming(load.target, chunk.contents.columns):
-                        rounds[receipt.part, place].append(self._pile(chunk, load.target))
+                        rounds[receipt.part, place].append(self._text_stage(chunk, load.target))
         stored = letter_table.load(session, self._project, [truck])
         isolation = Isolation(session, truck, self._describe, stored, most)
         try:
@@ -241,14 +241,14 @@ class Commit:
         letter_table.store(session, self._project, isolation.pending, most)
         self.letters[truck] = len(isolation.pending)
 
-    def _pile(self, chunk: Chunk, target: Target) -> Pile:
+    def _text_stage(self, chunk: Chunk, target: Target) -> TextStage:
         """A chunk's rows as text."""
         table, contents = self._describe(self._session, target), chunk.contents
         if chunk.table and chunk.plain:
             name = stage_name(chunk.table)
         else:
-            self._piles += 1
-            name = f"p_{self._piles}"
+            self._text_stages += 1
+            name = f"p_{self._text_stages}"
             self._session.run(f"create temporary table {name} ({plain_columns(contents, target)}) on commit drop")
             columns = copied_columns(contents, target)
             if chunk.table:
@@ -258,7 +258,7 @@ class Commit:
                 copy_in(self._session, f"{name} ({columns})", self._text(chunk))
         if chunk.table and self._session.run(f"select count(*) from {name}").fetchone() != (contents.rows,):
             raise gone(target.table)
-        return Pile(self._session, target, table, contents, name)
+        return TextStage(self._session, target, table, contents, name)
 
     def _begin_copies(self, delivery: Delivery) -> None:
         """Rows of an earlier copy stay, and the new copy goes into a shadow table; other copies go straight into their

@@ -29,7 +29,7 @@ from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import blaming, explain, of_data, passing
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW
-from trucker.sinks.postgres.stage.text_stage import Pile, PileRow, letters_pile
+from trucker.sinks.postgres.stage.text_stage import StagedText, TextStage, letter_stage
 from trucker.sinks.sql.examination import parents_first
 from trucker.sinks.target import Target
 from trucker.table import TableId
@@ -66,9 +66,9 @@ class Isolation:
         self._errors: dict[int, DataError] = {}
         self._order: dict[TableId, int] = {}
 
-    def run(self, rounds: Sequence[Sequence[Pile]], emptied: Sequence[TableId] = ()) -> None:
-        """Apply the piles of every round, one round after the other. `emptied` are source tables truncated before."""
-        self._order = self._references([pile.target.table for piles in rounds for pile in piles])
+    def run(self, rounds: Sequence[Sequence[TextStage]], emptied: Sequence[TableId] = ()) -> None:
+        """Apply the stages of every round, one round after the other. `emptied` are source tables truncated before."""
+        self._order = self._references([stage.target.table for stages in rounds for stage in stages])
         held = self._violated() is None
         self._session.run("savepoint trucker_truck")
         self._attempt(rounds, emptied)
@@ -86,20 +86,20 @@ class Isolation:
         self._strict = True
         self._drive(letters)
 
-    def _attempt(self, rounds: Sequence[Sequence[Pile]], emptied: Sequence[TableId]) -> None:
+    def _attempt(self, rounds: Sequence[Sequence[TextStage]], emptied: Sequence[TableId]) -> None:
         for table in emptied:
             self.pending.clear(table)
-        for piles in rounds:
-            ordered = sorted(piles, key=lambda pile: self._order[pile.target.table])
-            contents = [pile.contents for pile in piles]
-            for pile in piles:
-                self._take_up(pile)
-            for pile in reversed(ordered):
-                self._bisect(pile, self._refusing(pile), deletes=True)
-            for pile in ordered:
-                self._bisect(pile, self._refusing(pile), deletes=False)
-            for pile, before in zip(piles, contents, strict=True):
-                pile.contents = before  # an attempt that is taken back leaves the rows as they were staged
+        for stages in rounds:
+            ordered = sorted(stages, key=lambda stage: self._order[stage.target.table])
+            contents = [stage.contents for stage in stages]
+            for stage in stages:
+                self._take_up(stage)
+            for stage in reversed(ordered):
+                self._bisect(stage, self._refusing(stage), deletes=True)
+            for stage in ordered:
+                self._bisect(stage, self._refusing(stage), deletes=False)
+            for stage, before in zip(stages, contents, strict=True):
+                stage.contents = before  # an attempt that is taken back leaves the rows as they were staged
         self._drive(self.pending.changed)
 
     def _refuse(self) -> None:
@@ -110,12 +110,12 @@ class Isolation:
 
     # -- by halves --------------------------------------------------------------------------------------------------
 
-    def _bisect(self, pile: Pile, refused: Refused, *, deletes: bool) -> None:
-        span = pile.span(deletes=deletes)
+    def _bisect(self, stage: TextStage, refused: Refused, *, deletes: bool) -> None:
+        span = stage.span(deletes=deletes)
         waiting = [span] if span else []
         while waiting:
             first, last = waiting.pop()
-            error = self._try(lambda first=first, last=last: pile.apply(first, last, deletes=deletes))  # type: ignore[misc]
+            error = self._try(lambda first=first, last=last: stage.apply(first, last, deletes=deletes))  # type: ignore[misc]
             if error is None:
                 continue
             if first == last:
@@ -158,12 +158,12 @@ class Isolation:
                 self._session.run("rollback to savepoint trucker_look")
         return None
 
-    def _refusing(self, pile: Pile) -> Refused:
+    def _refusing(self, stage: TextStage) -> Refused:
         def refused(number: int, error: psycopg.Error) -> None:
-            (row,) = pile.rows(f"i = {number}")
-            reason = self._explained(pile, row, error)
-            letter = replace(pile.letter(row, Reason.of(reason)), data=pile.whole(row))
-            self._set_aside(letter, name_row(reason, pile.target, letter.key_row))
+            (row,) = stage.rows(f"i = {number}")
+            reason = self._explained(stage, row, error)
+            letter = replace(stage.letter(row, Reason.of(reason)), data=stage.whole(row))
+            self._set_aside(letter, name_row(reason, stage.target, letter.key_row))
 
         return refused
 
@@ -179,77 +179,79 @@ class Isolation:
                 raise TruckFailed(self._truck, self._errors[id(first)], first.source)
             raise TruckFailed(self._truck, too_many(self._truck, self._most, first.reason))
 
-    def _explained(self, pile: Pile, row: PileRow, error: psycopg.Error) -> DataError:
+    def _explained(self, stage: TextStage, row: StagedText, error: psycopg.Error) -> DataError:
         """Why a row is refused, the column included where that can be found out."""
         columns: tuple[str, ...] = ()
         if (error.sqlstate or "").startswith("22") and row.kind != DELETE_ROW:
-            said = self._try(lambda: pile.column_of(row))
+            said = self._try(lambda: stage.column_of(row))
             self._session.run("drop table if exists pg_temp.t_unfit")
             error, columns = said or error, tuple(row.cells)
-        reason = explain(error, f"table {pile.target.table}", table=pile.target.table, columns=columns)
+        reason = explain(error, f"table {stage.target.table}", table=stage.target.table, columns=columns)
         assert isinstance(reason, DataError)
         return reason
 
     # -- letters ----------------------------------------------------------------------------------------------------
 
-    def _take_up(self, pile: Pile) -> None:
+    def _take_up(self, stage: TextStage) -> None:
         """Fold changes of rows that have letters into those letters; split each move into a delete and a whole row."""
-        with blaming(pile.target):
-            letters = self.pending.of(pile.target)
-            if not pile.target.source.key:
-                pile.cancel()
-                self._cancel(pile, letters)
+        with blaming(stage.target):
+            letters = self.pending.of(stage.target)
+            if not stage.target.source.key:
+                stage.cancel()
+                self._cancel(stage, letters)
                 return
-            if pile.contents.moves:
-                pile.settle_moves(self._lent(pile, letters))
-            pile.once_per_key()
-            self._fold(pile, letters)
+            if stage.contents.moves:
+                stage.settle_moves(self._lent(stage, letters))
+            stage.once_per_key()
+            self._fold(stage, letters)
 
-    def _matching(self, pile: Pile, letters: Sequence[Letter], *, old_key: bool = False) -> list[PileRow]:
+    def _matching(self, stage: TextStage, letters: Sequence[Letter], *, old_key: bool = False) -> list[StagedText]:
         if not letters:
             return []
         names = letters[0].key or sorted(letters[0].data)
         wanted = [_as_json([letter.data[name] for name in names]) for letter in letters]
-        same = f"{pile.identity(names, 'o' if old_key else '')} = any($1::text[]::jsonb[])"
-        return pile.rows(same, wanted, old_key=old_key)
+        same = f"{stage.identity(names, 'o' if old_key else '')} = any($1::text[]::jsonb[])"
+        return stage.rows(same, wanted, old_key=old_key)
 
-    def _lent(self, pile: Pile, letters: Sequence[Letter]) -> dict[int, dict[str, str | None]]:
+    def _lent(self, stage: TextStage, letters: Sequence[Letter]) -> dict[int, dict[str, str | None]]:
         """The cells that moved rows keep of those that are letters."""
         cells = {}
-        moves = {move.code: move for move in pile.contents.moves}
-        for row in self._matching(pile, letters, old_key=True):
-            letter = self.pending.find((pile.target.source.table, tuple(row.cells[n] for n in pile.target.source.key)))
+        moves = {move.code: move for move in stage.contents.moves}
+        for row in self._matching(stage, letters, old_key=True):
+            letter = self.pending.find(
+                (stage.target.source.table, tuple(row.cells[n] for n in stage.target.source.key))
+            )
             if row.kind in moves and letter is not None and not letter.deletes:
                 cells[row.number] = {name: letter.data[name] for name in moves[row.kind].columns}
         return cells
 
-    def _fold(self, pile: Pile, letters: Sequence[Letter]) -> None:
+    def _fold(self, stage: TextStage, letters: Sequence[Letter]) -> None:
         """What is written is tried at the end, in its letter's place. A delete is done in its turn, letter or not: a
         row with an equal key, of another text perhaps, may come after it."""
         folded = []
-        for row in self._matching(pile, letters):
-            after = pile.letter(row)
+        for row in self._matching(stage, letters):
+            after = stage.letter(row)
             before = self.pending.find(after.identity)
             assert before is not None
             if after.deletes:
                 self.pending.remove(before)
                 continue
-            patch = pile.patch(row.kind)
+            patch = stage.patch(row.kind)
             self.pending.change(before, fold(before, after, patch.columns if patch else None))
             folded.append(row.number)
         if folded:
-            pile.drop(folded)
+            stage.drop(folded)
 
-    def _cancel(self, pile: Pile, letters: Sequence[Letter]) -> None:
+    def _cancel(self, stage: TextStage, letters: Sequence[Letter]) -> None:
         dropped = []
-        for row in self._matching(pile, letters):
-            after = pile.letter(row)
+        for row in self._matching(stage, letters):
+            after = stage.letter(row)
             before = self.pending.find(after.identity)
             if before is not None and before.deletes != after.deletes:
                 self.pending.remove(before)
                 dropped.append(row.number)
         if dropped:
-            pile.drop(dropped)
+            stage.drop(dropped)
 
     def _drive(self, letters: Sequence[Letter]) -> None:
         """Apply these letters; retry the refused ones as long as at least one of them succeeds."""
@@ -266,15 +268,17 @@ class Isolation:
     def _drive_once(self, letters: Sequence[Letter]) -> list[Letter]:
         """Apply each letter once; returns the refused letters, with the new reason."""
         failures: dict[int, DataError] = {}
-        piles = self._piles(letters)
+        stages = self._stages(letters)
         for deletes in (True, False):
-            for pile, group in reversed(piles) if deletes else piles:
+            for stage, group in reversed(stages) if deletes else stages:
 
-                def refused(number: int, error: psycopg.Error, pile: Pile = pile, group: list[Letter] = group) -> None:
-                    (row,) = pile.rows(f"i = {number}")
-                    failures[id(group[number])] = self._explained(pile, row, error)
+                def refused(
+                    number: int, error: psycopg.Error, stage: TextStage = stage, group: list[Letter] = group
+                ) -> None:
+                    (row,) = stage.rows(f"i = {number}")
+                    failures[id(group[number])] = self._explained(stage, row, error)
 
-                self._bisect(pile, refused, deletes=deletes)
+                self._bisect(stage, refused, deletes=deletes)
         remaining = []
         for letter in letters:
             error = failures.get(id(letter))
@@ -290,28 +294,28 @@ class Isolation:
     def _together(self, letters: Sequence[Letter]) -> bool:
         """Whether letters that are refused one by one are not when all of them are applied: they take values from each
         other, or refer to each other in a circle, by constraints that are deferred."""
-        piles = self._piles(letters)
+        stages = self._stages(letters)
 
         def work() -> None:
             for deletes in (True, False):
-                for pile, _ in reversed(piles) if deletes else piles:
-                    span = pile.span(deletes=deletes)
+                for stage, _ in reversed(stages) if deletes else stages:
+                    span = stage.span(deletes=deletes)
                     if span:
-                        check_touched(pile.apply(*span, deletes=deletes))
+                        check_touched(stage.apply(*span, deletes=deletes))
 
         return self._try(work) is None
 
-    def _piles(self, letters: Sequence[Letter]) -> list[tuple[Pile, list[Letter]]]:
+    def _stages(self, letters: Sequence[Letter]) -> list[tuple[TextStage, list[Letter]]]:
         """Letters by target and columns, tables that are referred to first."""
         groups: dict[tuple[TableId, tuple[str, ...]], list[Letter]] = defaultdict(list)
         for letter in letters:
             groups[letter.target, tuple(letter.data)].append(letter)
-        piles = []
+        stages = []
         for _, group in sorted(groups.items(), key=lambda item: self._order[item[0][0]]):
             with blaming(group[0].as_target()):
                 table = self._describe(self._session, group[0].as_target())
-                piles.append((letters_pile(self._session, group, table, f"p_letters_{next(_numbers)}"), group))
-        return piles
+                stages.append((letter_stage(self._session, group, table, f"p_letters_{next(_numbers)}"), group))
+        return stages
 
     def _references(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """A number for each table, less than those of tables that refer to it (circles are cut somewhere)."""

@@ -46,7 +46,7 @@ ONLY: dict[str, frozenset[str]] = {"postgres": frozenset({"capture"})}
 ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     "engine": (
         frozenset({"project"}),
-        frozenset({"refresh"}),
+        frozenset({"refresh", "verify"}),
         frozenset({"snapshot"}),
         frozenset({"stream"}),
         frozenset({"task"}),
@@ -70,6 +70,7 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"copy_session"}),
         frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
         frozenset({"source_query", "standby_check", "slot_creation"}),
+        frozenset({"row_digests"}),
         frozenset({"row_keys"}),
         frozenset({"snapshot", "slot", "publication", "catalog_look", "visibility"}),
         frozenset({"standby", "catalog", "membership"}),

@@ -37,6 +37,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "jsonl": {"trucker.config.starter": _EXAMPLE, "trucker.project": _FILE, "trucker.cli.output": _FILE},
     "stdout": {
         "trucker.config.starter": _EXAMPLE,
+        "trucker.pg.digest_sql": _COPY,
         "trucker.postgres.snapshot": _COPY,
         "trucker.postgres.row_keys": _COPY,
         "trucker.sinks.postgres.check": _COPY,

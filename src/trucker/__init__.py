@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trucker.change import Changes
     from trucker.config.adapter import Adapter, Connection
     from trucker.config.problems import ConfigErrors
-    from trucker.control.answers import Refresh, RefreshState, Reloaded, StopRequest, TruckPause
+    from trucker.control.answers import Refresh, RefreshState, Reloaded, StopRequest, TruckPause, Verification
     from trucker.errors import (
         ChangeLogError,
         CheckFailed,
@@ -78,6 +78,7 @@ _HOMES: Final = {
     "TruckPhase": "observe.status",
     "TruckStatus": "observe.status",
     "TruckerError": "errors",
+    "Verification": "control.answers",
     "Visible": "abilities",
     "Workspace": "sinks.base",
     "row_changes": "row_changes",
@@ -120,6 +121,7 @@ __all__ = [
     "TruckPhase",
     "TruckStatus",
     "TruckerError",
+    "Verification",
     "Visible",
     "Workspace",
     "__version__",

@@ -1,4 +1,4 @@
-"""Commands to the running instance of a project, as a part of `Project`: pause, resume, reload, stop, refresh.
+"""Commands to the running instance of a project, as a part of `Project`: pause, resume, reload, stop, refresh, verify.
 
 Each asks the instance through its control socket. Where none runs, it does its work itself, or says what to do.
 """
@@ -6,22 +6,24 @@ Each asks the instance through its control socket. Where none runs, it does its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.errors import CheckFailed, ConfigError, ControlError
+from trucker.errors import CheckFailed, ConfigError, ControlError, TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
+    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause, Verification
     from trucker.engine.refresh.refresh_record import RefreshRecord
     from trucker.table import Key, TableId
 
 REFRESH_LOOK_SECONDS: Final = 0.2
+IMPOSSIBLE: Final = "TRK641"
+NOT_RUNNING: Final = "TRK611"
 NO_INSTANCE: Final = "no instance runs: the next `trucker run` reads them"
 
 
@@ -138,16 +140,21 @@ class ProjectCommands:
         those of `keys`, each the values of the key's columns in their order, as texts. Rows that the source no longer
         has are deleted at the destination. Without a running instance the next one does it.
         """
+        if where is not None and keys is not None:
+            raise ConfigError("a refresh is of the rows of a condition or of keys", remedy="give one of the two")
+        (config,) = self._trucks(truck)
+        return self._refresh(config, source_table(table), where, keys)
+
+    def _refresh(
+        self, config: TruckConfig, table_id: TableId | None, where: str | None, keys: Iterable[Sequence[str]] | None
+    ) -> list[Refresh]:
         from trucker.control.answers import Refresh
         from trucker.engine.project.instance_client import ask_instance
         from trucker.engine.project.lock import ProjectLock
         from trucker.engine.project.state_folder import secure_state
         from trucker.engine.refresh.refresh_record import RefreshRecord
 
-        if where is not None and keys is not None:
-            raise ConfigError("a refresh is of the rows of a condition or of keys", remedy="give one of the two")
-        (config,) = self._trucks(truck)
-        table_id = source_table(table)
+        truck = config.name
         state, record = self.config.state_folder, RefreshRecord(self.config.state_folder)
         if ProjectLock(state).instance() is not None:
             handed_in = record.hand_in(keys) if keys is not None else None
@@ -228,6 +235,70 @@ class ProjectCommands:
             return RefreshRecord(state).cancel(number)
         finally:
             lock.release()
+
+    def verify(
+        self, truck: str | None = None, *, table: str | None = None, repair: bool = False
+    ) -> Iterator[Verification]:
+        """Compare tables of a truck, or of all trucks, with the source, while the stream goes on; one after the other.
+
+        Both sides are compared as they were at one position. With `repair` rows that differ are refreshed, and the
+        table is compared again. A truck that is named and cannot be verified raises; among all trucks it is skipped. A
+        table that could not be compared has an error. An instance must be running.
+        """
+        table_id = source_table(table)
+        for config in self._trucks(truck):
+            try:
+                tables = self._comparable(config.name, table_id)
+            except ControlError as error:
+                if truck is not None or error.code != IMPOSSIBLE:
+                    raise
+                yield unverified(config.name, skipped=error.message)
+                continue
+            for each in tables:
+                yield self._verify(config, each, repair=repair)
+
+    @all_explained()
+    def _comparable(self, truck: str, table: TableId | None) -> list[TableId]:
+        """The tables of a truck that can be verified."""
+        from trucker.table import TableId
+
+        return [TableId(*each) for each in self._ask_running("comparable", {"truck": truck, "table": table})]
+
+    @all_explained()
+    def _verify(self, config: TruckConfig, table: TableId, *, repair: bool) -> Verification:
+        try:
+            compared = self._compared(config.name, table)
+            if compared.equal or not repair:
+                return compared
+            # To copy the table again would remove rows that are to stay.
+            by_keys = compared.keys and (compared.complete or compared.keeps_rows)
+            refreshes = self._refresh(config, table, None, compared.keys if by_keys else None)
+            self.await_refreshes(refreshes)
+            return replace(self._compared(config.name, table), repaired=compared.differing)
+        except TruckerError as error:
+            if error.code == NOT_RUNNING:
+                raise
+            return unverified(config.name, str(table), error=str(error))
+
+    def _compared(self, truck: str, table: TableId) -> Verification:
+        from trucker.control.answers import Verification
+
+        return Verification.from_json(self._ask_running("verify", {"truck": truck, "table": table}))
+
+    def _ask_running(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        from trucker.engine.project.instance_client import ask_instance, not_running
+
+        answer = ask_instance(self.config.state_folder, command, arguments)
+        if answer is None:
+            raise not_running("start it: `trucker run`; then verify it")
+        return answer
+
+
+def unverified(truck: str, table: str = "", *, error: str = "", skipped: str = "") -> Verification:
+    """What there is of a table, or of a truck, that was not compared."""
+    from trucker.control.answers import Verification
+
+    return Verification(truck, table, error=error, skipped=skipped)
 
 
 def source_table(text: str | None) -> TableId | None:

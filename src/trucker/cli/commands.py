@@ -17,7 +17,7 @@ import typer
 
 from trucker.cli import live, output
 from trucker.cli.exits import ExitCode, status_code
-from trucker.cli.keys_file import read_keys
+from trucker.cli.keys_file import read_keys, write_keys
 from trucker.cli.options import AsJson, Debug, ProjectFolder, ProjectOption, SqlChange
 from trucker.control.answers import RefreshState
 from trucker.errors import ConfigError, TruckerError
@@ -376,6 +376,50 @@ def refresh(
             refreshes = opened.await_refreshes(refreshes)
     output.say(output.refreshes_json(refreshes)) if as_json else output.refreshes_text(refreshes)
     if wait and any(each.state in (RefreshState.FAILED, RefreshState.CANCELLED) for each in refreshes):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def verify(
+    truck: Annotated[str | None, typer.Argument(metavar="TRUCK", help="The truck's name.", show_default=False)] = None,
+    project: ProjectOption = HERE,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="TABLE", help="Only this source table, schema.table."),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Refresh the rows that differ, and compare the table again.")
+    ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            help="Write the keys of rows that differ to this CSV file, for `trucker refresh`. Needs --table.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare tables at their destination with the source.
+
+    Both sides are compared as they were at one position, while the stream goes on. Shows how many rows differ, and
+    their keys. Needs a running instance. Exit code 1 unless all rows are equal.
+    """
+    opened = _open(project, debug)
+    if table is not None and truck is None:
+        raise ConfigError("--table is given without a truck", remedy="name it: trucker verify TRUCK --table TABLE")
+    if keys is not None and table is None:
+        raise ConfigError("--keys is for the keys of one table", remedy="name it: --table TABLE")
+    verifications = []
+    for each in opened.verify(truck, table=table, repair=repair):
+        verifications.append(each)
+        if not as_json:
+            output.verification_text(each)
+    if as_json:
+        output.say(output.verifications_json(verifications))
+    if keys is not None:
+        write_keys(keys, verifications[0].keys)
+    if not all(each.equal or each.skipped for each in verifications):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -1,9 +1,11 @@
-"""Keys of rows as a person gives them: a CSV file with a key in each line."""
+"""Keys of rows as a person gives and gets them: a CSV file with a key in each line."""
 
 from __future__ import annotations
 
 import csv
+import io
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -27,3 +29,16 @@ def read_keys(path: Path) -> list[tuple[str, ...]]:
                 remedy="give one key per line, its values separated by commas, with quotes where a value has a comma",
                 code="TRK630",
             ) from None
+
+
+def write_keys(path: Path, keys: Iterable[Sequence[str]]) -> None:
+    """Write keys as `read_keys` reads them."""
+    with explaining("writing", path, FileError), path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(keys)
+
+
+def key_line(key: Sequence[str]) -> str:
+    """A key as such a file has it."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(key)
+    return line.getvalue()

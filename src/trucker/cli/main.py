@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "reload": commands.reload,
     "stop": commands.stop,
     "refresh": commands.refresh,
+    "verify": commands.verify,
     "peek": commands.peek,
     "try": commands.try_,
     "redrive": commands.redrive,

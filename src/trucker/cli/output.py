@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from trucker.cli.keys_file import key_line
 from trucker.errors import TruckerError
 from trucker.finding import Finding, Level
 from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
+    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause, Verification
     from trucker.engine.transform.try_truck import Shown
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
@@ -34,6 +35,7 @@ _LEVEL_STYLE: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: 
 _PLAIN_WIDTH: Final = 200
 _MOST_COPIES: Final = 8
 _BAR_WIDTH: Final = 24
+KEYS_SHOWN: Final = 20
 
 
 def console() -> Console:
@@ -369,3 +371,41 @@ def _refresh_line(refresh: Refresh) -> str:
     if refresh.reason:
         words.append(refresh.reason)
     return "; ".join(words)
+
+
+def verification_text(verification: Verification) -> None:
+    """A line with the result; the keys of rows that differ below it."""
+    say(_verification_line(verification))
+    for kind, keys in (
+        ("missing", verification.missing),
+        ("extra", verification.extra),
+        ("different", verification.different),
+    ):
+        for key in keys[:KEYS_SHOWN]:
+            say(f"  {kind}: {key_line(key)}")
+        if len(keys) > KEYS_SHOWN:
+            say(f"  {kind}: {len(keys) - KEYS_SHOWN:,} more; --keys FILE writes all of them")
+
+
+def verifications_json(verifications: Sequence[Verification]) -> str:
+    return json.dumps([verification.to_json() for verification in verifications], indent=2)
+
+
+def _verification_line(verification: Verification) -> str:
+    what = f"truck {verification.truck}" + (f", {verification.table}" if verification.table else "")
+    if verification.error or verification.skipped:
+        return f"{what}: not verified: {verification.error or verification.skipped}"
+    repaired = f"{counted(verification.repaired, 'row')} refreshed, now " if verification.repaired else ""
+    where = f"at {verification.position}, {duration(verification.seconds)}"
+    if verification.equal:
+        return f"{what}: {repaired}equal; {counted(verification.source_rows, 'row')} {where}"
+    differing = counted(verification.differing, "row")
+    counts = {
+        "missing": len(verification.missing) + verification.keyless_missing,
+        "extra": len(verification.extra) + verification.keyless_extra,
+        "different": len(verification.different),
+    }
+    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    least = "" if verification.complete else "at least "
+    rows = f"{verification.source_rows:,} rows at the source, {verification.destination_rows:,} at the destination"
+    return f"{what}: {repaired}{least}{differing} differ: {parts}; {rows} {where}"

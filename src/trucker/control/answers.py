@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from trucker.finding import Finding, Level
+from trucker.table import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +124,56 @@ class Refresh:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         return cls(**{**fields, "state": RefreshState(fields["state"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a comparison of a table with its table at the destination has found, both as they were at `position`.
+
+    Keys of rows that differ: `missing` at the destination, `extra` there, `different` in their values. Of a table
+    without a key there are numbers. Unless it is `complete`, there are more differences. `keeps_rows` says that rows
+    which the source no longer has are rightly there, and not extra. `repaired` is how many rows were refreshed before
+    this comparison. A table that was not compared has an `error`, or, where nothing is to be
+    compared, a reason why it was `skipped`.
+    """
+
+    truck: str
+    table: str
+    position: str = ""
+    source_rows: int = 0
+    destination_rows: int = 0
+    missing: tuple[Key, ...] = ()
+    extra: tuple[Key, ...] = ()
+    different: tuple[Key, ...] = ()
+    keyless_missing: int = 0
+    keyless_extra: int = 0
+    complete: bool = True
+    keeps_rows: bool = False
+    repaired: int = 0
+    seconds: float = 0.0
+    error: str = ""
+    skipped: str = ""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of all rows that differ."""
+        return (*self.missing, *self.extra, *self.different)
+
+    @property
+    def differing(self) -> int:
+        """How many rows differ, as far as they were looked at."""
+        return len(self.keys) + self.keyless_missing + self.keyless_extra
+
+    @property
+    def equal(self) -> bool:
+        """Whether it was compared and nothing differs."""
+        return not (self.error or self.skipped or self.differing) and self.complete
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "equal": self.equal, "differing": self.differing}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        keys = {kind: tuple(map(tuple, own.get(kind, ()))) for kind in ("missing", "extra", "different")}
+        return cls(**{**own, **keys})

@@ -106,7 +106,7 @@ def check_condition(connection: PgConnection, schema: TableSchema, where: str) -
 def selected_keys(connection: PgConnection, table: SourceTable, names: Sequence[str], where: str) -> Iterator[Key]:
     """The keys of the rows that meet the condition, by one statement."""
     columns = ", ".join(f"{quote_identifier(name)}::text" for name in names)
-    query = f"copy (select {columns} from {_root(table)} where ({where}\n)) to stdout"
+    query = f"copy (select {columns} from {root_of(table)} where ({where}\n)) to stdout"
     try:
         with connection.cursor() as cursor, cursor.copy(query.encode()) as copy:
             yield from copy.rows()
@@ -168,12 +168,12 @@ def _absent(
         f"r.{quote_identifier(name)} = k.c{i}::{kind}" for i, (name, kind) in enumerate(zip(names, types, strict=True))
     )
     query = (
-        f"select k.n from {_given(types)} where not exists (select from (select * from {_root(table)}{condition}) r"
+        f"select k.n from {_given(types)} where not exists (select from (select * from {root_of(table)}{condition}) r"
         f" where {equal}) order by k.n"
     )
     return [keys[number - 1] for (number,) in _run(connection, query, keys)]
 
 
-def _root(table: SourceTable) -> str:
+def root_of(table: SourceTable) -> str:
     """The table with its partitions; of others that inherit from it, the table alone is published."""
     return table.table.quoted if table.partitioned else f"only {table.table.quoted}"

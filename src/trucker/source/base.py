@@ -37,6 +37,7 @@ from trucker.config.sql.sql_files import SqlFile
 from trucker.errors import SourceError
 from trucker.finding import Finding
 from trucker.lsn import Lsn
+from trucker.row_digest import DigestedColumns, DigestedRow, GroupSums
 from trucker.rows import Rows
 from trucker.slow_sql import SlowQueries
 from trucker.source.look import Look, Sighting
@@ -153,6 +154,20 @@ class SnapshotView(Protocol):
     ) -> tuple[Sequence[SnapshotChunk], Sequence[Key]]:
         """Chunks that have the rows of these keys, which are values of the columns `names`, as far as they meet
         `where`; and the keys without such a row."""
+
+    def fingerprint(self, table: SourceTable, names: Sequence[str]) -> str:
+        """What the source's own digests of these columns depend on; empty for a source that has none."""
+
+    def digest_sums(self, table: SourceTable, columns: DigestedColumns, where: str | None) -> GroupSums:
+        """Of the table's rows, as far as they meet `where`."""
+
+    def digested_rows(
+        self, table: SourceTable, columns: DigestedColumns, where: str | None, groups: Collection[int]
+    ) -> Sequence[DigestedRow]:
+        """The table's rows in these groups, as far as they meet `where`."""
+
+    def cancel(self) -> None:
+        """Have what another thread is asking fail soon."""
 
 
 class CopySession(SourceTables, Protocol):

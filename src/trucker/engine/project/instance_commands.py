@@ -21,6 +21,8 @@ from trucker.control.message import Request
 from trucker.engine.project.project_run import ProjectRun
 from trucker.engine.project.source_run import SourceRun, needed_by
 from trucker.engine.refresh.refresh_request import RefreshRequest, refreshes_of
+from trucker.engine.truck.truck import Truck
+from trucker.engine.verify.table_verification import comparable_tables
 from trucker.errors import ControlError
 from trucker.table import TableId
 
@@ -53,6 +55,8 @@ class InstanceCommands:
             "stop": self._request_stop,
             "refresh": self._refresh,
             "cancel": self._cancel,
+            "comparable": self._comparable,
+            "verify": self._verify,
         }
 
     def attach(self, run: ProjectRun) -> None:
@@ -158,6 +162,31 @@ class InstanceCommands:
         cancelled = run.refreshes.cancel(int(arguments["id"]))
         run.show()
         return cancelled.to_json()
+
+    def _comparable(self, arguments: Mapping[str, Any]) -> object:
+        run = self._running()
+        table = arguments.get("table")
+        with run.changing():
+            source, truck = self._truck(run, arguments)
+            with source.destinations[truck.destination].using() as sink:
+                return comparable_tables(truck, TableId(*table) if table is not None else None, sink)
+
+    def _verify(self, arguments: Mapping[str, Any]) -> object:
+        if self._once:
+            raise ControlError(
+                "the project was started with --once, and ends by itself",
+                remedy="start it with `trucker run`, then verify it",
+                code="TRK615",
+            )
+        run = self._running()
+        with run.changing():
+            source, truck = self._truck(run, arguments)
+        return source.verify(truck.name, TableId(*arguments["table"])).to_json()
+
+    def _truck(self, run: ProjectRun, arguments: Mapping[str, Any]) -> tuple[SourceRun, Truck]:
+        name = str(arguments["truck"])
+        source = run.source_of(name)
+        return source, source.runs[name].truck
 
 
 def _trucks(arguments: Mapping[str, Any]) -> Sequence[str]:

@@ -27,6 +27,7 @@ from trucker.changelog.open_storage import open_storage
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
 from trucker.config.models import ProjectConfig
+from trucker.control.answers import Verification
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.destination_record import DestinationRecord, destinations_file
 from trucker.engine.destination.record_keeper import RecordKeeper
@@ -59,6 +60,7 @@ from trucker.engine.truck.lane import Lane, note_failure
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.table_failure import Retry, RetryWaits
 from trucker.engine.truck.truck_run import Listener, TruckRun
+from trucker.engine.verify.table_verification import verify_table
 from trucker.errors import ChangeLogUnavailable, ControlError, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
@@ -556,6 +558,15 @@ class SourceRun:
             return goes_on
         finally:
             self._copiers.remove(worker)
+
+    def verify(self, truck: str, table: TableId) -> Verification:
+        """Compare a table of a truck with its table at the destination, in this thread, while the stream goes on."""
+        stream = self._stream
+        if stream is None or self._stop.is_set():
+            raise ControlError(
+                f"source {self.name} is not read now", remedy="run `trucker status`, and verify it then", code="TRK642"
+            )
+        return verify_table(self, stream, truck, table, self._stop)
 
     def _backoff(self) -> Backoff:
         retry = self._config.retry

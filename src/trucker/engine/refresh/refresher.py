@@ -18,10 +18,9 @@ from typing import Any, ClassVar, Final
 from trucker.change import Changes
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_lane import MOST_COMMITS, SnapshotLane, SnapshotPiece
-from trucker.engine.stream.batch_plan import assignment_of, follow
+from trucker.engine.stream.batch_plan import assignment_of
 from trucker.engine.task.payload import CopyPart
 from trucker.engine.transform.assignment import Assignment
-from trucker.errors import SourceUnavailable
 from trucker.source.base import SnapshotView
 from trucker.source.look import Sighting
 from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
@@ -69,21 +68,15 @@ class Refresher(SnapshotLane):
     def _work(self, exported: ExportedSnapshot) -> bool:
         keys = self._keys(self._done)
         with self._source.view(exported) as view:
-            sighting = view.sighting(self._table)
-            reading, news = self._schemas.see(self._run.name, self._run.truck.tables[self._table], sighting)
-            if reading is None:
-                raise SourceUnavailable(f"table {self._table} was dropped", remedy="none needed: trucker looks again")
-            if news:
-                reading = follow(self._run, reading, self._schemas, self._destination, self._recipes)
-            if reading.again:
+            seen = self._see(view)
+            if seen is None:
                 self.copied_again = True
-                self._copy_again(reading.again)
                 return True
             slices = [keys[first : first + COMMIT_KEYS] for first in range(0, len(keys), COMMIT_KEYS)]
             described = view.describe(self._table)
-            chosen = [self._choose(view, described, sighting, some) for some in slices]
-        assignment = assignment_of(self._run, reading, exported.lsn, self._destination, self._recipes)
-        names = self._key_names(sighting)
+            chosen = [self._choose(view, described, seen.sighting, some) for some in slices]
+        assignment = assignment_of(self._run, seen.reading, exported.lsn, self._destination, self._recipes)
+        names = self._key_names(seen.sighting)
         parts: list[CopyPart] = []
         pieces = []
         for chunks, absent in chosen:
@@ -95,16 +88,9 @@ class Refresher(SnapshotLane):
                 self._write(exported, assignment, pieces, watch)
             finally:
                 self._run.end_progress([self._table])
-        if news and not reading.merge:  # partitions that are still to be merged are seen by the next look at the table
-            self._schemas.follow(reading)
+        self._follow(seen)
         self._done += len(keys)
         return not self._advanced(self._done, sum(len(absent) for _, absent in chosen)) or not self._keys(self._done)
-
-    def _key_names(self, sighting: Sighting) -> tuple[str, ...]:
-        """What the columns of the truck's key are called in the snapshot."""
-        assert sighting.look is not None
-        table = self._run.truck.tables[self._table]
-        return table.key_by({number: name for name, number in sighting.look.numbers.items()})
 
     def _choose(
         self, view: SnapshotView, described: SourceTable, sighting: Sighting, keys: Sequence[Key]

@@ -39,7 +39,7 @@ class _CopyTally:
 
 
 class CopyWatch:
-    """Keeps the progress that trucks show up to date while the parts are copied. `clock` gives seconds."""
+    """Keeps the progress that `runs` show up to date while the parts are copied. `clock` gives seconds."""
 
     def __init__(
         self, parts: Sequence[CopyPart], runs: Mapping[str, TruckRun], clock: Callable[[], float] = time.monotonic
@@ -111,4 +111,5 @@ class CopyWatch:
             for truck, table in truck_tables:
                 shown[truck][table] = self.progress((truck, table))
             for truck, progress in shown.items():
-                self._runs[truck].show_progress(progress)
+                if truck in self._runs:
+                    self._runs[truck].show_progress(progress)

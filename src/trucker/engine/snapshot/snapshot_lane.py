@@ -17,17 +17,20 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
 from trucker.change import Changes
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import Schemas
+from trucker.engine.destination.task_sinks import SinkSpec
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas
 from trucker.engine.snapshot.copier import TASKS_PER_CORE
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.snapshot_task import copy_share, delete_rows
 from trucker.engine.spark.jobs import Jobs
+from trucker.engine.stream.batch_plan import follow
 from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.task.partition import copy_shares, room
@@ -44,7 +47,8 @@ from trucker.lsn import Lsn
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
-from trucker.source.base import Source
+from trucker.source.base import SnapshotView, Source
+from trucker.source.look import Sighting
 from trucker.source.snapshot import ExportedSnapshot
 from trucker.table import TableId
 
@@ -64,6 +68,15 @@ class SnapshotPiece:
 
     share: CopyShare = ()
     deleted: Changes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReading:
+    """How a snapshot shows the table; `news` where its shape is not the one that was written last."""
+
+    reading: SchemaReading
+    news: bool
+    sighting: Sighting
 
 
 class SnapshotLane(ABC):
@@ -111,6 +124,10 @@ class SnapshotLane(ABC):
     def _work(self, exported: ExportedSnapshot) -> bool:
         """Do what is to be done at the snapshot, all changes before it having been applied; whether that was all."""
 
+    def _exporting(self, stop: threading.Event) -> AbstractContextManager[ExportedSnapshot]:
+        """A new snapshot, for as long as there is work in it."""
+        return self._source.export(stop)
+
     @property
     def _facts(self) -> dict[str, object]:
         return {"truck": self._run.name, "table": str(self._table)}
@@ -119,7 +136,7 @@ class SnapshotLane(ABC):
         """Do all of it; whether the lane goes on, in a thread of its own."""
         while not stop.is_set():
             try:
-                with self._source.export(stop) as exported:
+                with self._exporting(stop) as exported:
                     if not self._approach(exported, stop):
                         return False
                     complete = self._work(exported)
@@ -183,6 +200,33 @@ class SnapshotLane(ABC):
             )
         return True
 
+    # -- the table's shape --------------------------------------------------------------------------------------------
+
+    def _see(self, view: SnapshotView) -> SnapshotReading | None:
+        """How the snapshot shows the table, the destination being ready for it; None where it must be copied again,
+        which has begun then."""
+        sighting = view.sighting(self._table)
+        reading, news = self._schemas.see(self._run.name, self._run.truck.tables[self._table], sighting)
+        if reading is None:
+            raise SourceUnavailable(f"table {self._table} was dropped", remedy="none needed: trucker looks again")
+        if news:
+            reading = follow(self._run, reading, self._schemas, self._destination, self._recipes)
+        if reading.again:
+            self._copy_again(reading.again)
+            return None
+        return SnapshotReading(reading, news, sighting)
+
+    def _follow(self, seen: SnapshotReading) -> None:
+        """Record the shape. Partitions that are still to be merged are seen by the next look at the table."""
+        if seen.news and not seen.reading.merge:
+            self._schemas.follow(seen.reading)
+
+    def _key_names(self, sighting: Sighting) -> tuple[str, ...]:
+        """What the columns of the truck's key are called in the snapshot."""
+        assert sighting.look is not None
+        table = self._run.truck.tables[self._table]
+        return table.key_by({number: name for name, number in sighting.look.numbers.items()})
+
     def _copy_again(self, why: str) -> None:
         """Have the whole table copied: it has changed in another way as well. The lane is over then."""
         truck_table, position = (self._run.name, self._table), self.lane.position
@@ -229,14 +273,16 @@ class SnapshotLane(ABC):
         assignment: Assignment,
         piece: SnapshotPiece,
         watch: CopyWatch,
+        spec: SinkSpec | None = None,
     ) -> list[Receipt]:
-        destination, name = self._destination, assignment.destination
+        """Have the piece staged; with a `spec`, by that sink in place of the destination's."""
+        name = assignment.destination
         shared = CopyBatch(
             self._source,
             exported.snapshot,
             exported.lsn,
             {name: batch.for_parts()},
-            {name: destination.spec},
+            {name: spec or self._destination.spec},
             room(len(piece.share) + 1, 1),
             self._recipes.folder,
         )

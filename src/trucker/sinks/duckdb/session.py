@@ -56,6 +56,7 @@ class Session:
         self._timer: threading.Timer | None = None
         self._used = time.monotonic()
         self._writers = 0
+        self._readers = 0
         self._last_files: tuple[tuple[int, int] | None, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -119,6 +120,22 @@ class Session:
                     run(connection, "ROLLBACK")
                 raise
 
+    @contextmanager
+    def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection, for one thread, in a transaction that only reads. The file stays open, and can be written."""
+        with self.use() as connection:
+            reader = connection.cursor()
+            self._readers += 1
+        try:
+            run(reader, "BEGIN TRANSACTION")
+            yield reader
+        finally:
+            with self._lock:
+                self._readers -= 1
+            with suppress(duckdb.Error):
+                run(reader, "ROLLBACK")
+            reader.close()
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:
@@ -145,8 +162,8 @@ class Session:
         with self._lock:
             self._timer = None
             remaining = self._used + IDLE_SECONDS - time.monotonic()
-            if remaining > 0:
-                self._watch(remaining)
+            if remaining > 0 or self._readers:
+                self._watch(max(remaining, IDLE_SECONDS))
                 return
             try:
                 self.close()

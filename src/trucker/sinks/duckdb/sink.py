@@ -23,6 +23,7 @@ from trucker.sinks.batch import Receipt, TruckState, Work
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.apply import Applier, apply_load
+from trucker.sinks.duckdb.compared_table import DuckDBComparedTable
 from trucker.sinks.duckdb.dialect import DuckDBDialect
 from trucker.sinks.duckdb.identity import Identities
 from trucker.sinks.duckdb.session import Session, connect, refuse_held, run, written_here
@@ -124,6 +125,11 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
             names = [(quote_identifier(name), table.types[name]) for name in target.source.key]
             keys = ", ".join(to_text(name, kind) or f"CAST({name} AS VARCHAR)" for name, kind in names)
             yield from run(connection, f"SELECT {keys} FROM {table.sql} WHERE ({where}\n)")
+
+    def compare(self, target: Target, groups: int) -> DuckDBComparedTable:
+        return DuckDBComparedTable(
+            self._session, target, groups, lambda: self._explaining(f"comparing table {target.table}")
+        )
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         if not self._exists() or self._session.is_open:

@@ -22,6 +22,7 @@ from trucker.sinks.output_sql import as_rows
 from trucker.sinks.postgres import check, identity, state_tables
 from trucker.sinks.postgres.apply import output_sql
 from trucker.sinks.postgres.apply.commit import Commit
+from trucker.sinks.postgres.compared_table import PostgresComparedTable
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.copy.copy_part import UNFINISHED, copy_part
 from trucker.sinks.postgres.ddl import deferred_key, tables
@@ -223,6 +224,9 @@ class PostgresSink(Sink):
     def select_keys(self, target: Target, where: str) -> Iterator[Key]:
         with self._session(f"reading table {target.table}", target) as lent:
             yield from check.select_keys(lent.connection, target, where)
+
+    def compare(self, target: Target, groups: int) -> PostgresComparedTable:
+        return PostgresComparedTable(self._connection, target, groups)
 
     def unique_columns(self, table: TableId) -> list[tuple[str, ...]]:
         return check.unique_columns(self._connection, table)

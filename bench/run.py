@@ -34,6 +34,7 @@ MEASURES = (
     "storage",
     "reload",
     "refresh",
+    "verify",
 )
 RESULT = report.ROOT / "build" / "bench.json"
 

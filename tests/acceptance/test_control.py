@@ -233,3 +233,38 @@ def test_damaged_rows_are_refreshed_under_load(
     wait_until(lambda: same(database, destination, "orders", "items"))
     assert command(shop, "status", folder)["refreshes"] == []
     assert trucker.stop() == 0, trucker.output()
+
+
+def test_damage_is_named_and_repaired_under_load(
+    shop: ProjectFolder, database: Database, destination: Database, start: Start
+) -> None:
+    """Exit code 0 only if equal; keys of rows that differ as text, as JSON and as a file for `refresh`."""
+    folder = str(shop.folder)
+    refused("verify", "-p", folder, code="TRK611")
+    trucker = start()
+    trucker.wait_streaming(120)
+    with writing(database, "orders", "items"):
+        assert [each["equal"] for each in command(shop, "verify", "-p", folder)] == [True, True]
+        destination.execute(
+            "delete from orders where id = 3",
+            "update orders set note = 'damaged' where id = 5",
+            "insert into orders values (100000, 'only here')",
+            "delete from items where id = 7",
+        )
+        ended = run_cli("verify", "orders", "-p", folder)
+        assert ended.returncode == 1, ended.stderr
+        first, *keys = ended.stdout.splitlines()
+        assert "public.orders: 3 rows differ: 1 missing, 1 extra, 1 different" in first
+        assert keys == ["  missing: 3", "  extra: 100000", "  different: 5"]
+        file = shop.folder / "keys.csv"
+        (items,) = command(shop, "verify", "items", "-p", folder, "--table", "items", "--keys", str(file), code=1)
+        assert (items["missing"], items["differing"], items["equal"]) == ([["7"]], 1, False)
+        assert file.read_text(encoding="utf-8") == "7\n"
+        command(shop, "refresh", "items", "-p", folder, "--keys", str(file), "--wait")
+        orders = command(shop, "verify", "-p", folder, "--repair")[1]
+        assert (orders["truck"], orders["equal"], orders["repaired"]) == ("orders", True, 3)
+        assert "equal; " in run_cli("verify", "items", "-p", folder).stdout
+        refused("verify", "orders", "-p", folder, "--table", "public.other", code="TRK640")
+        refused("verify", "--table", "public.orders", "-p", folder, code="TRK100", exit_code=2)
+    wait_until(lambda: same(database, destination, "orders", "items"))
+    assert trucker.stop() == 0, trucker.output()

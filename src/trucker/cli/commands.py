@@ -403,7 +403,7 @@ def verify(
     """Compare tables at their destination with the source.
 
     Both sides are compared as they were at one position, while the stream goes on. Shows how many rows differ, and
-    their keys. Needs a running instance. Exit code 1 unless all rows are equal.
+    their keys. Needs a running instance. Exit code 0 only if all rows are equal.
     """
     opened = _open(project, debug)
     if table is not None and truck is None:
@@ -419,7 +419,8 @@ def verify(
         output.say(output.verifications_json(verifications))
     if keys is not None:
         write_keys(keys, verifications[0].keys)
-    if not all(each.equal or each.skipped for each in verifications):
+    compared = [each for each in verifications if not each.skipped]
+    if not compared or not all(each.equal for each in compared):
         raise typer.Exit(ExitCode.FAILED)
 
 

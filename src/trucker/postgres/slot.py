@@ -330,12 +330,11 @@ def watermark(connection: PgConnection) -> Lsn:
     recovery = connection.execute("select pg_is_in_recovery()").fetchone()
     if recovery == (True,):
         return current_lsn(connection)
-    # What is not flushed is not sent, and before 17 only a commit flushes a message; no standby is waited for.
-    flushes = connection.info.server_version >= 170_000
-    arguments = "false, 'trucker', '', true" if flushes else "true, 'trucker', ''"
     try:
+        # The commit flushes the message, without which it is not sent, and has capture note how far the stream is. No
+        # standby is waited for.
         connection.execute("set synchronous_commit = local")
-        row = connection.execute(f"select pg_logical_emit_message({arguments})::text".encode()).fetchone()
+        row = connection.execute(b"select pg_logical_emit_message(true, 'trucker', '')::text").fetchone()
     except errors.InsufficientPrivilege:
         row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None

@@ -35,11 +35,12 @@ class ComparedTable(ABC):
 
     @abstractmethod
     def sums_of(self, expected: pa.RecordBatch) -> GroupSums:
-        """Of expected rows, as they would be stored. `SinkError` where the table would refuse one of them."""
+        """Of expected rows, as they would be stored. `DataError` where a value of one of them cannot be: the table can
+        go on being used."""
 
     @abstractmethod
     def rows_of(self, expected: pa.RecordBatch, groups: Collection[int]) -> Iterator[DigestedRow]:
-        """The expected rows in these groups."""
+        """The expected rows in these groups, likewise."""
 
     @abstractmethod
     def cancel(self) -> None:

@@ -34,6 +34,7 @@ from trucker.engine.transform.sql_check import check_sql
 from trucker.engine.truck.life_log import log_life
 from trucker.engine.truck.resolve import ResolvedSource
 from trucker.engine.truck.truck_run import Listener
+from trucker.engine.verify.row_spool import remove_spools
 from trucker.errors import ControlError, EngineError, TruckerError
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
@@ -173,6 +174,8 @@ class ProjectRun:
             source.check_sql(spark)
 
     def _open(self) -> Mapping[str, TruckState]:
+        for destination in self._destinations.values():
+            remove_spools(destination.spec)
         states: Mapping[str, TruckState] = self._stored(self.sources)
         for source in self.sources:
             states = source.start_capture(states, self._away)

@@ -182,6 +182,9 @@ class SnapshotLane(ABC):
     def _approach(self, exported: ExportedSnapshot, stop: threading.Event) -> bool:
         """Have all changes before the snapshot applied; False where the lane has ended meanwhile."""
         goal = Lsn(exported.lsn - MOST_COMMITS)
+        if self._stream.reader.durable().seen_lsn < goal:
+            with self._source.copy_session() as session:
+                session.watermark()  # the stream of an idle source says only now and then how far it is
         runner = LaneRunner(
             self.lane,
             self._stream,

@@ -61,6 +61,6 @@ def spool_spec(spec: SinkSpec) -> SinkSpec:
 
 
 def remove_spools(spec: SinkSpec) -> None:
-    """Remove the folders that a killed process has left. No other may be comparing."""
+    """Remove the folders that a killed process has left. Nothing may be comparing."""
     for folder in spec.workspace.folder.glob(f"{PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.engine.verify.verifier import TableDifferences, Verifier
 from trucker.errors import ControlError
+from trucker.observe.status import TruckPhase
 from trucker.sinks.base import Sink
 from trucker.sinks.compared_table import ComparesTables
 from trucker.table import Partitions, TableId
@@ -109,7 +110,7 @@ def _detached(source: VerifiedSource, stream: SourceStream, truck: str, table: T
         lane = stream.detach(run, table)
         if lane is not None:
             return lane
-        if time.monotonic() >= deadline or run.has_ended:
+        if time.monotonic() >= deadline or run.has_ended or run.phase is TruckPhase.PAUSED:
             break
         stop.wait(_LOOK_SECONDS)
     raise ControlError(

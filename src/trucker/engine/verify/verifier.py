@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from trucker.engine.task.partition import copy_shares
 from trucker.engine.task.payload import CopyPart
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.verify.row_spool import RowSpool, spool_spec
-from trucker.errors import ControlError, EngineError, TruckerError
+from trucker.errors import ControlError, DataError, EngineError, TruckerError
 from trucker.lsn import Lsn
 from trucker.row_digest import (
     DigestedColumns,
@@ -60,6 +60,12 @@ LISTED_ROWS: Final = 200_000
 
 TRIES: Final = 3
 """So often a snapshot is taken that the table is brought to."""
+
+MOST_UNSTORABLE: Final = 1_000
+"""So many rows may be expected that the destination cannot store: the dead letters of a truck."""
+
+NO_DIGEST: Final = 1 << 64
+"""No row that is stored has it."""
 
 _STOP_SECONDS: Final = 0.2
 
@@ -177,7 +183,7 @@ class Verifier(SnapshotLane):
         keyed = bool(self._sides.table.columns.key)
         return TableDifferences(
             self._sides.exported.lsn,
-            row_count(expected),
+            row_count(expected) + len(rows.unstorable),
             row_count(stored),
             differences(rows_expected, rows_stored, keyed=keyed),
             len(chosen) == len(groups),
@@ -282,6 +288,7 @@ class _ServerRows:
     described: SourceTable
     columns: DigestedColumns
     where: str | None
+    unstorable: ClassVar[Sequence[DigestedRow]] = ()
     apart: ClassVar[bool] = True
 
     def sums(self) -> GroupSums:
@@ -297,15 +304,39 @@ class _SpooledRows:
 
     table: ComparedTable
     expected: Callable[[], Iterable[pa.RecordBatch]]
+    unstorable: list[DigestedRow] = field(default_factory=list)
     apart: ClassVar[bool] = False
 
     def sums(self) -> GroupSums:
-        return added(self.table.sums_of(batch) for batch in self.expected())
+        return added(self._digested(self.table.sums_of, self.unstorable))
 
     def rows(self, groups: Sequence[int]) -> Sequence[DigestedRow]:
         if not groups:
-            return []
-        return [row for batch in self.expected() for row in self.table.rows_of(batch, groups)]
+            return self.unstorable
+        unstorable: list[DigestedRow] = []
+        batches = self._digested(lambda rows: list(self.table.rows_of(rows, groups)), unstorable)
+        return [*(row for rows in batches for row in rows), *unstorable]
+
+    def _digested(self, digest: Callable[[pa.RecordBatch], T], unstorable: list[DigestedRow]) -> Iterator[T]:
+        for rows in self.expected():
+            yield from self._halved(rows, digest, unstorable)
+
+    def _halved(
+        self, rows: pa.RecordBatch, digest: Callable[[pa.RecordBatch], T], unstorable: list[DigestedRow]
+    ) -> Iterator[T]:
+        """Digests of all rows but those that the destination cannot store, which are found by halving."""
+        try:
+            yield digest(rows)
+        except DataError:
+            if len(unstorable) >= MOST_UNSTORABLE:
+                raise
+            if len(rows) > 1:
+                half = len(rows) // 2
+                yield from self._halved(rows.slice(0, half), digest, unstorable)
+                yield from self._halved(rows.slice(half), digest, unstorable)
+                return
+            key = tuple(rows.column(name)[0].as_py() for name in self.table.columns.key)
+            unstorable.append(DigestedRow(key, NO_DIGEST))
 
 
 def _chosen(groups: Sequence[int], expected: GroupSums, stored: GroupSums) -> Sequence[int]:

@@ -39,7 +39,7 @@ LARGE: Final = 200_000
 _UNFIT: Final = 2_000
 
 # Errors about a value of a row.
-_VALUES: Final[tuple[type[duckdb.Error], ...]] = (duckdb.DataError, duckdb.InvalidInputException)
+VALUES: Final[tuple[type[duckdb.Error], ...]] = (duckdb.DataError, duckdb.InvalidInputException)
 
 
 def apply_load(connection: duckdb.DuckDBPyConnection, table: Table, load: StagedLoad) -> None:
@@ -47,8 +47,8 @@ def apply_load(connection: duckdb.DuckDBPyConnection, table: Table, load: Staged
     applier = Applier(connection, table, load)
     try:
         applier.copy() if load.copied else applier.run()
-    except (*_VALUES, duckdb.ConstraintException) as error:
-        raise _refusal(error, load.target) from None
+    except (*VALUES, duckdb.ConstraintException) as error:
+        raise refusal(error, load.target) from None
 
 
 class Applier:
@@ -320,7 +320,7 @@ def scan(connection: duckdb.DuckDBPyConnection, batches: Batches, statement: str
             connection.unregister("incoming")
 
 
-def _refusal(error: duckdb.Error, target: Target) -> DataError:
+def refusal(error: duckdb.Error, target: Target) -> DataError:
     """Why a row is refused, without DuckDB's words: they may hold values (I10)."""
     table = f"table {target.table}"
     if not isinstance(error, duckdb.ConstraintException):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 
 import duckdb
 import pyarrow as pa
 
 from trucker.row_digest import DigestedColumns, DigestedRow, GroupSums
 from trucker.sinks.compared_table import ComparedTable
+from trucker.sinks.duckdb.apply import VALUES, refusal
 from trucker.sinks.duckdb.session import Session, run
 from trucker.sinks.duckdb.table import table_of
 from trucker.sinks.duckdb.types import from_text, to_text
@@ -32,42 +33,58 @@ class DuckDBComparedTable(ComparedTable):
             self.columns = DigestedColumns(names, tuple(name for name in target.source.key if name in names), groups)
             # A transaction sees the file as it is at its first look at it.
             run(self._connection, f"SELECT 1 FROM {self._table.sql} LIMIT 1")
+            # An expected row that is refused aborts the transaction it is in.
+            self._expecting = stack.enter_context(closing(self._connection.cursor()))
             self._closing = stack.pop_all()
 
     def sums(self) -> GroupSums:
-        return self._sums(self._table.sql)
+        with self._explaining():
+            return self._sums(self._connection, self._table.sql)
 
     def rows(self, groups: Collection[int]) -> Iterator[DigestedRow]:
-        return self._rows(self._table.sql, groups)
+        with self._explaining():
+            yield from self._rows(self._connection, self._table.sql, groups)
 
     def sums_of(self, expected: pa.RecordBatch) -> GroupSums:
-        with _Expected(self._connection, expected):
-            return self._sums(self._typed())
+        with self._explaining(), self._expected(expected):
+            return self._sums(self._expecting, self._typed())
 
     def rows_of(self, expected: pa.RecordBatch, groups: Collection[int]) -> Iterator[DigestedRow]:
-        with _Expected(self._connection, expected):
-            yield from self._rows(self._typed(), groups)
+        with self._explaining(), self._expected(expected):
+            yield from self._rows(self._expecting, self._typed(), groups)
 
     def cancel(self) -> None:
         self._connection.interrupt()
+        self._expecting.interrupt()
 
     def close(self) -> None:
         with self._explaining():
             self._closing.close()
 
-    def _sums(self, relation: str) -> GroupSums:
+    def _sums(self, connection: duckdb.DuckDBPyConnection, relation: str) -> GroupSums:
         digests = f"sum({_digest(self.columns.columns)}::HUGEINT)"
         query = f"SELECT {self._group()}, count(*), {digests} FROM {relation} GROUP BY 1"
-        with self._explaining():
-            return {group: (count, int(digests)) for group, count, digests in run(self._connection, query)}
+        return {group: (count, int(digests)) for group, count, digests in run(connection, query)}
 
-    def _rows(self, relation: str, groups: Collection[int]) -> Iterator[DigestedRow]:
+    def _rows(
+        self, connection: duckdb.DuckDBPyConnection, relation: str, groups: Collection[int]
+    ) -> Iterator[DigestedRow]:
         cells = "".join(f"{self._text(name)}, " for name in self.columns.key)
         chosen = f"{self._group()} IN ({', '.join(map(str, sorted(groups)))})"
         query = f"SELECT {cells}{_digest(self.columns.columns)} FROM {relation} WHERE {chosen}"
-        with self._explaining():
-            for *key, digest in run(self._connection, query):
-                yield DigestedRow(tuple(key), digest)
+        for *key, digest in run(connection, query):
+            yield DigestedRow(tuple(key), digest)
+
+    @contextmanager
+    def _expected(self, rows: pa.RecordBatch) -> Iterator[None]:
+        """SQL finds the rows under the name `expected`."""
+        self._expecting.register("expected", pa.Table.from_batches([rows]))
+        try:
+            yield
+        except VALUES as error:
+            raise refusal(error, self._target) from None
+        finally:
+            self._expecting.unregister("expected")
 
     def _typed(self) -> str:
         """Expected rows as the table would hold them."""
@@ -83,20 +100,6 @@ class DuckDBComparedTable(ComparedTable):
 
     def _group(self) -> str:
         return f"({_digest(self.columns.grouped_by)} & {self.columns.groups - 1})::INTEGER"
-
-
-class _Expected:
-    """Rows that SQL finds under the name `expected`."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch) -> None:
-        self._connection = connection
-        self._rows = rows
-
-    def __enter__(self) -> None:
-        self._connection.register("expected", pa.Table.from_batches([self._rows]))
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.unregister("expected")
 
 
 def _digest(columns: Sequence[str]) -> str:

@@ -98,9 +98,10 @@ class PostgresComparedTable(ComparedTable):
                 like = f"select {columns} from {self._target.table.quoted} with no data"
                 self._session.run(f"create temporary table trucker_expected on commit drop as {like}")
                 self._expects = True
-            for changes in as_changes(fitting(self._target, self._lend, self._described, iter([rows]))):
-                cells = [changes.new.column(name) for name in names]
-                copy_in(self._session, f"{_EXPECTED} ({columns})", copy_text(cells, len(changes)))
+            with self._session.connection.transaction():  # a savepoint: a row that is refused ends nothing else
+                for changes in as_changes(fitting(self._target, self._lend, self._described, iter([rows]))):
+                    cells = [changes.new.column(name) for name in names]
+                    copy_in(self._session, f"{_EXPECTED} ({columns})", copy_text(cells, len(changes)))
 
     @contextmanager
     def _lend(self) -> Iterator[Session]:

@@ -118,9 +118,11 @@ def test_a_file_of_duckdb_is_compared_in_its_own_types(shop: ProjectFolder, data
         with _changing(database, *LOAD):
             assert [each.equal for each in Project.load(shop.folder).verify()] == [True, True]
     with duckdb.connect(str(lake)) as file:
+        file.execute("set schema = 'public'")
         file.execute("update odd set f = f + 1 where n = 7.50")
         for statement in DAMAGE:
             file.execute(statement)
+    (shop.folder / ".trucker" / "spool" / "lake" / "verify-of-a-killed-process").mkdir()
     with InThread(shop, spark) as run:
         run.wait_streaming()
         assert _keys(_verify(shop, "items")) == WRONG
@@ -134,7 +136,7 @@ def test_a_file_of_duckdb_is_compared_in_its_own_types(shop: ProjectFolder, data
 def test_rules_and_sql_are_applied_to_the_rows_of_the_source(
     shop: ProjectFolder, database: Database, destination: Database, spark: Any
 ) -> None:
-    database.execute("create table customer (id int primary key, name text)")
+    database.execute("create table customer (id int primary key, name text)", "alter table item replica identity full")
     database.execute("insert into customer select i, 'c' || i from generate_series(0, 9) i")
     shop.truck("queried", ["public.item"], {**TO_REPLICA, "table": "queried"})
     shop.sql("queried", {"input": "select r.id, c.name as customer from {{ rows }} left join customer c on c.id = r.n"})
@@ -168,12 +170,20 @@ def test_what_is_read_renamed_or_left_out_is_compared_so(
     )
     destination.execute("create table parts (id bigint, region text, v text, more text, primary key (id, region))")
     shop.truck("parts", ["public.parts"], TO_REPLICA)
-    shop.truck("some", ["public.item"], {**TO_REPLICA, "table": "some"}, except_columns=["name"], where="n < 5")
+    database.execute(
+        "create table measured (id int primary key, name text, n int)", "insert into measured select * from item"
+    )
+    database.execute("alter table measured replica identity full")
+    shop.truck("some", ["public.measured"], TO_REPLICA, except_columns=["name"], where="n < 5")
     with InThread(shop, spark) as run:
         run.wait_streaming()
-        database.execute("alter table parts rename column v to w", "update parts set w = 'x' where id = 3")
+        destination.execute("alter table item rename column name to title")
+        database.execute(
+            "alter table item rename column name to title", "alter table item add column more int default 5"
+        )
+        database.execute("update item set title = 'x' where id = 3")
         assert [each.equal for each in Project.load(shop.folder).verify()] == [True, True, True]
-        destination.execute("delete from parts where id = 4", "update some set n = 9 where id = 1")
+        destination.execute("delete from parts where id = 4", "update measured set n = 9 where id = 1")
         assert _verify(shop, "parts").missing == (("4", "a"),)
         assert _verify(shop, "some").different == (("1",),)
         destination.execute("update parts set more = 'not compared'")
@@ -249,21 +259,29 @@ def test_what_cannot_be_verified_says_why(
         project.resume(["items"])
 
 
-def test_a_destination_that_fails_meanwhile_leaves_the_truck_alone(
+def test_rows_that_the_destination_refuses_are_missing_there(
     shop: ProjectFolder, database: Database, destination: Database, spark: Any
 ) -> None:
-    """A value that the table would refuse is an error of the comparison, not of the truck."""
-    destination.execute("create table narrow (id int primary key, n int)")
-    shop.truck("narrow", ["public.item"], {**TO_REPLICA, "table": "narrow"})
-    transform = "select id, case when id = 7 then 'seven' else string(n) end as n from {{ rows }}"
-    shop.sql("narrow", {"transform": transform}, on_error="dead_letter")
+    """They are dead letters: too long for its columns, or against its constraint."""
+    destination.execute(
+        "create table narrow (id int primary key, name varchar(4), n int)",
+        "create table checked (id int primary key, name text, n int check (n < 100))",
+    )
+    shop.truck("narrow", ["public.item"], {**TO_REPLICA, "table": "narrow"}).sql("narrow", {}, on_error="dead_letter")
+    shop.truck("checked", ["public.item"], {**TO_REPLICA, "table": "checked"}).sql(
+        "checked", {}, on_error="dead_letter"
+    )
+    database.execute(
+        "update item set name = 'a long name' where id in (7, 250)", "update item set n = 100 where id = 9"
+    )
     with InThread(shop, spark) as run:
         run.wait_streaming()
-        (failed,) = Project.load(shop.folder).verify("narrow")
-        assert "narrow" in failed.error
-        assert "seven" not in failed.error
-        database.execute("update item set n = 77 where id = 8")
-        wait_same(database, destination, "item")
+        narrow, checked = _verify(shop, "narrow"), _verify(shop, "checked")
+        assert _keys(narrow) == {"missing": ("7", "250"), "extra": (), "different": ()}
+        assert (narrow.source_rows, narrow.destination_rows) == (300, 298)
+        assert _keys(checked) == {"missing": ("9",), "extra": (), "different": ()}
+        database.execute("update item set name = 'too long as well' where id = 8")
+        assert _keys(_verify(shop, "narrow")) == {"missing": ("7", "250"), "extra": (), "different": ("8",)}
         run.wait_streaming()
 
 

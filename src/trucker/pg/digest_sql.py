@@ -13,7 +13,7 @@ _FINGERPRINT: Final = (
     "select pg_catalog.current_setting('server_encoding'),"
     " pg_catalog.hashtextextended('digests of text' collate \"C\", 0)"
 )
-"""The function hashes bytes: it depends on the encoding, and on the byte order of the machine."""
+"""The function hashes bytes: its result depends on the encoding, and on the byte order of the machine."""
 
 
 def fingerprint_query() -> bytes:
@@ -42,8 +42,20 @@ def rows_query(relation: str, columns: DigestedColumns, groups: Collection[int],
 
 
 def _digest(names: Sequence[str]) -> str:
-    row = f"row({', '.join(map(quote_identifier, names))})::text"
-    return f'pg_catalog.hashtextextended(({row}) collate "C", 0)'
+    """Half of the time of a hash of the whole row's text, which PostgreSQL quotes character by character."""
+    cells = [
+        f'coalesce(pg_catalog.hashtextextended({quote_identifier(name)}::text collate "C", {seed}), {seed})'
+        for seed, name in enumerate(names)
+    ]
+    return _together(cells)
+
+
+def _together(terms: Sequence[str]) -> str:
+    """The terms by exclusive or, as a balanced tree: a chain of a thousand would be too deep for the server's stack."""
+    if len(terms) < 2:
+        return terms[0]
+    half = len(terms) // 2
+    return f"({_together(terms[:half])} # {_together(terms[half:])})"
 
 
 def _group(columns: DigestedColumns) -> str:

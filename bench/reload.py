@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from trucker.project import Project
 ROWS = 1_000
 PING_SECONDS = 0.02
 
-_PING = "create table ping (id integer generated always as identity primary key)"
-_NOTIFY = """
+PING = "create table ping (id integer generated always as identity primary key)"
+NOTIFY = """
 create or replace function ping_seen() returns trigger language plpgsql as
     $$ begin perform pg_notify('ping', new.id::text); return null; end $$;
 create trigger ping_seen after insert on ping for each row execute function ping_seen();
@@ -35,16 +36,16 @@ def measure(bench: Bench) -> None:
     first = bench.figure("reload until the first row of a new truck, warm", "s", at_most(2.0))
     answered = bench.figure("reload until its answer", "s")
     waited = bench.figure("reload: longest commit to visible of another truck", "s")
-    source = bench.database(bench.source, "reload", _PING, "insert into ping default values")
+    source = bench.database(bench.source, "reload", PING, "insert into ping default values")
     target = bench.database(bench.target, "reload")
     folder = bench.project("reload", "reload", "reload", ["public.ping"])
     bench.streaming(folder)
-    target.execute(_NOTIFY.encode())
+    target.execute(NOTIFY.encode())
     for number in bench.rounds():
         table = f"late_{number}"
         source.execute(f"create table {table} as select i as id from generate_series(1, {ROWS}) i".encode())
         source.execute(f"alter table {table} add primary key (id)".encode())
-        _add_truck(folder, table)
+        add_truck(folder, table, {"tables": [f"public.{table}"]})
         seconds, answer, pause = _reload(bench, folder, source, target, table)
         first.trucker.append(seconds)
         answered.trucker.append(answer)
@@ -67,12 +68,14 @@ def _reload(
     return first, answers[0], pings.longest
 
 
-def _add_truck(folder: Path, table: str) -> None:
+def add_truck(folder: Path, name: str, source: Mapping[str, Any], target: Mapping[str, Any] | None = None) -> None:
+    """A truck as that of the project, with other keys of its input and output."""
     trucks = folder / "trucks"
     entry = yaml.safe_load((trucks / "bench" / "truck.yml").read_text())
-    entry["input"]["tables"] = [f"public.{table}"]
-    (trucks / table).mkdir()
-    (trucks / table / "truck.yml").write_text(yaml.safe_dump(entry))
+    entry["input"] |= source
+    entry["output"] |= target or {}
+    (trucks / name).mkdir()
+    (trucks / name / "truck.yml").write_text(yaml.safe_dump(entry))
 
 
 def _has_rows(target: psycopg.Connection[Any], table: str) -> bool:

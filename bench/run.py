@@ -27,6 +27,7 @@ MEASURES = (
     "stream",
     "sinks",
     "snapshot",
+    "beside_copy",
     "latency",
     "rest",
     "tables",

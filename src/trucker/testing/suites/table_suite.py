@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 
 from trucker.change import Changes, CopiedRows
-from trucker.errors import SinkError, TruckFailed
+from trucker.errors import DataError, SinkError, TruckFailed
 from trucker.lsn import Lsn
+from trucker.row_digest import RowDifferences, added, differences, differing, row_count
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState, Work
 from trucker.sinks.committer import Committer
+from trucker.sinks.compared_table import ComparesTables
 from trucker.sinks.target import Target
 from trucker.table import Column, TableId
 from trucker.testing.handmade import TextRow, copied_rows_of, delete, insert, schema_of, truncate, update
@@ -698,6 +700,30 @@ class TableSinkSuite(SinkSuite):
         assert len(rows) == 15_000
         assert rows[1] == item(1, text, 1)
         assert rows[4] == item(4, text, -4, text)
+
+    # -- comparisons ---------------------------------------------------------------------------------------------
+
+    def test_a_comparison_digests_expected_rows_as_it_does_stored_ones(self) -> None:
+        """Of the moment when it began, and with every kind of text (`ComparesTables`)."""
+        items = target_of(ITEMS)
+        rows = [item(number, note=value) for number, value in enumerate(ODD_VALUES)]
+        committer = self.filled(items, *rows)
+        sink = committer.sink
+        if not isinstance(sink, ComparesTables):
+            pytest.skip(f"a {sink.name} destination offers no comparison")
+        expected = copied_rows_of(ITEMS, rows).to_changes().new
+        with contextlib.closing(sink.compare(items, 8)) as table:
+            self.change(committer, items, update(item(3, "other")), delete({"id": "5"}))
+            assert table.sums() == table.sums_of(expected)
+            assert row_count(table.sums()) == len(rows)
+            assert sorted(table.rows(range(4))) == sorted(table.rows_of(expected, range(4)))
+            with pytest.raises(DataError):
+                table.sums_of(copied_rows_of(ITEMS, [item(1), item(2) | {"qty": "no number"}]).to_changes().new)
+            assert added(table.sums_of(half) for half in (expected.slice(0, 9), expected.slice(9))) == table.sums()
+        with contextlib.closing(sink.compare(items, 8)) as table:
+            groups = differing(table.sums_of(expected), table.sums())
+            named = differences(table.rows_of(expected, groups), table.rows(groups), keyed=True)
+        assert named == RowDifferences(missing=(("5",),), different=(("3",),))
 
     # -- the result of SQL or rules ------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Destination:
         self.sink = sink or make_sink(spec.connection, spec.workspace)
         self._committer = Committer(self.sink)
         self.committed_at = -math.inf
+        self._longest_wait = 0.0
         self._lost: tuple[float, TruckerError] | None = None
         self._lock = threading.RLock()
         self._prepared: dict[tuple[str, str], tuple[Target, frozenset[str]]] = {}
@@ -89,7 +90,9 @@ class Destination:
         A truck that fails for good is left out and the rest tried again, so that it does not stop them (I8).
         """
         failures: dict[str, TruckerError] = {}
+        asked = time.monotonic()
         with self._lock:
+            self._longest_wait = max(self._longest_wait, time.monotonic() - asked)
             while trucks := batch.trucks:
                 try:
                     self._committer.commit(batch, receipts)
@@ -115,6 +118,12 @@ class Destination:
                     reason = SinkError(f"committing to {self.name} failed: {type(error).__name__}", code="TRK499")
                     return {**failures, **dict.fromkeys(trucks, reason)}
         return failures
+
+    def longest_wait(self) -> float:
+        """How many seconds a commit has waited for another one at most, since this was asked last."""
+        with self._lock:
+            longest, self._longest_wait = self._longest_wait, 0.0
+        return longest
 
     def _note(self, error: TruckerError | None) -> None:
         """Log that the destination is lost, and when it is back."""

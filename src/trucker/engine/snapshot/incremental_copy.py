@@ -548,7 +548,8 @@ class _TableCopy:
         rows = sum(sum(each.rows.values()) for each in copied_chunks)
         longest = max((each.began_ago - each.ended_ago for each in copied_chunks), default=0.0)
         read = sum(chunk.bytes for chunk in chunks)
-        self._pace.learn(longest, rows, read)
+        waited = self._copier.destinations[self._lane.destination].longest_wait()
+        self._pace.learn(longest, rows, read, waited)
         self._chunks += len(chunks)
         self._rows += rows
         self._total = max(self._total, remaining)

@@ -19,8 +19,8 @@ CHUNKS_PER_READER: Final = 2
 
 
 class CopyPace:
-    """How much is read at once: as much as takes a reader `chunk_seconds`, as much as others of the destination can wait
-    for, and no faster than the limit of rows."""
+    """How much is read at once: as much as takes a reader `chunk_seconds`, as much as other tables of the destination
+    can wait for, and no faster than the limit of rows."""
 
     def __init__(self, limits: CopyConfig, cores: int) -> None:
         self._limits = limits

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from fixtures.compare import same
+from fixtures.load import changing
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres, run_cli
 from fixtures.waiting import wait_until
@@ -33,25 +33,17 @@ def shop(project: ProjectFolder, database: Database, destination: Database) -> P
     return project.truck("orders", ["public.orders"], TO_REPLICA).truck("items", ["public.items"], TO_REPLICA)
 
 
-@contextmanager
-def writing(database: Database, *tables: str) -> Iterator[None]:
+def writing(database: Database, *tables: str) -> AbstractContextManager[None]:
     """Rows are inserted into and updated in the tables all the while."""
-    stop = threading.Event()
-
-    def write() -> None:
-        with database.connect() as connection:
-            while not stop.wait(0.005):
-                for table in tables:
-                    connection.execute(f"insert into {table} (note) values ('w')".encode())
-                    connection.execute(f"update {table} set note = note || '.' where id % 50 = 1".encode())
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    statements = [
+        statement
+        for table in tables
+        for statement in (
+            f"insert into {table} (note) values ('w')",
+            f"update {table} set note = note || '.' where id % 50 = 1",
+        )
+    ]
+    return changing(database, *statements, pause=0.005)
 
 
 def command(shop: ProjectFolder, *arguments: str, code: int = 0) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from fixtures.compare import wait_same
+from fixtures.load import changing
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, TruckerProcess, postgres, run_cli
 from fixtures.waiting import wait_until
@@ -27,24 +26,11 @@ POINTS = (
 )
 
 
-@contextmanager
-def writing(database: Database) -> Iterator[None]:
-    stop = threading.Event()
-
-    def write() -> None:
-        with database.connect() as connection:
-            while not stop.wait(0.005):
-                connection.execute(b"insert into orders (note) values ('w')")
-                connection.execute(b"update orders set note = note || '.' where id % 50 = 1")
-                connection.execute(b"delete from orders where id % 97 = 5")
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+LOAD = (
+    "insert into orders (note) values ('w')",
+    "update orders set note = note || '.' where id % 50 = 1",
+    "delete from orders where id % 97 = 5",
+)
 
 
 @pytest.mark.timeout(600)
@@ -68,7 +54,7 @@ def test_killed_at_every_step_of_a_refresh(
         queued = run_cli("refresh", "orders", "--where", "id <= 500", "--project", str(project.folder))
         assert queued.returncode == 0, queued.stderr
         name, _, nth = point.partition("@")
-        with writing(database):
+        with changing(database, *LOAD, pause=0.005):
             trucker = start(failpoints=f"{name}=kill@{nth or 1}")
             assert trucker.process.wait(120) == -9, trucker.output()
             trucker = start()

@@ -37,7 +37,7 @@ _OLDEST = f"select coalesce(max(extract(epoch from clock_timestamp() - xact_star
 _COPYING = "select count(*) from trucker.tables where snapshot like '%#%'"
 
 
-class Load:
+class Updates:
     """pgbench's simple update, one row a transaction, and a look at the oldest transaction of trucker now and then."""
 
     def __init__(self, database: Database) -> None:
@@ -48,7 +48,7 @@ class Load:
         self.oldest = 0.0
         self._threads = [threading.Thread(target=work) for work in (self._write, self._look)]
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Updates:
         for thread in self._threads:
             thread.start()
         return self
@@ -103,7 +103,7 @@ def test_a_large_table_is_read_once_over_five_kills(
     project.config["copy"] = {"chunk_bytes": CHUNK_BYTES, "parallel": PARALLEL}
     project.connect(postgres("replica", destination))
     project.truck("copy", ["public.*"], {"connection": "replica"}, copy="incremental")
-    with Load(database) as load:
+    with Updates(database) as load:
         for number in range(KILLS):
             trucker = start()
             wait_until(lambda least=pages * (number + 1) // (KILLS + 2): _page(destination) > least, 600, 0.05)

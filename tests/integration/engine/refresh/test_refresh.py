@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import duckdb
 import pytest
 
 from fixtures.compare import same, wait_same
+from fixtures.load import changing
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import RandomDml, chosen_seed, differences, duckdb_differences
@@ -47,26 +45,6 @@ def _refresh(shop: ProjectFolder, truck: str = "items", **options: Any) -> Refre
     return ended
 
 
-@contextmanager
-def _changing(database: Database, *statements: str) -> Iterator[None]:
-    """The statements are run again and again meanwhile."""
-    stop = threading.Event()
-
-    def work() -> None:
-        with database.connect() as connection:
-            while not stop.is_set():
-                for statement in statements:
-                    connection.execute(statement.encode())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 DAMAGE = (
     "update item set name = 'damaged' where id in (1, 2, 3)",
     "delete from item where id in (4, 5)",
@@ -85,7 +63,7 @@ def test_rows_of_keys_are_set_right_while_they_change(
     with InThread(shop, spark) as run:
         run.wait_streaming()
         destination.execute(*DAMAGE)
-        with _changing(database, *load):
+        with changing(database, *load):
             refreshed = _refresh(shop, keys=[(str(number),) for number in (1, 2, 3, 4, 5, 1001, 1002)])
         assert (refreshed.keys, refreshed.done, refreshed.deleted) == (7, 7, 2)
         wait_same(database, destination, "item")
@@ -121,7 +99,7 @@ def test_a_whole_table_is_copied_again(
     with InThread(shop, spark) as run:
         run.wait_streaming()
         destination.execute(*DAMAGE, "delete from bag where a = 1", "insert into bag values (9, 'x')")
-        with _changing(database, "update item set n = n + 1 where id < 20"):
+        with changing(database, "update item set n = n + 1 where id < 20"):
             _refresh(shop)
             _refresh(shop, "bags")
         wait_same(database, destination, "item", "bag")

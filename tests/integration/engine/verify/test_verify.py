@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import duckdb
 import pytest
 
 from fixtures.compare import wait_same
+from fixtures.load import changing
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import RandomDml, chosen_seed
@@ -53,26 +51,6 @@ def _keys(verification: Verification) -> dict[str, tuple[str, ...]]:
     return {kind: tuple(sorted((key for (key,) in keys), key=int)) for kind, keys in kinds.items()}
 
 
-@contextmanager
-def _changing(database: Database, *statements: str) -> Iterator[None]:
-    """The statements are run again and again meanwhile."""
-    stop = threading.Event()
-
-    def work() -> None:
-        with database.connect() as connection:
-            while not stop.is_set():
-                for statement in statements:
-                    connection.execute(statement.encode())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 LOAD = (
     "update item set n = n + 1 where id between 10 and 40",
     "update item set id = 2000 where id = 10",
@@ -87,7 +65,7 @@ def test_just_the_rows_that_differ_are_named_and_repaired_under_load(
 ) -> None:
     with InThread(shop, spark) as run:
         run.wait_streaming()
-        with _changing(database, *LOAD):
+        with changing(database, *LOAD):
             assert _verify(shop, "items").equal
             destination.execute(*DAMAGE)
             verification = _verify(shop)
@@ -115,7 +93,7 @@ def test_a_file_of_duckdb_is_compared_in_its_own_types(shop: ProjectFolder, data
     shop.truck("items", ["public.item"], {"connection": "lake"})
     with InThread(shop, spark) as run:
         run.wait_streaming()
-        with _changing(database, *LOAD):
+        with changing(database, *LOAD):
             assert [each.equal for each in Project.load(shop.folder).verify()] == [True, True]
     with duckdb.connect(str(lake)) as file:
         file.execute("set schema = 'public'")

@@ -35,11 +35,12 @@ class SchemaChanges(StrEnum):
 
 
 class CopyMode(StrEnum):
-    """How a table is copied first."""
+    """How a table is copied first. `NONE`: not at all, changes alone are applied."""
 
     EXPORTED = "exported"
     INCREMENTAL = "incremental"
     AUTO = "auto"
+    NONE = "none"
 
 
 class Partitions(StrEnum):

@@ -46,6 +46,11 @@ def _nowhere(project: ProjectFolder, _: Database, __: Database) -> None:
     project.truck("t", ["public.t"], {"connection": "nowhere"})
 
 
+def _uncopied_bag(project: ProjectFolder, database: Database, _: Database) -> None:
+    database.execute("alter table t drop constraint t_pkey", "alter table t replica identity full")
+    project.truck("t", ["public.t"], {"connection": "replica"}, copy="none")
+
+
 CASES: dict[str, tuple[Change, str, int]] = {
     "wrong password": (_connection(0, **{"pass": "s3cret-wrong"}), "pass", 3),
     "unreachable host": (_connection(0, port=1), "port", 3),
@@ -58,6 +63,7 @@ CASES: dict[str, tuple[Change, str, int]] = {
     "a view": (_view, "view", 3),
     "unlogged": (_sql("alter table t set unlogged"), "unlogged", 3),
     "a loop": (_loop, "loop", 3),
+    "no key, and its rows are not copied": (_uncopied_bag, "ADD PRIMARY KEY", 3),
     "unknown key": (_connection(0, hots="x"), "hots", 2),
     "unknown connection": (_nowhere, "nowhere", 2),
 }
@@ -92,3 +98,25 @@ def test_check_is_content_with_a_good_project(
     result = run_cli("check", str(project.folder))
     assert result.returncode == 0, result.stdout + result.stderr
     assert database.query("select 1 from pg_publication") == []
+
+
+def test_rows_of_others_do_not_matter_where_none_are_copied(
+    project: ProjectFolder, database: Database, destination: Database
+) -> None:
+    """A table that holds rows is no place for a copy, and a good one for the changes alone."""
+    for each in (database, destination):
+        each.execute("create table t (id int primary key)", "insert into t values (1)")
+    project.connect(postgres("replica", destination))
+    project.truck("t", ["public.t"], {"connection": "replica"})
+    refused = run_cli("check", str(project.folder))
+    assert refused.returncode == 1
+    assert "TRK410" in refused.stdout
+    project.truck("t", ["public.t"], {"connection": "replica"}, copy={"t": "none"})
+    accepted = run_cli("check", str(project.folder))
+    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+    assert "not copied, only their changes are applied: public.t" in accepted.stdout
+    for _ in range(2):
+        result = run_cli("run", str(project.folder), "--once")
+        assert result.returncode == 0, result.stdout + result.stderr
+        database.execute("insert into t select max(id) + 1 from t")
+    assert destination.query("select id from t order by id") == [(1,), (2,)]

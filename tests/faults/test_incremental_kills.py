@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.compare import same
 from fixtures.pg import Database
-from fixtures.project import ProjectFolder, postgres
+from fixtures.project import ProjectFolder, postgres, run_cli
 from fixtures.random_dml import chosen_seed
 from fixtures.waiting import wait_until
 
@@ -31,7 +31,7 @@ def shop(project: ProjectFolder, database: Database, destination: Database) -> P
 
 def _page(destination: Database) -> int:
     """Up to which page the copy has got."""
-    rows = destination.query("select split_part(snapshot, '#', 2) from trucker.tables")
+    rows = destination.query("select split_part(snapshot, '#', 2) from trucker.tables where source_table = 'item'")
     return int(rows[0][0].split(".")[2]) if rows and rows[0][0].count(".") == 3 else 0
 
 
@@ -55,6 +55,75 @@ def test_killed_at_every_boundary_of_a_copy(
     trucker = start("--once")
     assert trucker.process.wait(300) == 0, trucker.output()
     assert same(database, destination, "item")
+
+
+def test_a_large_exported_copy_that_was_killed_goes_on_in_chunks(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """A second kill costs a round. Small tables, and those without a key, are copied in one go as before."""
+    database.execute(
+        "create table small (id int primary key)",
+        "insert into small select generate_series(1, 100)",
+        "create table bag (n int, filling text)",
+        "alter table bag replica identity full",
+        "insert into bag select i, repeat(md5(i::text), 10) from generate_series(1, 2000) i",
+    )
+    shop.config["copy"] |= {"auto_bytes": 262144}
+    shop.save()
+    shop.truck("copy", ["public.*"], {"connection": "replica"})
+    trucker = start(failpoints="copy.end.before=kill")
+    assert trucker.process.wait(300) == -9, trucker.output()
+    assert _page(destination) == 0
+    database.execute("update item set n = n + 1 where id % 3 = 0", "delete from item where id % 97 = 1")
+    page = 0
+    for point in ("copy.chunk.after", "copy.chunk.after"):
+        trucker = start(failpoints=f"{point}=kill@2")
+        assert trucker.process.wait(300) == -9, trucker.output()
+        assert _page(destination) > page
+        page = _page(destination)
+        database.execute("update item set n = n + 1 where id % 5 = 0", "update item set id = -id where id % 101 = 2")
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert same(database, destination, "item", "small", "bag")
+
+
+def test_a_copy_that_replaces_rows_is_repeated_in_one_go(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """What readers have of the earlier copy stays until the new one counts."""
+    shop.config["copy"] |= {"auto_bytes": 8192}
+    shop.save()
+    shop.truck("copy", ["public.item"], {"connection": "replica"})
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert run_cli("reset", "--truck", "copy", "--yes", str(shop.folder)).returncode == 0
+    database.execute("update item set n = 1")
+    for _ in range(2):
+        trucker = start(failpoints="copy.end.before=kill")
+        assert trucker.process.wait(300) == -9, trucker.output()
+        assert destination.query("select count(*), max(n) from item") == [(ROWS, 0)]
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert same(database, destination, "item")
+
+
+def test_a_large_exported_copy_that_lost_its_connection_goes_on_in_chunks(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """Without a restart, too."""
+    database.execute("create table small (id int primary key)", "insert into small values (1)")
+    shop.config["copy"] |= {"auto_bytes": 262144}
+    shop.save()
+    shop.truck("copy", ["public.*"], {"connection": "replica"})
+    go = shop.folder / "go"
+    trucker = start(failpoints=f"copy.begin.after=hang:{go}")
+    wait_until(lambda: list(shop.folder.glob("go.*")))
+    ended = "select pg_terminate_backend(pid, 20000) from pg_stat_activity where backend_type = 'walsender'"
+    assert database.query(f"{ended} and datname = current_database()")
+    go.touch()
+    wait_until(lambda: same(database, destination, "item", "small"), 120)
+    trucker.stop()
+    assert "cursor=" in trucker.output()
 
 
 @pytest.mark.soak

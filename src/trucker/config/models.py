@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from trucker.config.adapter import Connection
+from trucker.config.copy_modes import CopyModes
 from trucker.config.log import LogConfig, S3Config
 from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.model import MIB, Model, Name, Text
@@ -19,7 +20,7 @@ from trucker.config.patterns import PatternError, parse_pattern, parse_table
 from trucker.config.rules import RuleConfig
 from trucker.config.sql.sql_files import SqlFile
 from trucker.config.values import Bytes, ProjectPath, Seconds, Texts, UnfitPolicy, refuse
-from trucker.table import CopyMode, Partitions, SchemaChanges
+from trucker.table import CopyMode, Partitions, SchemaChanges, TableId
 
 __all__ = [
     "BatchConfig",
@@ -127,6 +128,12 @@ class CopyConfig(Model):
         gt=0,
         description="How long a chunk should take to read: no transaction on the source is open much longer.",
     )
+    auto_bytes: Bytes = Field(
+        default=1024 * MIB,
+        gt=0,
+        description="From this size on `copy: auto` copies a table incrementally, and the first copy of an "
+        "`exported` one that was interrupted begins anew incrementally.",
+    )
     max_rows_per_second: int | None = Field(
         default=None, ge=1, description="The most rows that are read per second, on average. The default is no limit."
     )
@@ -143,13 +150,15 @@ class InputConfig(Model):
     only_columns: Texts | None = Field(default=None, description="Read only these columns.")
     except_columns: Texts | None = Field(default=None, description="Read all columns except these.")
     where: Text | None = Field(default=None, description="Read only rows that match this SQL condition on the source.")
-    copy_: CopyMode = Field(
+    copy_: CopyModes = Field(
         default=CopyMode.EXPORTED,
         validation_alias="copy",
         serialization_alias="copy",
         description="How tables are copied first: `exported` reads all of a table as of one moment, fastest; "
         "`incremental` reads chunks in short transactions, and continues after an interruption; `auto` copies tables "
-        "from 1 GiB incrementally.",
+        "from `copy.auto_bytes` on incrementally; `none` copies nothing, and applies the changes from now on. Or a "
+        'mapping of names and patterns of tables to modes, such as `{"events_*": none, big: incremental}`: the first '
+        "that matches counts, and tables that none matches are `exported`.",
     )
 
     @model_validator(mode="before")
@@ -198,6 +207,13 @@ class InputConfig(Model):
     def is_many(self) -> bool:
         """Whether the input may be more than one table."""
         return self.table is None
+
+    def copy_mode(self, table: TableId) -> CopyMode:
+        """How a table is copied first."""
+        if isinstance(self.copy_, CopyMode):
+            return self.copy_
+        matching = (mode for text, mode in self.copy_.items() if parse_pattern(text).matches(table))
+        return next(matching, CopyMode.EXPORTED)
 
 
 class ColumnConfig(Model):

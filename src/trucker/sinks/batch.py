@@ -30,12 +30,14 @@ class TableState:
     """A table's phase, and the LSN it was copied at or has caught up to (its truck's counts once STREAMING).
 
     `cursor` says how far an incremental copy of a table that is CATCHING_UP has got; empty where all of it is copied.
-    A sink stores it as it is.
+    A sink stores it as it is. `unfinished` says of a table that is COPYING that its first copy has begun: what is there
+    of it is not complete, and never was.
     """
 
     phase: Phase
     lsn: Lsn
     cursor: str = ""
+    unfinished: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

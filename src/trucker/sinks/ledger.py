@@ -24,6 +24,10 @@ from trucker.table import TableId
 _ORDER: Final = {Phase.COPYING: 0, Phase.CATCHING_UP: 1, Phase.STREAMING: 2}
 
 
+FIRST_COPY: Final = "first-"
+"""The names of attempts at first copies begin with it: there are no rows of an earlier copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One table of one truck. `target` is where its rows are; `snapshot` names the attempt that copied or copies it,
@@ -41,7 +45,8 @@ class Entry:
 
     @property
     def state(self) -> TableState:
-        return TableState(self.phase, self.lsn, self.snapshot.partition("#")[2])
+        unfinished = self.phase is Phase.COPYING and self.snapshot.startswith(FIRST_COPY)
+        return TableState(self.phase, self.lsn, self.snapshot.partition("#")[2], unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,9 @@ class Ledger:
         """Changes of rows that are in another table would be the whole content of this one (I8)."""
         for truck_table, target in targets.items():
             entry = self.entries.get(truck_table)
-            if not batch.snapshot and entry is not None and entry.target not in (None, target.place):
+            if batch.snapshot or entry is None or entry.phase is Phase.COPYING:  # its rows do not count
+                continue
+            if entry.target not in (None, target.place):
                 before, now = (str(place).removeprefix(".") for place in (entry.target, target.place))
                 raise TruckFailed(
                     truck_table[0],

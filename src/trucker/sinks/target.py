@@ -27,7 +27,9 @@ class Target:
     it come in `Changes.new`, deletes too, and `Changes.ordinal` is the number of the run (`rows.Rows`) each belongs to.
     Statements that take longer than `slow_ms` milliseconds are logged. `awaits_rows` says that rows of the source
     table, of a partition that was attached, are not at the destination yet and will be written there as whole rows:
-    until then an update with unchanged cells is left out where its row is not there.
+    until then an update with unchanged cells is left out where its row is not there. `uncopied` says that the rows
+    which the source had at first were never copied: any row that a change is about may be missing, for good. The
+    framework then gives updates as whole rows.
     """
 
     truck: str
@@ -42,6 +44,7 @@ class Target:
     statement: SqlFile | None = None
     slow_ms: int | None = None
     awaits_rows: bool = False
+    uncopied: bool = False
 
     @property
     def truck_table(self) -> TruckTable:

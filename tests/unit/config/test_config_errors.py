@@ -208,6 +208,36 @@ def test_trucker_yml(mistakes: Mistakes, project: str, place: str, message: str,
     ("truck", "place", "message", "remedy"),
     [
         (
+            "input: {connection: main, table: a, copy: quick}\noutput: {connection: duck}\n",
+            "1:43",
+            "this is not a mode of copying",
+            "write one of exported, incremental, auto, none, or a mapping",
+        ),
+        (
+            "input: {connection: main, table: a, copy: {a: none, b: [auto]}}\noutput: {connection: duck}\n",
+            "1:53",
+            "this is not a mode of copying",
+            "write one of exported, incremental, auto, none",
+        ),
+        (
+            "input:\n  connection: main\n  table: a\n  copy:\n    a.b.c: none\noutput: {connection: duck}\n",
+            "5:5",
+            "this has more parts than schema and table",
+            "write schema.table, or a pattern such as public.*",
+        ),
+        (
+            "input: {connection: main, table: a, copy: {'!b': none}}\noutput: {connection: duck}\n",
+            "1:44",
+            "no table is excluded here",
+            "",
+        ),
+        (
+            "input: {connection: main, table: a, copy: {}}\noutput: {connection: duck}\n",
+            "1:43",
+            "the mapping names no table",
+            "",
+        ),
+        (
             "input: {connection: mian, table: a}\noutput: {connection: duck}\n",
             "1:21",
             'there is no connection "mian"',

@@ -15,6 +15,7 @@ from trucker.adapters.postgres import PostgresConnection
 from trucker.adapters.stdout import StdoutConnection
 from trucker.config.models import ProjectConfig
 from trucker.config.project_folder import load_project
+from trucker.table import CopyMode, TableId
 from trucker.types import Unfit
 
 Load = Callable[..., ProjectConfig]
@@ -238,3 +239,22 @@ output:
     (found,) = load(truck=truck).trucks
     policies = {name: column.unfit for name, column in found.output.columns.items()}
     assert policies == {"odd name": Unfit.NULL, "b": Unfit.TEXT}
+
+
+def test_copy_modes_by_table(load: Load) -> None:
+    """The first pattern that matches counts; other tables are exported."""
+    copy = '{shop.big: incremental, "events_*": none, "*.*_log": auto, "*": none}'
+    (truck,) = load(
+        truck=f"input: {{connection: main, tables: ['*.*'], copy: {copy}}}\noutput: {{connection: duck}}\n"
+    ).trucks
+    tables = ("shop.big", "public.big", "public.events_a", "public.events_log", "shop.a_log", "shop.other")
+    modes = [truck.input.copy_mode(TableId(*name.split("."))) for name in tables]
+    assert [mode.value for mode in modes] == ["incremental", "none", "none", "none", "auto", "exported"]
+
+
+@pytest.mark.parametrize("mode", CopyMode)
+def test_one_copy_mode(load: Load, mode: CopyMode) -> None:
+    (truck,) = load(
+        truck=f"input: {{connection: main, table: orders, copy: {mode}}}\noutput: {{connection: duck}}\n"
+    ).trucks
+    assert truck.input.copy_mode(TableId("public", "orders")) is mode

@@ -36,7 +36,8 @@ def set_aside(
     """
     apart = lane is not None and bool(lane.tables)
     # Of a copy that is not complete the position says nothing without its cursor: it begins anew.
-    held = error.needs_decision and not (lane is not None and lane.cursor)
+    cursor = lane is not None and bool(lane.cursor)
+    held = (error.needs_decision and not cursor) or not run.truck.tables[table].is_copied
     position = lane.position if lane is not None and apart else max(run.stored, run.floors[table])
     if not (held and apart):  # a table of a lane has a position of its own already
         trouble = _store(run, table, position, destination, held=held)

@@ -3,14 +3,14 @@
 A document beside the shapes (`written_schema`). A truck's table has an entry of its own, because trucks may be behind
 each other. An entry is written once the destination has recorded that the table is to be copied, or when a table is
 taken up; so after a crash it may be older than the publication, which leads to a copy, never newer, which would hide a
-gap.
+gap. A table that its truck does not read has none: it is copied again when it comes back.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from trucker.changelog.document import Document, FileDocument, document_beside
@@ -49,6 +49,18 @@ class PublicationRecord:
                 return
             self._entries = {**self._entries, **entries}
             self._save()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+    def keep(self, truck_tables: Iterable[TruckTable]) -> None:
+        """Forget the entries of all others: a table that comes back to its truck is none that was read all the time."""
+        kept = frozenset(truck_tables)
+        with self._lock:
+            if not self._entries.keys() <= kept:
+                self._entries = {each: entry for each, entry in self._entries.items() if each in kept}
+                self._save()
 
     def clear(self) -> None:
         """Forget all entries, where there are some."""

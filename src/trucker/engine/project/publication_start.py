@@ -16,7 +16,6 @@ from trucker.engine.project.publication_record import PublicationRecord
 from trucker.engine.schema.refusals import stale
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.truck.resolve import ResolvedSource
-from trucker.engine.truck.truck import Truck
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
@@ -26,13 +25,14 @@ from trucker.sinks.batch import Phase, TableState, TruckState
 from trucker.sinks.target import TruckTable
 from trucker.source.base import SourcePublication
 from trucker.source.publication import Membership
-from trucker.table import SchemaChanges, TableId
+from trucker.table import TableId
 
 log = logging.getLogger("trucker.publication")
 
 CODE = "TRK241"
 REKEYED = "the table's key changed since it was copied"
 CONFIGURED = "the truck's columns or condition changed, or the table was not published"
+RETURNED = "the truck did not read it for a time"
 
 
 class PublicationStart:
@@ -66,10 +66,14 @@ class PublicationStart:
         first = {
             truck_table: memberships[truck_table[1]] for truck_table in copied if self._record.get(*truck_table) is None
         }
-        self._record.put(first)
-        doubtful = self._missed(copied, memberships) | dict.fromkeys(copied & set(rekeyed), REKEYED)
-        again = doubtful | {truck_table: CONFIGURED for truck_table in copied if truck_table[1] in changed}
-        self._fail_those_that_stop(doubtful)
+        returned = frozenset[TruckTable]() if self._record.is_empty else first.keys()
+        self._record.put({each: now for each, now in first.items() if each not in returned})
+        doubtful = self._missed(copied, memberships) | dict.fromkeys(copied & set(rekeyed) - returned, REKEYED)
+        configured = {each for each in copied - doubtful.keys() - returned if each[1] in changed}
+        followed = {(name, table) for name, table in configured if not self._is_copied(name, table)}
+        again = doubtful | dict.fromkeys(configured - followed, CONFIGURED) | dict.fromkeys(returned, RETURNED)
+        remade = {truck_table for truck_table in doubtful if self._begins_anew(truck_table, memberships)}
+        self._fail_those_that_stop({each: why for each, why in doubtful.items() if each not in remade})
         failed = {run.name for run in self._runs if run.phase is TruckPhase.FAILED}
         again = {truck_table: why for truck_table, why in again.items() if truck_table[0] not in failed}
         self._tell_destinations(again)
@@ -77,12 +81,13 @@ class PublicationStart:
         session.ensure_publication(self._resolved.published)
         reach("setup.publication.after")
         now = session.memberships(self._resolved.tables)
+        self._record.keep((run.name, table) for run in self._runs for table in run.truck.tables)
         self._record.put(
             {
                 (run.name, table): now[table]
                 for run in self._runs
                 for table in run.truck.tables
-                if self._is_whole((run.name, table), now[table], copied, again)
+                if self._is_whole((run.name, table), now[table], copied, again.keys() | followed)
             }
         )
         return frozenset(again)
@@ -90,18 +95,28 @@ class PublicationStart:
     def _missed(self, copied: Iterable[TruckTable], memberships: Mapping[TableId, Membership]) -> dict[TruckTable, str]:
         return {truck_table: why for truck_table in copied if (why := missed(self._record, truck_table, memberships))}
 
+    def _is_copied(self, truck: str, table: TableId) -> bool:
+        return next(run for run in self._runs if run.name == truck).truck.tables[table].is_copied
+
+    def _begins_anew(self, truck_table: TruckTable, memberships: Mapping[TableId, Membership]) -> bool:
+        """Whether it is another table by now, of which changes alone are applied: nothing of it is missing."""
+        truck, table = truck_table
+        before, now = self._record.get(truck, table), memberships[table]
+        return before is not None and before.relation != now.relation and not self._is_copied(truck, table)
+
     def _is_whole(
-        self, truck_table: TruckTable, now: Membership, copied: Collection[TruckTable], again: Collection[TruckTable]
+        self, truck_table: TruckTable, now: Membership, copied: Collection[TruckTable], settled: Collection[TruckTable]
     ) -> bool:
-        """Whether the record may say `now`: nothing is missing, or the table is going to be copied."""
+        """Whether the record may say `now`: nothing is missing, or the table is among the `settled`, which are going to
+        be copied, or have their rows from the stream alone."""
         before = self._record.get(*truck_table)
-        return truck_table not in copied or truck_table in again or (before is not None and not before.missed(now))
+        return truck_table not in copied or truck_table in settled or (before is not None and not before.missed(now))
 
     def _fail_those_that_stop(self, why: Mapping[TruckTable, str]) -> None:
         for run in self._runs:
             for table in sorted(table for truck, table in why if truck == run.name):
-                if not may_copy_again(run.truck, table):
-                    run.give_up(stale(run.name, table, why[run.name, table]))
+                if not run.truck.may_copy_again(table):
+                    run.give_up(stale(run.truck, table, why[run.name, table]))
 
     def _tell_destinations(self, again: Mapping[TruckTable, str]) -> None:
         """Before the publication changes: a crash in between must not hide what is missing."""
@@ -142,11 +157,6 @@ def missed(record: PublicationRecord, truck_table: TruckTable, memberships: Mapp
     return before.missed(now) if before is not None and now is not None else ""
 
 
-def may_copy_again(truck: Truck, table: TableId) -> bool:
-    """Whether a truck's table is copied again without being asked for."""
-    return truck.repeatable and truck.tables[table].schema_changes is not SchemaChanges.STOP
-
-
 def _copied(runs: Iterable[TruckRun], states: Mapping[str, TruckState]) -> Iterator[TruckTable]:
     """The tables that destinations have rows of, as far as they are complete."""
     for run in runs:
@@ -161,8 +171,8 @@ def altered_findings(resolved: ResolvedSource, record: PublicationRecord, sessio
     memberships = session.memberships(resolved.tables)
     truck_tables = [(truck, table) for truck in resolved.trucks for table in sorted(truck.tables)]
     altered = [(truck, table) for truck, table in truck_tables if missed(record, (truck.name, table), memberships)]
-    again = sorted({str(table) for truck, table in altered if may_copy_again(truck, table)})
-    stopped = sorted({truck.name for truck, table in altered if not may_copy_again(truck, table)})
+    again = sorted({str(table) for truck, table in altered if truck.may_copy_again(table)})
+    stopped = sorted({truck.name for truck, table in altered if not truck.may_copy_again(table)})
     findings = []
     if again:
         findings.append(

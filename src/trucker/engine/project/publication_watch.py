@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import replace
 
 from trucker.engine.project.publication_record import PublicationRecord
-from trucker.engine.project.publication_start import may_copy_again, missed
+from trucker.engine.project.publication_start import missed
 from trucker.engine.schema.refusals import stale
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.truck.resolve import ResolvedSource
@@ -79,8 +79,8 @@ class PublicationWatch:
     def _stops(self, run: TruckRun, table: TableId, why: str, failures: Mapping[TableId, TruckerError]) -> bool:
         """Stop a truck, or set the table aside, where the table cannot go on though it could be copied again."""
         trouble = failures.get(table)
-        if trouble is None and not may_copy_again(run.truck, table):
-            trouble = stale(run.name, table, why)
+        if trouble is None and not run.truck.may_copy_again(table):
+            trouble = stale(run.truck, table, why)
         if trouble is not None and not run.has_ended:
             self._stream.fail(run, trouble.of_table(table))
         return trouble is not None

@@ -71,7 +71,7 @@ from trucker.sinks.target import TruckTable
 from trucker.source.base import SourceTables
 from trucker.source.slot import SlotInfo
 from trucker.source.snapshot import ExportedSnapshot
-from trucker.table import Column, CopyMode, TableId
+from trucker.table import Column, TableId
 
 if TYPE_CHECKING:
     from trucker.engine.spark.application import Spark
@@ -374,7 +374,9 @@ class SourceRun:
             due = frozenset(run.truck.tables) - copied.keys()
             tell_gone(run.truck, states.get(run.name))
             if due:
-                needs.append(Need(run, due, whole=not copied))
+                stored = states[run.name].tables if run.name in states else {}
+                unfinished = frozenset(name for name in due & stored.keys() if stored[name].unfinished)
+                needs.append(Need(run, due, not copied, (due - stored.keys()) | unfinished, unfinished))
         return needs, [*trucks.values(), *tables]
 
     # -- destinations that do not answer at the start -------------------------------------------------------------
@@ -400,21 +402,29 @@ class SourceRun:
         self._resume_copies([lane for lane in lanes if lane.cursor])
 
     def _start_copies(self, needs: Sequence[Need]) -> None:
-        """Copy tables for the first time, as their trucks say."""
-        by_chunks = {need.run.name: self._by_chunks(need) for need in needs}
-        begun = [need for need in needs if by_chunks[need.run.name]]
-        self._start_copy([need for need in needs if not by_chunks[need.run.name]])
+        """Copy tables for the first time, or take them up without, as their trucks say."""
+        self._begin(needs, {need.run.name: self._by_chunks(need) for need in needs})
+
+    def _begin(self, needs: Sequence[Need], by_chunks: Mapping[str, frozenset[TableId]]) -> None:
+        """Have tables copied: these by chunks, others in one go, and none of those that are not copied."""
+        uncopied = {need.run.name: self._uncopied(need) for need in needs}
+        begun = [need for need in needs if by_chunks.get(need.run.name) or uncopied[need.run.name]]
+        self._start_copy([need for need in needs if need not in begun])
         if not begun:
             return
         copier = self._incremental_copier()
 
         def work() -> None:
             for need in begun:
-                incremental = by_chunks[need.run.name]
-                copier.begin(replace(need, tables=incremental), self._stop)
-                rest = need.tables - incremental
-                if rest and need.run.stored and not self._stop.is_set():
-                    self._start_copy([Need(need.run, rest, whole=False)])
+                rest = need
+                for tables, copied in ((uncopied[need.run.name], False), (by_chunks.get(need.run.name), True)):
+                    if tables and not self._stop.is_set():
+                        copier.begin(replace(rest, tables=tables), self._stop, copied=copied)
+                        rest = replace(rest, tables=rest.tables - tables, whole=False)
+                        if not need.run.stored:  # it has failed, or is to stop
+                            break
+                if rest.tables and need.run.stored and not self._stop.is_set():
+                    self._start_copy([rest])
             copier.run(self._stop)
 
         self._run_copier(copier, begun, work)
@@ -424,8 +434,25 @@ class SourceRun:
         truck = need.run.truck
         if self.destinations[truck.destination].keeps_changes:
             return frozenset()
-        wished = [name for name in need.tables if truck.tables[name].copy_mode is not CopyMode.EXPORTED]
-        return frozenset(n for n in wished if truck.copies_by_chunks(n, self.resolved.tables[n].bytes))
+        large = {n for n in need.tables if self.resolved.tables[n].bytes >= self._config.copy_.auto_bytes}
+        return frozenset(
+            name
+            for name in need.tables
+            if truck.copies_by_chunks(name, large=name in large, interrupted=name in need.interrupted)
+        )
+
+    def _resume_by_chunks(self, need: Need) -> bool:
+        """Have the large ones among tables whose first copy in one go was interrupted copied incrementally, and the
+        others after them; False where there are none."""
+        by_chunks = self._by_chunks(replace(need, interrupted=need.tables & need.fresh))
+        if by_chunks and not self._stop.is_set():
+            self._begin([need], {need.run.name: by_chunks})
+        return bool(by_chunks)
+
+    def _uncopied(self, need: Need) -> frozenset[TableId]:
+        """The tables of which changes alone are applied, unless their rows were asked for (`trucker refresh`)."""
+        uncopied = [name for name in need.tables if not need.run.truck.tables[name].is_copied]
+        return frozenset(name for name in uncopied if not self._refreshes.copies(need.run.name, name))
 
     def _resume_copies(self, lanes: Sequence[Lane]) -> None:
         """Continue incremental copies."""
@@ -486,6 +513,7 @@ class SourceRun:
             spawn=self._spawn,
             durable=lambda: LogReader(self.log).durable().commit_lsn,
             take_up=self._take_up,
+            resume=self._resume_by_chunks,
             here=self._config.batch.small_bytes > 0,
         )
 
@@ -497,7 +525,7 @@ class SourceRun:
 
     def _copy_again(self, run: TruckRun, tables: frozenset[TableId]) -> None:
         """Copy tables of a truck that streams; its other tables go on meanwhile."""
-        self._start_copy([Need(run, tables, whole=False)])
+        self._begin([Need(run, tables, whole=False)], {})
 
     def _spawn(self, lane: Lane) -> None:
         """Let a lane catch up."""
@@ -611,8 +639,7 @@ class SourceRun:
             copied = frozenset(table for table, failure in due.items() if not failure.held)
             if copied:
                 needs.append(Need(run, copied, whole=False))
-        if needs:
-            self._start_copy(needs)
+        self._begin(needs, {})
 
     def _retry_trucks(self, stream: SourceStream) -> None:
         """Start trucks that have failed again, one by one, as a start of the project would."""

@@ -24,7 +24,7 @@ from trucker.changelog.document import FileDocument
 from trucker.control.answers import Refresh, RefreshState
 from trucker.errors import ControlError, FileError
 from trucker.file_errors import explaining
-from trucker.table import Key
+from trucker.table import Key, TableId
 
 FORMAT: Final = 1
 ENDED: Final = 50
@@ -121,6 +121,12 @@ class RefreshRecord:
         if refresh.is_over:
             self._remove_keys(number)
         return refresh
+
+    def copies(self, truck: str, table: TableId) -> bool:
+        """Whether all of a table is to be read again, or is being read."""
+        return any(
+            each.whole and not each.is_over and (each.truck, each.table) == (truck, str(table)) for each in self.all()
+        )
 
     def cancel(self, number: int) -> Refresh:
         """Cancel a refresh that has not ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SourceError
 from trucker.table import TableId
 
@@ -21,10 +22,16 @@ def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], w
     )
 
 
-def stale(truck: str, table: TableId, why: str) -> SinkError:
+def stale(truck: Truck, table: TableId, why: str) -> SinkError:
     """Where a truck may not copy a table again by itself."""
+    remedy = f"run `trucker reset --truck {truck.name}`, then `trucker run`, which copies the table again"
+    if not truck.tables[table].is_copied:
+        remedy = (
+            f"run `trucker reset --truck {truck.name} --table {table}`, then `trucker run`, which goes on with the "
+            "changes from then on (copy: none); to have the table copied, give it another mode in input.copy before"
+        )
     return SinkError(
-        f"truck {truck}: the rows of {table} at the destination differ from the source: {why}",
-        remedy=f"run `trucker reset --truck {truck}`, then `trucker run`, which copies the table again",
+        f"truck {truck.name}: the rows of {table} at the destination differ from the source: {why}",
+        remedy=remedy,
         code="TRK426",
     )

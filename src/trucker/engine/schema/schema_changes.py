@@ -503,20 +503,26 @@ class _Judge:
         # Columns that no shape has shown yet count too: the look they were added before is what the next one is held
         # against.
         rewrite = rewritten(before.look, self._now, {*reading.numbers, *self._unseen()})
-        if rewrite is not None:
+        if rewrite is not None and self._table.is_copied:
             return rewrite.why
+        if rewrite is not None:
+            facts = {"truck": self._truck, "table": str(self._table.source), "reason": rewrite.why}
+            log.warning("rows at the destination stay as they are", extra=facts)
         retyped = {n for n, c in zip(reading.numbers, reading.target.source.columns, strict=True) if c.was_type}
         if len(shapes) > 1 and retyped & {n for each in shapes[:-1] for n in each}:
             return "a column's type was altered within a transaction"
-        return str(self._tree_change) if self._table.partitions is Partitions.FOLLOW else ""
+        follows = self._table.partitions is Partitions.FOLLOW and self._table.is_copied
+        return str(self._tree_change) if follows else ""
 
     def _with_partitions(self, reading: SchemaReading) -> SchemaReading:
-        """The reading with the change of partitions under `partitions: keep`, where the table is not copied again."""
-        if reading.again or self._table.partitions is Partitions.FOLLOW:
+        """The reading with the change of partitions under `partitions: keep`, or of a table whose rows are not copied,
+        where the table is not copied again."""
+        if reading.again or (self._table.partitions is Partitions.FOLLOW and self._table.is_copied):
             return reading
         change = self._tree_change
-        target = replace(reading.target, awaits_rows=bool(change.attached))
-        return replace(reading, target=target, merge=change.attached, stays=str(replace(change, attached=())))
+        stays, attached = str(replace(change, attached=())), change.attached if self._table.is_copied else ()
+        target = replace(reading.target, awaits_rows=bool(attached))
+        return replace(reading, target=target, merge=attached, stays=stays)
 
     @cached_property
     def _tree_change(self) -> TreeChange:

@@ -43,6 +43,7 @@ from trucker.pgoutput import Renames
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.sinks.ledger import FIRST_COPY
 from trucker.sinks.target import Target
 from trucker.source.base import Source
 from trucker.source.look import Look
@@ -66,11 +67,15 @@ HERE_PARTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Tables of a truck that must be copied; `whole` when the truck has no position yet."""
+    """Tables of a truck that must be copied; `whole` when the truck has no position yet. Of those that are `fresh` the
+    destination has no rows of an earlier copy; of the `interrupted` ones among them it may have some of a first copy in
+    one go that was given up."""
 
     run: TruckRun
     tables: frozenset[TableId]
     whole: bool
+    fresh: frozenset[TableId] = frozenset()
+    interrupted: frozenset[TableId] = frozenset()
 
 
 class Copier:
@@ -89,10 +94,11 @@ class Copier:
         spawn: Callable[[Lane], None],
         durable: Callable[[], Lsn],
         take_up: Callable[[Sequence[Need]], None],
+        resume: Callable[[Need], bool],
         here: bool = False,
     ) -> None:
-        """`take_up` has tables published that were made again. `here` says that the driver may do some of the work
-        itself."""
+        """`take_up` has tables published that were made again; `resume` copies them in another way after an
+        interruption, or says that it does not. `here` says that the driver may do some of the work itself."""
         self.jobs = jobs
         self.source = source
         self.destinations = destinations
@@ -103,6 +109,7 @@ class Copier:
         self.spawn = spawn
         self._durable = durable
         self._take_up = take_up
+        self._resume = resume
         self.group = ""
         self.cancelled = False
         self.here = here and jobs.is_local
@@ -114,13 +121,14 @@ class Copier:
         """Copy all of it. `first` is the permanent slot's own snapshot, good for one try."""
         remaining = list(needs)
         while (remaining := self._wanted(remaining)) and not stop.is_set():
-            exported = first
+            exported, attempt = first, None
             try:
                 # The log must be kept from where the snapshot will be, which is not before what it has now.
                 self.needs_from = first.lsn if first else self._durable()
                 self._take_up(remaining)
                 exported = first or self.source.export(stop)
-                rest = _Attempt(self, remaining, exported).run()
+                attempt = _Attempt(self, remaining, exported)
+                rest = attempt.run()
             except TruckerError as error:
                 rest = [(need, error) for need in remaining]
             except Stopped:
@@ -134,6 +142,8 @@ class Copier:
                 self._give_up(remaining)
                 return
             remaining = self._settle(rest)
+            begun = attempt.begun if attempt is not None else frozenset[str]()
+            remaining = [each for each in remaining if each.run.name not in begun or not self._resume(each)]
             if remaining:
                 self._backoff.wait(stop)
         if first is not None:
@@ -196,7 +206,10 @@ class _Attempt:
         self._copier = copier
         self._needs = {need.run.name: need for need in needs}
         self._exported = exported
-        self._name = f"copy-{uuid.uuid4().hex[:12]}"
+        fresh = all(need.tables <= need.fresh for need in needs)
+        self._name = f"{FIRST_COPY if fresh else 'copy-'}{uuid.uuid4().hex[:12]}"
+        self.begun: frozenset[str] = frozenset()
+        """The trucks whose destination has stored that the copy has begun."""
         self._failures: dict[str, TruckerError] = {}
         self._postponed: dict[tuple[str, TableId], TruckerError] = {}
         self._failed: dict[tuple[str, TableId], TruckerError] = {}
@@ -213,6 +226,7 @@ class _Attempt:
         reach("copy.begin.before")
         self._commit(targets, Phase.COPYING, {})
         reach("copy.begin.after")
+        self.begun = frozenset(self._needs.keys() - self._failures.keys())
         receipts = self._copy(targets, self._parts(targets, chunks))
         self._copier.source.verify(self._exported)
         reach("copy.end.before")
@@ -240,7 +254,8 @@ class _Attempt:
             self._copier.spawn(Lane(run.truck.destination, [run], lsn, None if need.whole else done))
         if not postponed:
             return None
-        return Need(run, postponed, need.whole and not done), self._postponed[run.name, min(postponed)]
+        rest = replace(need, tables=postponed, whole=need.whole and not done)
+        return rest, self._postponed[run.name, min(postponed)]
 
     def _tell_start(self, need: Need) -> None:
         tables = [table for table in sorted(need.tables) if (need.run.name, table) not in self._postponed]

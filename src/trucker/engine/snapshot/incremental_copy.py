@@ -35,11 +35,12 @@ from typing import Final
 from trucker.changelog.format.log_range import LogRange
 from trucker.config.models import CopyConfig
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import SchemaReading, Schemas, copied, fit
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.snapshot.copy_cursor import CopyCursor
 from trucker.engine.snapshot.copy_pace import CopyPace
+from trucker.engine.snapshot.copy_start import readings_at_start
 from trucker.engine.snapshot.snapshot_task import copy_share
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.stream.batch_plan import assignment_of, follow
@@ -58,6 +59,7 @@ from trucker.observe.status import CopyProgress
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
+from trucker.sinks.target import Target
 from trucker.source.base import CopySession, Source
 from trucker.source.snapshot import LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable
@@ -67,9 +69,6 @@ log = logging.getLogger("trucker.copy")
 
 HERE_BYTES: Final = 4 << 20
 """So much the driver reads itself: a job takes longer."""
-
-BEGINNINGS: Final = 5
-"""How often the shape of tables is read before a copy begins, until it stays the same meanwhile."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -129,13 +128,15 @@ class IncrementalCopier:
             tables[truck] = tables.get(truck, frozenset()) | (lane.tables or frozenset())
         return tables
 
-    def begin(self, need: Need, stop: threading.Event) -> None:
-        """Have the destination ready for the copies of a truck's tables. The log is held for them from now on."""
+    def begin(self, need: Need, stop: threading.Event, *, copied: bool = True) -> None:
+        """Have the destination ready for the copies of a truck's tables. The log is held for them from now on.
+
+        Where they are not to be `copied`, they go on with the changes from now on instead (`copy: none`)."""
         backoff = self.backoff()
         while need.tables and not stop.is_set() and not need.run.has_ended:
             self._beginning = need
             try:
-                self._lanes += self._begun(need, stop)
+                self._lanes += self._begun(need, stop, copied=copied)
                 return
             except Stopped:
                 return
@@ -164,23 +165,30 @@ class IncrementalCopier:
 
     # -- how copies begin ---------------------------------------------------------------------------------------------
 
-    def _begun(self, need: Need, stop: threading.Event) -> list[Lane]:
+    def _begun(self, need: Need, stop: threading.Event, *, copied: bool) -> list[Lane]:
         run, destination = need.run, self.destinations[need.run.truck.destination]
         self.needs_from = self.stream.reader.durable().commit_lsn
         self._take_up([need])
-        readings, start = self._readings(need)
+        readings, start = readings_at_start(self.source, self.schema_store, need, stop)
         self.await_logged(start, stop)
+        targets = []
         for table, reading in readings.items():
             try:
-                readings[table] = fit(reading, destination.prepare)
+                readings[table], target = self._fitted(run, reading, start, copied=copied)
             except TruckerError as error:
                 raise error.of_table(table) from None
+            targets.append(target)
         # Before the copy counts: what is stored of an earlier one says nothing of the rows to come.
         self.schema_store.put({(run.name, table): reading.known for table, reading in readings.items()})
         run.begin_copy(need.tables, whole=need.whole)
         reach("copy.begin.before")
-        self._commit_begin(need, readings, start)
+        commit = self._commit_begin if copied else self._commit_uncopied
+        commit(need, targets, start)
         reach("copy.begin.after")
+        run.relieve(need.tables)
+        if not copied:
+            self._go_on(need, start)
+            return []
         if need.whole:
             run.take_up(start, {}, ())
             self.spawn(Lane(destination.name, [run], start))
@@ -190,45 +198,52 @@ class IncrementalCopier:
             self.hold(lane)
         return lanes
 
-    def _readings(self, need: Need) -> tuple[dict[TableId, SchemaReading], Lsn]:
-        """The tables as they are at a position: no shape changed between the look at it and the position."""
-        truck, tables = need.run.truck, sorted(need.tables)
-        with self.source.copy_session() as session:
-            for _ in range(BEGINNINGS):
-                digests = session.digests(tables)
-                readings = {}
-                for table in tables:
-                    try:
-                        readings[table] = self._reading(session, need.run, table)
-                    except TruckerError as error:
-                        raise error.of_table(table) from None
-                start = session.watermark()
-                if session.digests(tables) == digests:
-                    return readings, start
-        raise SourceUnavailable(
-            f"truck {truck.name}: its tables are altered again and again while their copy begins",
-            remedy="none needed: the copy is tried again",
+    def _fitted(
+        self, run: TruckRun, reading: SchemaReading, start: Lsn, *, copied: bool
+    ) -> tuple[SchemaReading, Target]:
+        """The reading, and the target that it is for, with the destination prepared."""
+        destination = self.destinations[run.truck.destination]
+        if not copied:  # the rows there stay
+            reading = replace(reading, target=replace(reading.target, stale=False))
+        if run.truck.config is not None:
+            return reading, assignment_of(run, reading, start, destination, self.recipes).target
+        reading = fit(reading, destination.prepare)
+        return reading, reading.target
+
+    def _go_on(self, need: Need, start: Lsn) -> None:
+        """Let tables that are not copied go on from the position that the destination has for them."""
+        run = need.run
+        log.info(
+            "changes are applied from here on", extra={"truck": run.name, "tables": len(need.tables), "lsn": start}
         )
+        if need.whole:
+            run.take_up(start, dict.fromkeys(need.tables, start), ())
+        else:
+            run.end_copy(need.tables, start, 0, whole=False)
+        self.spawn(Lane(run.truck.destination, [run], start, None if need.whole else need.tables))
 
-    def _reading(self, session: CopySession, run: TruckRun, table: TableId) -> SchemaReading:
-        source, look = session.load_table(table), session.look(table)
-        if look is None:
-            raise SourceUnavailable(f"table {table} was dropped", remedy="none needed: the copy is tried again")
-        before = self.schema_store.get(run.name, table)
-        return copied(run.name, run.truck.tables[table], source.schema, look, before)
-
-    def _commit_begin(self, need: Need, readings: Mapping[TableId, SchemaReading], start: Lsn) -> None:
+    def _commit_begin(self, need: Need, targets: Sequence[Target], start: Lsn) -> None:
         """The tables are emptied where they have rows of an unfinished copy, and refused where these are others'."""
         run, destination = need.run, self.destinations[need.run.truck.destination]
         name = f"copy-{uuid.uuid4().hex[:12]}"
-        targets = tuple(reading.target for reading in readings.values())
         cursor = TableState(Phase.CATCHING_UP, start, str(CopyCursor()))
         positions = {run.name: start} if need.whole else {}
         for moved, state in (({}, TableState(Phase.COPYING, start)), (positions, cursor)):
-            tables = {(run.name, table): state for table in readings}
-            batch = Batch(start, start, moved, tables, targets, name, dead_letters=letters_of([run]))
+            tables = {target.truck_table: state for target in targets}
+            batch = Batch(start, start, moved, tables, tuple(targets), name, dead_letters=letters_of([run]))
             if (trouble := destination.commit(batch, ()).get(run.name)) is not None:
                 raise trouble
+
+    def _commit_uncopied(self, need: Need, targets: Sequence[Target], start: Lsn) -> None:
+        """Rows that are there stay, whoever wrote them."""
+        run, destination = need.run, self.destinations[need.run.truck.destination]
+        state = TableState(Phase.STREAMING if need.whole else Phase.CATCHING_UP, start)
+        tables = {target.truck_table: state for target in targets}
+        positions = {run.name: start} if need.whole else {}
+        name = f"start-{uuid.uuid4().hex[:12]}"
+        batch = Batch(start, start, positions, tables, tuple(targets), staged_as=name)
+        if (trouble := destination.commit(batch, ()).get(run.name)) is not None:
+            raise trouble
 
     def _settle(self, need: Need, error: TruckerError, backoff: Backoff, stop: threading.Event) -> Need:
         """Note why copies have not begun; what is still to begin."""

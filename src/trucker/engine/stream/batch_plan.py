@@ -159,8 +159,7 @@ def _share(
     if not reading.again:
         assignment = Assignment(destination.name, reading.target, _after(run, table, lane), reading.renames)
         return TableShare(run, messages[-1], reading, news, assignment)
-    if reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable:
-        raise stale(run.name, reading.target.source.table, reading.again)
+    _check_again(run, reading)
     return TableShare(run, messages[-1], reading, news)
 
 
@@ -214,9 +213,18 @@ def follow(
         destination.prepare(transformed[0])
     elif run.truck.config is None:
         reading = _fitted(reading, schemas, destination)
-    if reading.again and (reading.target.schema_changes is SchemaChanges.STOP or not run.truck.repeatable):
-        raise stale(run.name, reading.target.source.table, reading.again)
+    if reading.again:
+        _check_again(run, reading)
     return reading
+
+
+def _check_again(run: TruckRun, reading: SchemaReading) -> None:
+    """Raise where a table that must be copied again may not be. One that is never copied begins anew where another
+    table has its name: there is nothing to go on from."""
+    table = reading.target.source.table
+    begins_anew = reading.remade and not run.truck.tables[table].is_copied
+    if reading.target.schema_changes is SchemaChanges.STOP or not (begins_anew or run.truck.may_copy_again(table)):
+        raise stale(run.truck, table, reading.again)
 
 
 def tell_truncated(

@@ -106,7 +106,7 @@ class BatchRunner:
     def _reads_source(self, assignment: Assignment) -> bool:
         """Whether a task may have to ask the source for an assignment."""
         abilities = self._destinations[assignment.destination].sink.abilities
-        whole = assignment.whole or assignment.target.awaits_rows
+        whole = assignment.whole or assignment.target.awaits_rows or assignment.target.uncopied
         return whole or assignment.recipe is not None or not (abilities.partial_rows or abilities.every_change)
 
     def run(self, staging: Staging) -> OutcomeStream[Outcome]:

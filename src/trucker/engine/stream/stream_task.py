@@ -161,10 +161,11 @@ def _write_net(
     failures: list[Failure],
 ) -> bool:
     """Net changes as they are, or whole rows for a sink that cannot keep the cells it has, for a target that may not
-    have the rows, and for rows that move while others are awaited. Whether values were read at the source for it."""
+    have the rows yet or at all, and for rows that move while others are awaited. Whether values were read at the source
+    for it."""
     target, abilities = assignment.target, task_sinks.sink_for(batch.sinks[assignment.destination]).abilities
     moved = target.awaits_rows and batch.source is not None and has_moves(changes)
-    whole = assignment.whole or moved or not abilities.partial_rows
+    whole = assignment.whole or target.uncopied or moved or not abilities.partial_rows
     reselected = whole and any(each.unchanged for each in changes)
     if reselected:
         try:

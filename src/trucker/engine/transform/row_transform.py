@@ -78,7 +78,7 @@ def make(
     whole: bool = False,
 ) -> list[TransformedRows]:
     """The rows of one truck's tables in a part; `part` makes their ordinals differ from other parts'. `whole`: the
-    destination needs every cell, also those that were not sent."""
+    destination needs every cell, also those that were not sent, as a target that was not copied does."""
     transformed = [TransformedRows(assignment) for assignment, _ in shares]
     reader = _SourceReader(source, [changes.xid for _, parts in shares for changes in parts])
     prepared = [_prepared(each, changes, reader, whole) for each, (_, changes) in zip(transformed, shares, strict=True)]
@@ -141,7 +141,7 @@ def _prepared(
         changes = without_truncates(changes)
     net = [each for each in fold(changes, recipe.fold) if len(each)]
     if not recipe.relation:
-        if whole:  # before the rules: the source does not have their column names
+        if whole or target.uncopied:  # before the rules: the source does not have their column names
             net = [rows for each in net for rows in _whole(each, reader)]
         transformed.changes = _ruled(recipe, net)
         return None

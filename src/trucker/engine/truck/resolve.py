@@ -93,7 +93,7 @@ def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
             tuple(sorted((column, settings.unfit) for column, settings in config.output.columns.items())),
             config.schema_changes,
             config.partitions,
-            config.input.copy_,
+            config.input.copy_mode(name),
             named=name in missing_tables(config.input.tables, ()),
             key_numbers=table.key_numbers,
         )

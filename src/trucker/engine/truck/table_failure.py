@@ -2,7 +2,8 @@
 
 It is set aside in one of two ways. Most failures are resolved by copying the table again: the destination records it as
 "copying", and the change log is not kept for it. Where the user must decide how to go on
-(`TruckerError.needs_decision`), it keeps a separate position at the destination, and the change log is kept from there.
+(`TruckerError.needs_decision`), or its rows are never copied (`copy: none`), it keeps a separate position at the
+destination, and the change log is kept from there.
 Both are retried with growing waits: there is no other way to learn that the cause is gone.
 """
 

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from trucker.config.models import TruckConfig
 from trucker.config.sql.sql_files import OUTPUT
 from trucker.sinks.target import Target
 from trucker.table import CopyMode, Partitions, SchemaChanges, TableId, TableSchema
 from trucker.types import Unfit
-
-AUTO_BYTES: Final = 1 << 30
-"""From this size on a table is copied incrementally with `copy: auto`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +37,11 @@ class InputTable:
     named: bool = True
     key_numbers: tuple[int, ...] = ()
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether its rows are copied; otherwise it begins with the changes from some position on (`copy: none`)."""
+        return self.copy_mode is not CopyMode.NONE
+
     def takes(self, column: str) -> bool:
         return column in self.key or self.chooses(column)
 
@@ -59,7 +60,7 @@ class InputTable:
         names = {column.name for column in columns}
         unfit = tuple(each for each in self.unfit if each[0] in names)
         source = TableSchema(schema.table, columns, schema.key)
-        return Target(truck, source, self.output, unfit, self.schema_changes)
+        return Target(truck, source, self.output, unfit, self.schema_changes, uncopied=not self.is_copied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,25 @@ class Truck:
         """Whether a table that fails is set aside alone: no SQL, and no order across tables, needs it."""
         return self.by_table and len(self.tables) > 1 and not self.in_order
 
-    def copies_by_chunks(self, table: TableId, size: int) -> bool:
-        """Whether a table of so many bytes is copied incrementally, as the truck wishes: rows of a copy and of the
-        stream meet by their keys, and no SQL or rule sees that an insert is one of both."""
+    def copies_by_chunks(self, table: TableId, *, large: bool = False, interrupted: bool = False) -> bool:
+        """Whether a table is copied incrementally, as the truck wishes, or because it is large and a copy of it in one
+        go was interrupted: rows of a copy and of the stream meet by their keys, and no SQL or rule sees that an insert
+        is one of both."""
         mode = self.tables[table].copy_mode
-        wished = mode is CopyMode.INCREMENTAL or (mode is CopyMode.AUTO and size >= AUTO_BYTES)
+        wished = mode is CopyMode.INCREMENTAL or (
+            large and (mode is CopyMode.AUTO or (mode is CopyMode.EXPORTED and interrupted))
+        )
         return wished and self.config is None and bool(self.tables[table].key)
 
     @property
     def repeatable(self) -> bool:
         """Whether a table can be copied again automatically: the rows of its output table are known to be its own."""
         return self.config is None or not (self.config.file(OUTPUT) or self.shares)
+
+    def may_copy_again(self, table: TableId) -> bool:
+        """Whether a table is copied again without being asked for."""
+        input_table = self.tables[table]
+        return self.repeatable and input_table.is_copied and input_table.schema_changes is not SchemaChanges.STOP
 
     @property
     def in_order(self) -> bool:

@@ -97,6 +97,30 @@ def test_a_copy_goes_on_where_it_was(
     run.stop()
 
 
+def test_a_transaction_that_is_open_when_a_table_is_published(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """What it wrote before is not in the stream, so its rows are copied."""
+    database.execute("create table item (id int primary key)", "create table late (id int primary key)")
+    shop.truck("copy", ["public.item"], {"connection": "replica"}, copy="incremental")
+    InThread(shop, spark, once=True).join()
+    shop.truck("copy", ["public.*"], {"connection": "replica"}, copy="incremental")
+    waits = (
+        "select from pg_stat_activity where query like '%pg_locks%transactionid%'"
+        " and datname = current_database() and pid <> pg_backend_pid()"
+    )
+    complete = "select from trucker.tables where source_table = 'late' and snapshot not like '%#%'"
+    with database.connect() as writer:
+        writer.autocommit = False
+        writer.execute("insert into late values (1)")
+        with InThread(shop, spark):
+            wait_until(lambda: database.query(waits) or destination.query(complete))
+            writer.execute("insert into late values (2)")
+            writer.commit()
+            wait_until(lambda: destination.query(complete))
+            wait_same(database, destination, "late")
+
+
 @pytest.mark.parametrize("number", [0, 1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 40))])
 def test_random_changes_stops_and_restarts(
     shop: ProjectFolder, database: Database, destination: Database, spark: Any, number: int

@@ -268,10 +268,10 @@ def test_a_commit_that_is_not_visible_yet_while_a_copy_begins(
 
 
 def test_a_commit_that_is_not_visible_yet_while_chunks_are_read(
-    copies: ProjectFolder, database: Database, destination: Database, spark: Any
+    copies: ProjectFolder, database: Database, destination: Database, spark: Any, start: Any
 ) -> None:
     """I6: the stream has the transaction, and a chunk that is read now would not show it: no chunk is read before it
-    does."""
+    does. A copy begins after such a transaction, and goes on after one that came meanwhile."""
     database.execute(f'alter database "{database.name}" set synchronous_commit = local')
     with InThread(copies, spark) as run:
         run.wait_streaming(120)
@@ -279,16 +279,21 @@ def test_a_commit_that_is_not_visible_yet_while_chunks_are_read(
         "later", ["public.other", "public.t"], {"connection": "replica", "schema": "later"}, copy="incremental"
     )
     begun = "select count(*) from trucker.tables where truck = 'later' and snapshot like '%#%'"
-    polling = (
-        "select count(*) from pg_stat_activity where application_name = 'trucker copy' and query like '%snapshot()%'"
-    )
+    looking = "select from pg_stat_activity where application_name = 'trucker copy' and query like"
+    with synchronous(database):
+        hanging = commit_in_background(database, "delete from t where id = 3")
+        trucker = start(failpoints="copy.begin.after=kill")
+        wait_until(lambda: database.query(f"{looking} '%transactionid%'") or destination.query(begun) == [(2,)])
+        assert destination.query(begun) == [(0,)]
+        release(database, hanging)
+        assert trucker.process.wait(300) == -9, trucker.output()
+    assert destination.query(begun) == [(2,)]
     with synchronous(database):
         hanging = commit_in_background(
             database, "delete from t where id = 1; update t set n = 7 where id = 2; update other set s = 'new'"
         )
-        with InThread(copies, spark) as run:
-            wait_until(lambda: destination.query(begun) == [(2,)], 60, 0.1)
-            wait_until(lambda: database.query(polling) != [(0,)], 60)
+        with InThread(copies, spark, wait=True) as run:
+            wait_until(lambda: database.query(f"{looking} '%snapshot()%'"))
             assert destination.query("select count(*) from later.t") == [(0,)]
             release(database, hanging)
             run.wait_streaming(120)

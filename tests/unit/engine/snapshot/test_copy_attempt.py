@@ -26,7 +26,7 @@ from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Phase, TableState, Work
 from trucker.source.look import Look, SeenColumn
-from trucker.testing.faults import FaultySink, unavailable
+from trucker.testing.faults import FaultySink, Pass, unavailable
 from trucker.testing.memory import MemorySink, drop_store, store
 
 A, B = TableId("public", "a"), TableId("public", "b")
@@ -60,6 +60,7 @@ class World:
         self.runs: dict[str, TruckRun] = {}
         self.seen_copying: list[dict[str, dict[TableId, CopyProgress]]] = []
         self.lsn = 100
+        self.resumed: list[Need] = []
         jobs: Any = SimpleNamespace(cores=2, is_local=False, run=self._run)
         self.copier = Copier(
             jobs,
@@ -72,7 +73,12 @@ class World:
             spawn=self.lanes.append,
             durable=lambda: Lsn(self.lsn),
             take_up=lambda _: None,
+            resume=self._resume,
         )
+
+    def _resume(self, need: Need) -> bool:
+        self.resumed += [need] if need.fresh else []
+        return bool(need.fresh)
 
     def truck(self, name: str, *tables: TableId) -> TruckRun:
         resolved = {table: InputTable(table, TableId(name, table.name), ()) for table in tables}
@@ -255,6 +261,21 @@ def test_it_gives_up_after_so_many_tries_where_it_must_end(world: World) -> None
     world.copy(Need(run, frozenset({A}), whole=True))
     assert run.phase is TruckPhase.FAILED
     assert len(world.kept) == 4
+
+
+def test_a_first_copy_that_was_begun_and_interrupted_is_resumed_in_another_way(world: World) -> None:
+    """Not one that has not begun, nor one that replaces rows; and the destination tells which it was."""
+    run, tables = world.truck("one", A), frozenset({A})
+    world.sink.script("publish", unavailable(), Pass(), unavailable())
+    world.copy(Need(run, tables, whole=True, fresh=tables))
+    assert world.resumed == [Need(run, tables, whole=True, fresh=tables)]
+    assert world.destination.open()["one"].tables[A].unfinished
+    other = world.truck("two", A)
+    world.sink.script("publish", Pass(), unavailable())
+    world.copy(Need(other, tables, whole=True))
+    assert len(world.resumed) == 1
+    assert len(world.kept) == 4
+    assert not world.destination.open()["two"].tables[A].unfinished
 
 
 def test_it_stops_while_it_waits_for_a_snapshot(world: World) -> None:

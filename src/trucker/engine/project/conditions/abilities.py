@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from trucker.abilities import Abilities, Visible
+from trucker.config.sql.sql_files import OUTPUT
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
-from trucker.engine.truck.truck import Truck
+from trucker.engine.truck.truck import InputTable, Truck
+from trucker.errors import ConfigError
 from trucker.finding import Finding
 from trucker.sinks.committer import unable_to_keep
 from trucker.table import CopyMode
@@ -26,20 +28,45 @@ def sufficient(situation: Situation) -> Iterator[Finding]:
                 if truck.config is None and (error := unable_to_keep(sink, target)) is not None:
                     yield failure(f"truck {truck.name}, table {name}", error)
             yield from _limits(truck, sink.abilities)
+            yield from _uncopied(truck, sink.abilities)
             yield from _copied_whole(truck, sink.abilities)
+
+
+def _uncopied(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
+    """Tables whose rows are not copied. Without a key a change that names a whole row cannot be told to be about one
+    that was never at the destination."""
+    uncopied = [table for table in truck.tables.values() if not table.is_copied]
+    if uncopied:
+        yield fine(f"truck {truck.name}", f"not copied, only their changes are applied: {_names(uncopied)}")
+    if abilities.every_change or (truck.config is not None and truck.config.file(OUTPUT)):
+        return
+    for name in (table.source for table in uncopied if not table.key):
+        error = ConfigError(
+            f"table {name} has no key, and its rows are not copied (copy: none): a deleted row that was never at the "
+            "destination cannot be told from one that is missing there",
+            remedy=f"run at the source: ALTER TABLE {name.quoted} ADD PRIMARY KEY (…); or give the table another mode "
+            "in input.copy",
+            code="TRK123",
+        )
+        yield failure(f"truck {truck.name}, table {name}", error)
 
 
 def _copied_whole(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
     """Tables that are copied in one go, though the truck says `copy: incremental`."""
     tables = [table for table in truck.tables.values() if table.copy_mode is CopyMode.INCREMENTAL]
-    whole = [t.source for t in tables if abilities.every_change or not truck.copies_by_chunks(t.source, 0)]
+    whole = [t for t in tables if abilities.every_change or not truck.copies_by_chunks(t.source)]
     if abilities.every_change or truck.config is not None:
         why = "its destination keeps every change" if abilities.every_change else "it has SQL or rules"
     else:
         why = "they have no key"
     if whole:
-        names = ", ".join(map(str, sorted(whole)[:MOST_NAMED])) + (", …" if len(whole) > MOST_NAMED else "")
-        yield fine(f"truck {truck.name}", f"copied in one go, not incrementally, because {why}: {names}")
+        yield fine(f"truck {truck.name}", f"copied in one go, not incrementally, because {why}: {_names(whole)}")
+
+
+def _names(tables: Sequence[InputTable]) -> str:
+    """The first few of these tables."""
+    names = sorted(table.source for table in tables)
+    return ", ".join(map(str, names[:MOST_NAMED])) + (", …" if len(names) > MOST_NAMED else "")
 
 
 def _limits(truck: Truck, abilities: Abilities) -> Iterator[Finding]:

@@ -120,7 +120,8 @@ def _examine(
     waits = not situation.is_new(truck.name, truck.destination)
     try:
         targets = _targets(situation, source, truck, looked_at, schema_store, recipes)
-        problems = list(sink.examine(targets, looked_at.keys() - copied_before.keys())) if targets else []
+        copied_now = {name for name in looked_at.keys() - copied_before.keys() if truck.tables[name].is_copied}
+        problems = list(sink.examine(targets, copied_now)) if targets else []
     except TruckerError as error:
         yield failure(f"truck {truck.name}", error, waits=waits)
         return

@@ -106,7 +106,9 @@ class Situation:
         return frozenset(
             truck_table
             for truck_table in truck_tables
-            if truck_table[1] in other or missed(record, truck_table, memberships)
+            if truck_table[1] in other
+            or missed(record, truck_table, memberships)
+            or (not record.is_empty and record.get(*truck_table) is None)
         )
 
     def has_used(self, destination: str) -> bool:

@@ -190,6 +190,10 @@ class Commit:
             letter_table.letters_of(self._project).forget(session, begun)
         if copied:
             self._settle_copies(delivery)
+        else:
+            self._make_keys(
+                [target for target in self._touched if target.uncopied and target.truck_table in plan.entries]
+            )
         outputs = [target for target in due if target.statement]
         if outputs:
             Outputs(session, self._project, self._describe, self._timeout).run(delivery)
@@ -325,9 +329,15 @@ class Commit:
                     receipt.table,
                 )
         self._settle_waiting(loads)
-        for target in delivery.targets if deferred_key.find(session, self._project, plan.apply) else ():
+        self._make_keys(delivery.targets)
+
+    def _make_keys(self, targets: Sequence[Target]) -> None:
+        """Make the keys that were put off for a copy, be it one that was given up."""
+        if not targets or not deferred_key.find(self._session, self._project, [t.truck_table for t in targets]):
+            return
+        for target in targets:
             with blaming(target):
-                deferred_key.make(session, self._project, target)
+                deferred_key.make(self._session, self._project, target)
 
     def _settle_waiting(self, loads: Sequence[Load]) -> None:
         """Bring the tables in line with the copies that wait in shadow tables."""

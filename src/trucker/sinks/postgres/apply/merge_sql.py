@@ -69,7 +69,8 @@ def steps(
 
     With `sure`, new rows are inserted and changed ones updated, which is cheaper than to look first which they are.
     """
-    statements = _Statements(contents, target, table, staged, sure=sure and not target.awaits_rows)
+    sure = sure and not (target.awaits_rows or target.uncopied)
+    statements = _Statements(contents, target, table, staged, sure=sure)
     return statements.keyed() if target.source.key else statements.bag()
 
 

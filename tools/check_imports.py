@@ -46,7 +46,7 @@ ONLY: dict[str, frozenset[str]] = {"postgres": frozenset({"capture"})}
 ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     "engine": (
         frozenset({"project"}),
-        frozenset({"refresh", "verify"}),
+        frozenset({"refresh", "verify", "replay"}),
         frozenset({"snapshot"}),
         frozenset({"stream"}),
         frozenset({"task"}),
@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "changelog": (
         frozenset({"inspection"}),
-        frozenset({"reader", "open_writer", "retention", "log_creation"}),
+        frozenset({"reader", "open_writer", "retention", "log_creation", "log_hold", "commit_times"}),
         frozenset({"durable_end", "open_storage"}),
         frozenset({"folder", "objects"}),
         frozenset({"document", "identity"}),

@@ -5,6 +5,7 @@ Each asks the instance through its control socket. Where none runs, it does its 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.errors import CheckFailed, ConfigError, ControlError, TruckerError
+from trucker.errors import CheckFailed, ConfigError, ControlError, LockedError, TruckerError
 from trucker.file_errors import all_explained
 from trucker.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause, Verification
+    from trucker.config.adapter import Connection
+    from trucker.control.answers import Refresh, Reloaded, Replay, StopRequest, TruckPause, Verification
+    from trucker.engine.project.lock import ProjectLock
     from trucker.engine.refresh.refresh_record import RefreshRecord
+    from trucker.engine.spark.session import SparkSession
     from trucker.table import Key, TableId
 
 REFRESH_LOOK_SECONDS: Final = 0.2
@@ -284,6 +288,72 @@ class ProjectCommands:
         from trucker.control.answers import Verification
 
         return Verification.from_json(self._ask_running("verify", {"truck": truck, "table": table}))
+
+    @all_explained()
+    def replay(
+        self,
+        truck: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        into: str | None = None,
+        stop: threading.Event | None = None,
+        spark: SparkSession | None = None,
+    ) -> Replay:
+        """Write changes of a truck from the change log again, to the connection `into`, without asking the source.
+
+        They are those that were committed after `start` up to `end`, each an LSN or a time in ISO 8601; by default all
+        from where `into` is to the end of the log. A destination that keeps every change, by default the truck's own,
+        gets them as a series of its own. Tables are brought forward from a copy of the truck's destination. Setting
+        `stop` ends it at a commit. On a session of the caller's own (`spark`) it runs there.
+        """
+        from trucker.changelog.log_hold import log_held
+        from trucker.engine.project.state_folder import secure_state
+        from trucker.engine.replay.log_moment import parse_moment
+        from trucker.engine.replay.replay_plan import ReplayRequest
+        from trucker.engine.replay.replayer import replay
+        from trucker.process.stopping import stopping_on_signals
+
+        (config,) = self._trucks(truck)
+        connection = self._connection(into or config.output.connection)
+        begin = parse_moment(start, "--from") if start is not None else None
+        goal = parse_moment(end, "--to") if end is not None else None
+        secure_state(self.config)
+        state, stop = self.config.state_folder, stop or threading.Event()
+        lock = self._replay_lock(connection.name)
+        try:
+            with stopping_on_signals(stop), log_held(state):
+                return replay(self.config, ReplayRequest(config, connection, begin, goal), stop, spark)
+        finally:
+            lock.release()
+
+    def _connection(self, name: str) -> Connection:
+        names = {connection.name: connection for connection in self.config.connections}
+        if name not in names:
+            raise ConfigError(f"there is no connection {name!r}", remedy=f"name one of {', '.join(names)}")
+        return names[name]
+
+    def _replay_lock(self, into: str) -> ProjectLock:
+        """What keeps others from writing to the connection: the project's lock where trucks write to it, too."""
+        from trucker.engine.project.lock import ProjectLock
+
+        state = self.config.state_folder
+        if any(truck.output.connection == into for truck in self.config.trucks):
+            lock = ProjectLock(state)
+            lock.acquire(
+                wait=False,
+                remedy=f"trucks of the project write to {into}: stop that instance, or name a connection that none of "
+                "them writes to: --into CONNECTION",
+            )
+            return lock
+        lock = ProjectLock(state / "replay" / into)
+        try:
+            lock.acquire(wait=False)
+        except LockedError:
+            raise LockedError(
+                f"another replay writes to {into}: {lock.instance()}", remedy="wait until it has ended"
+            ) from None
+        return lock
 
     def _ask_running(self, command: str, arguments: Mapping[str, Any]) -> Any:
         from trucker.engine.project.instance_client import ask_instance, not_running

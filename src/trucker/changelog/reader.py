@@ -197,19 +197,27 @@ class LogReader:
         """
         if len(whole.blocks) < 2:
             return []
+        described: set[int] = set()
+        bounds: list[Lsn] = []
+        for end, oid, _ in self.descriptions(whole):
+            if oid in described and whole.start < end < whole.end and end not in bounds:
+                bounds.append(end)
+            described.add(oid)
+        return bounds
+
+    def descriptions(self, whole: LogRange) -> Iterator[tuple[Lsn, int, bytes]]:
+        """The Relation messages of a range in log order, each with the end of the commit before its block, and the
+        relation's oid; one that says the same as the one before is left out."""
         # The messages are compared, not the entries: a new segment repeats a description that has not changed.
         newest: dict[int, bytes] = {}
-        bounds: list[Lsn] = []
         last_end = whole.start
         for index, at in whole.blocks:
             for entry in index.relations[at]:
                 message = self._relation(index.id, entry)
-                if newest.setdefault(entry.oid, message) != message:
+                if newest.get(entry.oid) != message:
                     newest[entry.oid] = message
-                    if whole.start < last_end < whole.end and last_end not in bounds:
-                        bounds.append(last_end)
+                    yield last_end, entry.oid, message
             last_end = max(last_end, Lsn(index.end[at]))
-        return bounds
 
     def first_transaction(self, refs: Sequence[BlockRef], start: Lsn) -> int | None:
         """The xid of the first transaction in these blocks that commits at `start` or after; None where none does."""

@@ -113,6 +113,56 @@ def status(project: ProjectFolder = HERE, as_json: AsJson = False, debug: Debug 
         raise typer.Exit(code)
 
 
+def replay(
+    truck: Annotated[str, typer.Argument(metavar="TRUCK", help="The truck's name.", show_default=False)],
+    project: ProjectOption = HERE,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="LSN|TIME",
+            help="Only changes that were committed after this LSN, or at this time or later.",
+            show_default="where the copy ends",
+        ),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="LSN|TIME",
+            help="Only changes that were committed up to this LSN or time.",
+            show_default="the end of the change log",
+        ),
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            metavar="CONNECTION",
+            help="The connection to write to.",
+            show_default="the truck's destination, where it keeps every change",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write changes of a truck from the change log again.
+
+    A destination that keeps every change gets them once more, as a series of its own. Tables are brought forward from a
+    copy of the truck's destination to a moment. The source is not asked. Exit code 1 when it was stopped before the
+    end.
+    """
+    opened = _open(project, debug)
+    logs.set_up(logging.INFO, LogFormat.TEXT, debug=debug)
+    replayed = opened.replay(truck, start=start, end=end, into=into)
+    # Where the changes went to standard output, nothing else may.
+    say = output.report if live.writes_to_stdout(opened.config, [replayed.into]) else output.say
+    for line in [output.replay_json(replayed)] if as_json else output.replay_lines(replayed):
+        say(line)
+    if not replayed.complete:
+        raise typer.Exit(ExitCode.FAILED)
+
+
 def peek(
     project: ProjectFolder = HERE,
     truck: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,15 @@ OnStatus = Callable[[ProjectStatus], None]
 
 def shows_table(config: ProjectConfig, *, quiet: bool) -> bool:
     """Whether standard output is a terminal, `quiet` is not set, and no truck writes its changes to it."""
+    used = {truck.output.connection for truck in config.trucks}
+    return sys.stdout.isatty() and not quiet and not writes_to_stdout(config, used)
+
+
+def writes_to_stdout(config: ProjectConfig, connections: Iterable[str]) -> bool:
+    """Whether one of these connections writes changes to standard output."""
     from trucker.config.registry import adapter_of
 
-    used = {truck.output.connection for truck in config.trucks}
-    stdout_used = any(adapter_of(config.connection(name)).uses_stdout for name in used)
-    return sys.stdout.isatty() and not quiet and not stdout_used
+    return any(adapter_of(config.connection(name)).uses_stdout for name in connections)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "stop": commands.stop,
     "refresh": commands.refresh,
     "verify": commands.verify,
+    "replay": commands.replay,
     "peek": commands.peek,
     "try": commands.try_,
     "redrive": commands.redrive,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause, Verification
+    from trucker.control.answers import Refresh, Reloaded, Replay, StopRequest, TruckPause, Verification
     from trucker.engine.transform.try_truck import Shown
     from trucker.sinks.letters import Redriven
     from trucker.sinks.table_identity import TableChange
@@ -49,6 +49,11 @@ def console() -> Console:
 def say(line: str) -> None:
     """One line on standard output."""
     sys.stdout.write(line + "\n")
+
+
+def report(line: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(line + "\n")
 
 
 def complain(error: TruckerError) -> None:
@@ -389,6 +394,19 @@ def verification_text(verification: Verification) -> None:
 
 def verifications_json(verifications: Sequence[Verification]) -> str:
     return json.dumps([verification.to_json() for verification in verifications], indent=2)
+
+
+def replay_lines(replay: Replay) -> Iterator[str]:
+    """What was replayed, and how far."""
+    reached = f"{replay.end} ({replay.end_time})" if replay.end_time else replay.end
+    what = f"truck {replay.truck}: {counted(replay.rows, 'row')} written to {replay.into}"
+    yield f"{what}, from {replay.start} to {reached}, {duration(replay.seconds)}"
+    if not replay.complete:
+        yield "stopped before the end"
+
+
+def replay_json(replay: Replay) -> str:
+    return json.dumps(replay.to_json(), indent=2)
 
 
 def _verification_line(verification: Verification) -> str:

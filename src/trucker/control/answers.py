@@ -177,3 +177,24 @@ class Verification:
         own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
         keys = {kind: tuple(map(tuple, own.get(kind, ()))) for kind in ("missing", "extra", "different")}
         return cls(**{**own, **keys})
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What `replay` has done: the changes of `truck` after `start` up to `end`, written to `into`, `rows` rows of them.
+
+    For a destination that keeps every change `truck` is the name of the series there. `end_time` is when the last
+    transaction was committed. `complete` is false where it was stopped before.
+    """
+
+    truck: str
+    into: str
+    start: str
+    end: str
+    end_time: str | None
+    rows: int
+    complete: bool
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

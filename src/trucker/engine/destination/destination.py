@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from trucker.engine.destination.task_sinks import SinkSpec
@@ -152,6 +152,11 @@ class Destination:
         """Tables that are no longer the ones that were filled."""
         with self._lock:
             return self._committer.changed_tables()
+
+    def accept_tables(self, truck_tables: Collection[TruckTable]) -> None:
+        """Take these tables as they are now."""
+        with self._lock:
+            self._committer.accept_tables(truck_tables)
 
     def expect_copies(self, sizes: Mapping[TruckTable, int]) -> None:
         """Say how many bytes the copies that begin with the next commit will bring, about."""

@@ -23,6 +23,7 @@ from trucker.changelog.format.durable import Durable
 from trucker.changelog.identity import SourceIdentity, check_against_server, check_source, log_exists
 from trucker.changelog.location import location_of, truth_of
 from trucker.changelog.log_creation import create_log
+from trucker.changelog.log_hold import log_free
 from trucker.changelog.open_storage import open_storage
 from trucker.changelog.reader import LogReader
 from trucker.changelog.retention import prune
@@ -778,7 +779,9 @@ class SourceRun:
         if positions:
             retention = self._config.log
             try:
-                prune(self._storage, min(positions), keep_seconds=retention.keep, max_bytes=retention.max_bytes)
+                with log_free(self._config.state_folder) as free:
+                    if free:
+                        prune(self._storage, min(positions), keep_seconds=retention.keep, max_bytes=retention.max_bytes)
             except ChangeLogUnavailable as error:
                 log.warning("deleting applied changes failed", extra={"source": self.name, **error.facts()})
 

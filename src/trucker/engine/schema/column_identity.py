@@ -128,12 +128,12 @@ def _surely(name: str, number: int, earlier: Look, now: Look, xid: int | None) -
         return True
     if then is not None and then.column.name == seen.column.name:
         return True
-    return name == seen.column.name and _before(seen.altered, xid)
+    return name == seen.column.name and xid is not None and is_older(seen.altered, xid)
 
 
-def _before(altered: int, xid: int | None) -> bool:
+def is_older(altered: int, xid: int) -> bool:
     """Whether transaction `altered` began to write no later than `xid` did; both count modulo 2^32."""
-    return xid is not None and (xid - altered) % (1 << 32) < 1 << 31
+    return (xid - altered) % (1 << 32) < 1 << 31
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkError, SourceError
 from trucker.table import TableId
+
+STALE: Final = "TRK426"
 
 
 def attached_under_keep(truck: str, table: TableId, leaves: Sequence[TableId], why: str) -> SourceError:
@@ -33,5 +36,5 @@ def stale(truck: Truck, table: TableId, why: str) -> SinkError:
     return SinkError(
         f"truck {truck.name}: the rows of {table} at the destination differ from the source: {why}",
         remedy=remedy,
-        code="TRK426",
+        code=STALE,
     )

@@ -101,6 +101,10 @@ class SchemaStore:
     def get(self, truck: str, table: TableId) -> WrittenSchema | None:
         return self._tables.get((truck, table))
 
+    def of(self, truck: str) -> dict[TableId, WrittenSchema]:
+        """All that is stored of a truck's tables."""
+        return {table: written for (name, table), written in self._tables.items() if name == truck}
+
     def put(self, tables: Mapping[tuple[str, TableId], WrittenSchema]) -> None:
         """Durable when this returns. The file is written once for all of them, never for a look that is only newer."""
         with self._lock:

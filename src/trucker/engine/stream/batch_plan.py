@@ -222,7 +222,7 @@ def _check_again(run: TruckRun, reading: SchemaReading) -> None:
     """Raise where a table that must be copied again may not be. One that is never copied begins anew where another
     table has its name: there is nothing to go on from."""
     table = reading.target.source.table
-    begins_anew = reading.remade and not run.truck.tables[table].is_copied
+    begins_anew = reading.remade and run.truck.copies and not run.truck.tables[table].is_copied
     if reading.target.schema_changes is SchemaChanges.STOP or not (begins_anew or run.truck.may_copy_again(table)):
         raise stale(run.truck, table, reading.again)
 

@@ -55,7 +55,7 @@ def resolve_source(config: ProjectConfig, source: Source, session: SourceTables)
             continue
         names = _select(truck, available, session)
         tables |= {name: session.load_table(name) for name in names if name not in tables}
-        trucks.append(_truck(truck, [tables[name] for name in names]))
+        trucks.append(truck_of(truck, [tables[name] for name in names]))
     return ResolvedSource(source, tuple(trucks), tables, published_tables(trucks, tables))
 
 
@@ -78,7 +78,8 @@ def _select(truck: TruckConfig, available: Sequence[TableId], session: SourceTab
     return selected
 
 
-def _truck(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
+def truck_of(config: TruckConfig, tables: Sequence[SourceTable]) -> Truck:
+    """The truck with these input tables. Raises where its settings do not match them."""
     resolved = {}
     for table in tables:
         name = table.schema.table

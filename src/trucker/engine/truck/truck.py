@@ -69,7 +69,7 @@ class Truck:
 
     `dead_letters` is how many refused rows it may set aside; None where the first one stops it. `config` is set where
     the truck does more than replicate: it has rules or SQL. `by_table`: a table that fails is set aside while the
-    others continue.
+    others continue. `copies`: its tables can be copied, which those of a replay cannot.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Truck:
     dead_letters: int | None = None
     config: TruckConfig | None = None
     by_table: bool = False
+    copies: bool = True
 
     @property
     def fails_by_table(self) -> bool:
@@ -98,7 +99,7 @@ class Truck:
     @property
     def repeatable(self) -> bool:
         """Whether a table can be copied again automatically: the rows of its output table are known to be its own."""
-        return self.config is None or not (self.config.file(OUTPUT) or self.shares)
+        return self.copies and (self.config is None or not (self.config.file(OUTPUT) or self.shares))
 
     def may_copy_again(self, table: TableId) -> bool:
         """Whether a table is copied again without being asked for."""

@@ -12,7 +12,7 @@ from fixtures.fake_source import FakeCatalog, FakeSource
 from trucker.adapters.postgres import PostgresConnection
 from trucker.change import Column, TableId, TableSchema
 from trucker.config.models import ProjectConfig, TruckConfig
-from trucker.engine.truck.resolve import ResolvedSource, _truck, check_outputs, published_tables, resolve_source
+from trucker.engine.truck.resolve import ResolvedSource, check_outputs, published_tables, resolve_source, truck_of
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError, SourceError
 from trucker.source.publication import PublishedTable
@@ -92,7 +92,7 @@ def _configured(tmp_path: Path, table: str, **columns: str) -> TruckConfig:
 
 def test_policies_apply_to_the_columns_that_are_read(tmp_path: Path) -> None:
     source = _source("id", "x", "y")
-    made = _truck(_configured(tmp_path, "public.*", x="null", elsewhere="text"), [source])
+    made = truck_of(_configured(tmp_path, "public.*", x="null", elsewhere="text"), [source])
     target = made.tables[TableId("public", "a")].target("t", source.schema)
     assert target.unfit == (("x", Unfit.NULL),)
     assert (target.unfit_of("x"), target.unfit_of("y")) == (Unfit.NULL, None)
@@ -100,7 +100,7 @@ def test_policies_apply_to_the_columns_that_are_read(tmp_path: Path) -> None:
 
 def test_a_key_has_no_policy_null(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"'id' is part of the key of public\.a"):
-        _truck(_configured(tmp_path, "public.*", id="null"), [_source("id", "x")])
+        truck_of(_configured(tmp_path, "public.*", id="null"), [_source("id", "x")])
 
 
 def _resolved(tmp_path: Path, pattern: str, *tables: str) -> ResolvedSource:

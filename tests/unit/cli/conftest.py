@@ -11,9 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from trucker.adapters.jsonl import JsonLinesConnection
 from trucker.adapters.stdout import StdoutConnection
 from trucker.config.models import ProjectConfig
-from trucker.control.answers import Refresh, Reloaded, StopRequest, TruckPause
+from trucker.control.answers import Refresh, Reloaded, Replay, StopRequest, TruckPause
 from trucker.finding import Finding
 from trucker.observe.narrator import Narrator
 from trucker.observe.status import ProjectStatus, TruckStatus
@@ -40,17 +41,28 @@ class FakeProject:
     reloaded: Reloaded = field(default_factory=Reloaded)
     listed: list[Refresh] = field(default_factory=list)
     ended: list[Refresh] = field(default_factory=list)
+    replayed: Replay | None = None
     error: BaseException | None = None
     calls: list[tuple[object, ...]] = field(default_factory=list)
     config: ProjectConfig = field(
         default_factory=lambda: ProjectConfig(
-            unique_id="shop", folder=Path("/shop"), connections=(StdoutConnection(name="out", adapter="stdout"),)
+            unique_id="shop",
+            folder=Path("/shop"),
+            connections=(
+                StdoutConnection(name="out", adapter="stdout"),
+                JsonLinesConnection(name="audit", adapter="jsonl", path=Path("/audit")),
+            ),
         )
     )
 
     def load(self, folder: Path) -> FakeProject:
         self._called("load", folder)
         return self
+
+    def replay(self, truck: str, *, start: str | None, end: str | None, into: str | None) -> Replay:
+        self._called("replay", truck, start, end, into)
+        assert self.replayed is not None
+        return self.replayed
 
     def pause(self, trucks: Sequence[str]) -> list[TruckPause]:
         self._called("pause", *trucks)

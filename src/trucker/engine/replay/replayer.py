@@ -49,7 +49,6 @@ from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import ChangeLogError, ControlError, TruckerError
-from trucker.failpoint import reach
 from trucker.observe.status import TruckPhase
 from trucker.process.backoff import Backoff
 from trucker.sinks.base import Workspace
@@ -288,7 +287,6 @@ class _Replayer:
         )
         logged_at = time.monotonic()
         while not stop.is_set():
-            reach("replay.round.before")
             done = runner.round(stop)
             if run.phase is TruckPhase.FAILED and run.error is not None:
                 raise self._explained(run.error)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trucker.change import Changes
     from trucker.config.adapter import Adapter, Connection
     from trucker.config.problems import ConfigErrors
-    from trucker.control.answers import Refresh, RefreshState, Reloaded, StopRequest, TruckPause, Verification
+    from trucker.control.answers import Refresh, RefreshState, Reloaded, Replay, StopRequest, TruckPause, Verification
     from trucker.errors import (
         ChangeLogError,
         CheckFailed,
@@ -63,6 +63,7 @@ _HOMES: Final = {
     "Refresh": "control.answers",
     "RefreshState": "control.answers",
     "Reloaded": "control.answers",
+    "Replay": "control.answers",
     "RowChange": "row_changes",
     "Sink": "sinks.base",
     "SinkConnection": "sinks.custom",
@@ -106,6 +107,7 @@ __all__ = [
     "Refresh",
     "RefreshState",
     "Reloaded",
+    "Replay",
     "RowChange",
     "Sink",
     "SinkConnection",

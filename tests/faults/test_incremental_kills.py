@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from typing import Any
 
@@ -57,10 +58,57 @@ def test_killed_at_every_boundary_of_a_copy(
     assert same(database, destination, "item")
 
 
+def _copied_rows(destination: Database) -> int:
+    """How many rows the destination has, if it has the table."""
+    if destination.query("select to_regclass('item') is null") == [(True,)]:
+        return 0
+    return int(destination.query("select count(*) from item")[0][0])
+
+
+def test_an_exported_copy_that_was_killed_continues_with_what_it_has(
+    shop: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """A kill costs the chunks under way, never the table. Small tables, and those without a key, are copied again."""
+    database.execute(
+        f"insert into item select i, 0, repeat(md5(i::text), 10) from generate_series({ROWS + 1}, {8 * ROWS}) i",
+        "create table small (id int primary key)",
+        "insert into small select generate_series(1, 100)",
+        "create table bag (n int, filling text)",
+        "alter table bag replica identity full",
+        "insert into bag select i, repeat(md5(i::text), 10) from generate_series(1, 2000) i",
+        "vacuum analyze item",
+        "select pg_stat_reset()",
+    )
+    shop.truck("copy", ["public.*"], {"connection": "replica"})
+    trucker = start(failpoints="worker.stage.after=kill@5")
+    wait_until(lambda: _copied_rows(destination) > ROWS, 120)
+    trucker.kill_tree()
+    copied = _copied_rows(destination)
+    assert 0 < copied < 8 * ROWS
+    database.execute(
+        "update item set n = n + 1 where id % 3 = 0",
+        "delete from item where id % 97 = 1",
+        "update item set id = -id where id % 101 = 2",
+        "insert into item select -i - 1000000, 7, 'new' from generate_series(1, 2000) i",
+    )
+    trucker = start(failpoints="copy.chunk.after=kill@2")
+    assert trucker.process.wait(300) == -9, trucker.output()
+    assert "interrupted copy continues" in trucker.output()
+    assert _copied_rows(destination) > copied
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert same(database, destination, "item", "small", "bag")
+    assert "primary key" in destination.query("select pg_get_constraintdef(oid) from pg_constraint where"
+        " conrelid = 'item'::regclass and contype = 'p'")[0][0].lower()  # fmt: skip
+    assert destination.query("select count(*) from trucker.chunks") == [(0,)]
+    assert list((shop.state / "copies" / "source").iterdir()) == []
+
+
 def test_a_large_exported_copy_that_was_killed_goes_on_in_chunks(
     shop: ProjectFolder, database: Database, destination: Database, start: Any
 ) -> None:
-    """A second kill costs a round. Small tables, and those without a key, are copied in one go as before."""
+    """Where nothing of it can be continued, as here without its record. A second kill costs a round. Small tables, and
+    those without a key, are copied in one go as before."""
     database.execute(
         "create table small (id int primary key)",
         "insert into small select generate_series(1, 100)",
@@ -74,6 +122,7 @@ def test_a_large_exported_copy_that_was_killed_goes_on_in_chunks(
     trucker = start(failpoints="copy.end.before=kill")
     assert trucker.process.wait(300) == -9, trucker.output()
     assert _page(destination) == 0
+    shutil.rmtree(shop.state / "copies")
     database.execute("update item set n = n + 1 where id % 3 = 0", "delete from item where id % 97 = 1")
     page = 0
     for point in ("copy.chunk.after", "copy.chunk.after"):
@@ -128,9 +177,11 @@ def test_a_large_exported_copy_that_lost_its_connection_goes_on_in_chunks(
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
+@pytest.mark.parametrize("mode", ["incremental", "exported"])
 def test_killed_at_random_under_load(
-    shop: ProjectFolder, database: Database, destination: Database, start: Any
+    shop: ProjectFolder, database: Database, destination: Database, start: Any, mode: str
 ) -> None:
+    shop.truck("copy", ["public.item"], {"connection": "replica"}, copy=mode)
     dice = random.Random(chosen_seed())
     database.execute(
         "insert into item select i, 0, repeat('x', 300) from generate_series(1, 400000) i on conflict do nothing"

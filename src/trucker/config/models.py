@@ -132,7 +132,7 @@ class CopyConfig(Model):
         default=1024 * MIB,
         gt=0,
         description="From this size on `copy: auto` copies a table incrementally, and the first copy of an "
-        "`exported` one that was interrupted begins anew incrementally.",
+        "`exported` one that was interrupted is repeated incrementally, where it cannot be continued.",
     )
     max_rows_per_second: int | None = Field(
         default=None, ge=1, description="The most rows that are read per second, on average. The default is no limit."

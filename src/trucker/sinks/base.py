@@ -148,6 +148,15 @@ class FinishesCopies(Protocol):
 
 
 @runtime_checkable
+class KeepsCopiedParts(Protocol):
+    """A sink that writes the parts of a first copy as they come: they are there when the copy is interrupted."""
+
+    def copied_parts(self, truck_table: TruckTable) -> tuple[str, frozenset[int]]:
+        """The name of the copy of this table that has begun last (`Batch.snapshot`), and the parts of it that are
+        there. Should they be lost, the next `publish` fails. Needs `open`."""
+
+
+@runtime_checkable
 class ForeseesCopies(Protocol):
     """A sink that prepares for large copies."""
 

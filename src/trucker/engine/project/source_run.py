@@ -49,7 +49,9 @@ from trucker.engine.schema.partitions import probe_leaf
 from trucker.engine.schema.schema_changes import CatalogDescription, Schemas
 from trucker.engine.schema.written_schema import SchemaStore, shapes_file
 from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.snapshot.copy_record import CopyRecord
 from trucker.engine.snapshot.incremental_copy import IncrementalCopier
+from trucker.engine.snapshot.interrupted_copy import CONTINUED_BYTES, InterruptedCopy, interrupted_copy
 from trucker.engine.snapshot.partition_merge import Merger
 from trucker.engine.snapshot.snapshot_lane import SnapshotLane
 from trucker.engine.spark.jobs import Jobs, SparkJobs
@@ -146,6 +148,7 @@ class SourceRun:
         self._keeper = RecordKeeper(self.noted, self.runs)
         self.absent = AbsentDestinations(self.noted, self.runs, destinations)
         self._away = self.absent.reasons
+        self._copy_record = CopyRecord(config.state_folder / "copies" / self.name)
         self._schemas = Schemas(self._describe, self.schema_store, partial(probe_leaf, resolved.source))
         self._recipes = Recipes(
             resolved.source,
@@ -278,6 +281,8 @@ class SourceRun:
             self.runs[name].pause()
         waiting = {run.name for run in self.absent.wait()}
         needs, lanes = self._divide(states, [run for run in self.runs.values() if run.name not in waiting])
+        if not waiting and not any(need.interrupted for need in needs):
+            self._copy_record.clear()
         self._table_watch(stream).look()
         whole = [lane.position for lane in lanes if not lane.tables]
         # Never where the log is not yet: a copy may be younger, and who lags has not caught up by getting there.
@@ -407,18 +412,31 @@ class SourceRun:
         self._begin(needs, {need.run.name: self._by_chunks(need) for need in needs})
 
     def _begin(self, needs: Sequence[Need], by_chunks: Mapping[str, frozenset[TableId]]) -> None:
-        """Have tables copied: these by chunks, others in one go, and none of those that are not copied."""
+        """Have tables copied: these by chunks, others in one go, and none of those that are not copied. What there is
+        of copies that were interrupted is continued."""
         uncopied = {need.run.name: self._uncopied(need) for need in needs}
-        begun = [need for need in needs if by_chunks.get(need.run.name) or uncopied[need.run.name]]
+        interrupted = {need.run.name: copy for need in needs if (copy := self._interrupted(need)) is not None}
+        begun = [
+            need
+            for need in needs
+            if by_chunks.get(need.run.name) or uncopied[need.run.name] or need.run.name in interrupted
+        ]
         self._start_copy([need for need in needs if need not in begun])
         if not begun:
             return
         copier = self._incremental_copier()
+        copier.needs_from = min((copy.start for copy in interrupted.values()), default=None)
 
         def work() -> None:
             for need in begun:
                 rest = need
-                for tables, copied in ((uncopied[need.run.name], False), (by_chunks.get(need.run.name), True)):
+                if need.run.name in interrupted:
+                    continued = copier.go_on(need, partial(self._interrupted, need), self._stop)
+                    rest = replace(rest, tables=rest.tables - continued, whole=rest.whole and not continued)
+                    if continued and not need.run.stored:
+                        continue
+                for chosen, copied in ((uncopied[need.run.name], False), (by_chunks.get(need.run.name), True)):
+                    tables = rest.tables & (chosen or frozenset())
                     if tables and not self._stop.is_set():
                         copier.begin(replace(rest, tables=tables), self._stop, copied=copied)
                         rest = replace(rest, tables=rest.tables - tables, whole=False)
@@ -426,6 +444,8 @@ class SourceRun:
                             break
                 if rest.tables and need.run.stored and not self._stop.is_set():
                     self._start_copy([rest])
+            if not self._stop.is_set():  # what has not begun by now does not need them
+                self._copy_record.remove(copy.attempt for copy in interrupted.values())
             copier.run(self._stop)
 
         self._run_copier(copier, begun, work)
@@ -443,12 +463,33 @@ class SourceRun:
         )
 
     def _resume_by_chunks(self, need: Need) -> bool:
-        """Have the large ones among tables whose first copy in one go was interrupted copied incrementally, and the
-        others after them; False where there are none."""
-        by_chunks = self._by_chunks(replace(need, interrupted=need.tables & need.fresh))
-        if by_chunks and not self._stop.is_set():
-            self._begin([need], {need.run.name: by_chunks})
-        return bool(by_chunks)
+        """Have the large ones among tables whose first copy in one go was interrupted continued, or copied, by chunks,
+        and the others after them; False where there are none."""
+        need = replace(need, interrupted=need.tables & need.fresh)
+        by_chunks = self._by_chunks(need)
+        if self._stop.is_set() or not (by_chunks or self._interrupted(need)):
+            return False
+        self._begin([need], {need.run.name: by_chunks})
+        return True
+
+    def _interrupted(self, need: Need) -> InterruptedCopy | None:
+        """What can be continued of first copies in one go."""
+        truck = need.run.truck
+        tables = [table for table in need.tables & need.interrupted if truck.continues(table)]
+        if not tables or self._stream is None:
+            return None
+        try:
+            return interrupted_copy(
+                truck,
+                tables,
+                self.destinations[truck.destination],
+                self._copy_record,
+                self.schema_store,
+                self._stream.reader,
+            )
+        except TruckerError as error:  # they are copied from their beginning
+            log.warning("interrupted copy is not continued", extra={"truck": truck.name, **error.facts()})
+            return None
 
     def _uncopied(self, need: Need) -> frozenset[TableId]:
         """The tables of which changes alone are applied, unless their rows were asked for (`trucker refresh`)."""
@@ -515,6 +556,8 @@ class SourceRun:
             durable=lambda: LogReader(self.log).durable().commit_lsn,
             take_up=self._take_up,
             resume=self._resume_by_chunks,
+            record=self._copy_record,
+            recorded_bytes=min(CONTINUED_BYTES, self._config.copy_.auto_bytes),
             here=self._config.batch.small_bytes > 0,
         )
 

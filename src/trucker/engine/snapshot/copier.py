@@ -24,6 +24,7 @@ from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
+from trucker.engine.snapshot.copy_record import CopyPlan, CopyRecord, PlannedChunk, PlannedCopy
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.task.partition import copy_shares, room
@@ -44,7 +45,7 @@ from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.sinks.ledger import FIRST_COPY
-from trucker.sinks.target import Target
+from trucker.sinks.target import Target, TruckTable
 from trucker.source.base import Source
 from trucker.source.look import Look
 from trucker.source.snapshot import ExportedSnapshot, SnapshotChunk
@@ -95,10 +96,13 @@ class Copier:
         durable: Callable[[], Lsn],
         take_up: Callable[[Sequence[Need]], None],
         resume: Callable[[Need], bool],
+        record: CopyRecord,
+        recorded_bytes: int,
         here: bool = False,
     ) -> None:
         """`take_up` has tables published that were made again; `resume` copies them in another way after an
-        interruption, or says that it does not. `here` says that the driver may do some of the work itself."""
+        interruption, or says that it does not. `here` says that the driver may do some of the work itself. `record`
+        has what first copies of tables from `recorded_bytes` on are going to read."""
         self.jobs = jobs
         self.source = source
         self.destinations = destinations
@@ -110,6 +114,8 @@ class Copier:
         self._durable = durable
         self._take_up = take_up
         self._resume = resume
+        self.record = record
+        self.recorded_bytes = recorded_bytes
         self.group = ""
         self.cancelled = False
         self.here = here and jobs.is_local
@@ -226,13 +232,42 @@ class _Attempt:
         reach("copy.begin.before")
         self._commit(targets, Phase.COPYING, {})
         reach("copy.begin.after")
+        self._record(targets, chunks)
         self.begun = frozenset(self._needs.keys() - self._failures.keys())
         receipts = self._copy(targets, self._parts(targets, chunks))
         self._copier.source.verify(self._exported)
         reach("copy.end.before")
         self._commit(targets, None, receipts)
         reach("copy.end.after")
+        self._copier.record.remove([self._name])
         return [rest for need in self._needs.values() if (rest := self._hand_on(need, receipts))]
+
+    def _record(
+        self, targets: Mapping[str, Sequence[Target]], chunks: Mapping[TableId, Sequence[SnapshotChunk]]
+    ) -> None:
+        """Record what is going to be read, where it is worth being continued after an interruption. What was read from
+        a standby counts only when it has been verified at the end."""
+        least = self._copier.recorded_bytes
+        if (
+            self._exported.standby
+            or not self._name.startswith(FIRST_COPY)
+            or max(self._sizes.values(), default=0) < least
+        ):
+            return
+        planned: dict[TruckTable, list[PlannedChunk]] = defaultdict(list)
+        for part in self._parts(targets, chunks):
+            chunk = part.chunk
+            file = self._looks[chunk.schema.table].files.get(chunk.oid, 0)
+            for assignment in part.assignments:
+                pages = PlannedChunk(part.index, chunk.oid, file, chunk.first, chunk.last)
+                planned[assignment.target.truck_table].append(pages)
+        copies = {}
+        for (name, table), each in planned.items():
+            truck, size = self._needs[name].run.truck, self._sizes[table]
+            if size >= least and truck.continues(table):
+                wanted = truck.tables[table]
+                copies[name, table] = PlannedCopy(wanted.output, wanted.where, size, tuple(each))
+        self._copier.record.put(self._name, CopyPlan(self._exported.lsn, copies))
 
     def _hand_on(self, need: Need, receipts: Mapping[str, Sequence[Receipt]]) -> tuple[Need, TruckerError] | None:
         """Let what has been copied catch up; what has not been is given back."""

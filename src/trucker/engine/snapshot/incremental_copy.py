@@ -17,7 +17,12 @@ When every page has been read, the destination may still have rows that are newe
 the last chunks, and those that were read again because the stream did not send all their values. The copy is complete
 when the lane has passed the positions at which these were read. From then on the lane is like any other.
 
+A copy in one go that was interrupted continues here: its snapshot is the beginning, and the pages that it has read are
+in the cursor (`interrupted_copy`).
+
 What may fail: the source, the destination, a row. What is repeated after a failure or a crash: the chunks of one round.
+
+Size: how copies begin and how they go on are told together, because they keep one promise to the stream.
 """
 
 from __future__ import annotations
@@ -34,13 +39,15 @@ from typing import Final
 
 from trucker.changelog.format.log_range import LogRange
 from trucker.config.models import CopyConfig
+from trucker.engine.destination import task_sinks
 from trucker.engine.destination.destination import Destination
-from trucker.engine.schema.schema_changes import SchemaReading, Schemas, fit
+from trucker.engine.schema.schema_changes import SchemaReading, Schemas, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.snapshot.copy_cursor import CopyCursor
 from trucker.engine.snapshot.copy_pace import CopyPace
 from trucker.engine.snapshot.copy_start import readings_at_start
+from trucker.engine.snapshot.interrupted_copy import InterruptedCopy
 from trucker.engine.snapshot.snapshot_task import copy_share
 from trucker.engine.spark.jobs import Jobs
 from trucker.engine.stream.batch_plan import assignment_of, follow
@@ -58,12 +65,13 @@ from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress
 from trucker.process.backoff import Backoff
 from trucker.process.stopping import Stopped
+from trucker.sinks.base import FinishesCopies
 from trucker.sinks.batch import Batch, Phase, Receipt, TableState
 from trucker.sinks.target import Target
 from trucker.source.base import CopySession, Source
 from trucker.source.snapshot import LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable
-from trucker.table import TableId
+from trucker.table import TableId, TableSchema
 
 log = logging.getLogger("trucker.copy")
 
@@ -145,6 +153,28 @@ class IncrementalCopier:
             finally:
                 self._beginning = self.needs_from = None
 
+    def go_on(
+        self, need: Need, find: Callable[[], InterruptedCopy | None], stop: threading.Event
+    ) -> frozenset[TableId]:
+        """Have copies in one go that were interrupted continue by chunks; of which tables.
+
+        `find` looks what can be continued of the need's tables: anew after a failure, since the destination may have
+        lost some of it."""
+        backoff = self.backoff()
+        while not stop.is_set() and not need.run.has_ended:
+            try:
+                interrupted = find()
+                if interrupted is None:
+                    return frozenset()
+                need = self._beginning = replace(need, tables=interrupted.tables)
+                self._lanes += self._continued(need, interrupted)
+                return interrupted.tables
+            except TruckerError as error:
+                need = self._settle(need, error, backoff, stop)
+            finally:
+                self._beginning = self.needs_from = None
+        return need.tables
+
     def resume(self, lanes: Sequence[Lane], stop: threading.Event) -> None:
         """Continue copies that were begun before."""
         self._lanes += lanes
@@ -166,7 +196,7 @@ class IncrementalCopier:
     # -- how copies begin ---------------------------------------------------------------------------------------------
 
     def _begun(self, need: Need, stop: threading.Event, *, copied: bool) -> list[Lane]:
-        run, destination = need.run, self.destinations[need.run.truck.destination]
+        run = need.run
         self.needs_from = self.stream.reader.durable().commit_lsn
         self._take_up([need])
         readings, start = readings_at_start(self.source, self.schema_store, need, stop)
@@ -189,14 +219,55 @@ class IncrementalCopier:
         if not copied:
             self._go_on(need, start)
             return []
+        return self._lanes_from(need, start, dict.fromkeys(readings, CopyCursor()))
+
+    def _lanes_from(self, need: Need, start: Lsn, cursors: Mapping[TableId, CopyCursor]) -> list[Lane]:
+        """A lane for each table at its cursor, and one for the truck, where it begins."""
+        run = need.run
         if need.whole:
             run.take_up(start, {}, ())
-            self.spawn(Lane(destination.name, [run], start))
-        cursor = str(CopyCursor())
-        lanes = [Lane(destination.name, [run], start, frozenset({table}), cursor=cursor) for table in sorted(readings)]
+            self.spawn(Lane(run.truck.destination, [run], start))
+        lanes = [
+            Lane(run.truck.destination, [run], start, frozenset({table}), cursor=str(cursor))
+            for table, cursor in sorted(cursors.items())
+        ]
         for lane in lanes:
             self.hold(lane)
         return lanes
+
+    def _continued(self, need: Need, interrupted: InterruptedCopy) -> list[Lane]:
+        """The destination stores how far the copies have got, and from when on their tables have lanes."""
+        run, start = need.run, interrupted.start
+        destination = self.destinations[run.truck.destination]
+        self.needs_from = start
+        targets = [self._target_then(run, table, destination) for table in sorted(interrupted.tables)]
+        sink = task_sinks.sink_for(destination.spec)
+        if isinstance(sink, FinishesCopies):
+            for target in targets:
+                sink.finish_copy(target)  # not in the commit: it may take long
+        run.begin_copy(need.tables, whole=need.whole)
+        reach("copy.begin.before")
+        tables = {
+            (run.name, table): TableState(Phase.CATCHING_UP, start, str(cursor))
+            for table, cursor in interrupted.cursors.items()
+        }
+        positions = {run.name: start} if need.whole else {}
+        batch = Batch(start, start, positions, tables, tuple(targets), staged_as=f"copy-{uuid.uuid4().hex[:12]}")
+        if (trouble := destination.commit(batch, ()).get(run.name)) is not None:
+            raise trouble
+        reach("copy.begin.after")
+        run.relieve(need.tables)
+        names = ", ".join(map(str, sorted(need.tables)))
+        log.info("interrupted copy continues", extra={"truck": run.name, "tables": names, "lsn": str(start)})
+        return self._lanes_from(need, start, interrupted.cursors)
+
+    def _target_then(self, run: TruckRun, table: TableId, destination: Destination) -> Target:
+        """The target of a copy as it was when the copy began."""
+        written = self.schema_store.get(run.name, table)
+        assert written is not None
+        columns = tuple(seen.column for seen in written.look.columns)
+        reading = copied(run.name, run.truck.tables[table], TableSchema(table, columns), written.look, None)
+        return fit(reading, destination.prepare).target
 
     def _fitted(
         self, run: TruckRun, reading: SchemaReading, start: Lsn, *, copied: bool

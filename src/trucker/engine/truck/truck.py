@@ -96,6 +96,11 @@ class Truck:
         )
         return wished and self.config is None and bool(self.tables[table].key)
 
+    def continues(self, table: TableId) -> bool:
+        """Whether a copy of the table in one go can be continued incrementally: as `copies_by_chunks`, and no row that
+        was refused has been set aside."""
+        return self.config is None and self.dead_letters is None and bool(self.tables[table].key)
+
     @property
     def repeatable(self) -> bool:
         """Whether a table can be copied again automatically: the rows of its output table are known to be its own."""

@@ -138,6 +138,10 @@ class PostgresSink(Sink):
         with self._session(f"creating the key of table {target.table}", target) as lent:
             deferred_key.finish(lent, self._project, target)
 
+    def copied_parts(self, truck_table: TruckTable) -> tuple[str, frozenset[int]]:
+        with self._session(f"reading the copied parts of {truck_table[1]}") as lent:
+            return state_tables.parts(lent, self._project, truck_table)
+
     def _stage_rows(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         """Rows for output.sql."""
         target = work.target

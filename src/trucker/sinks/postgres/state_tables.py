@@ -290,6 +290,21 @@ def finish_part(session: Session, project: str, truck_table: TruckTable, snapsho
     return key_due == (True,)
 
 
+def parts(session: Session, project: str, truck_table: TruckTable) -> tuple[str, frozenset[int]]:
+    """The copy of a table that is in progress, and its parts that are there."""
+    truck, table = truck_table
+    rows = session.run(
+        """select t.snapshot, c.part from trucker.tables t
+            left join trucker.chunks c using (project, truck, source_schema, source_table, snapshot)
+        where project = $1 and truck = $2 and source_schema = $3 and source_table = $4 and phase = 'copying'""",
+        project,
+        truck,
+        table.schema,
+        table.name,
+    ).fetchall()
+    return (rows[0][0], frozenset(part for _, part in rows if part is not None)) if rows else ("", frozenset())
+
+
 def take_parts(
     session: Session, project: str, truck_tables: Iterable[TruckTable]
 ) -> dict[tuple[str, TableId, str, int], int]:

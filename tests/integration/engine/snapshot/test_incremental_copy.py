@@ -14,6 +14,7 @@ from fixtures.project import InThread, ProjectFolder, postgres
 from fixtures.random_dml import RandomDml, chosen_seed, differences, duckdb_differences
 from fixtures.waiting import wait_until
 from trucker.engine.snapshot.copy_cursor import CopyCursor
+from trucker.project import Project
 
 pytestmark = pytest.mark.spark
 
@@ -26,6 +27,7 @@ FILLING = (
     "insert into toasted select i, i, repeat(md5(i::text), 90), 'o' from generate_series(1000, 1300) i",
 )
 
+LARGE = "select i, repeat('x', 1000) from generate_series(1, 18000) i"
 TOUCH = "insert into item values (-1, 'x') on conflict (id) do update set name = excluded.name || 'y'"
 
 
@@ -95,6 +97,27 @@ def test_a_copy_goes_on_where_it_was(
     wait_same(database, destination, "item")
     wait_until(lambda: _settled(destination, lambda: database.execute(TOUCH)))
     run.stop()
+
+
+def test_large_tables_whose_copy_would_begin_anew_are_named(shop: ProjectFolder, database: Database) -> None:
+    database.execute(
+        "create table event (n int, filling text)",
+        "alter table event replica identity full",
+        "create table item (id int primary key, filling text)",
+        *(
+            f"insert into {table} select i, repeat('x', 1000) from generate_series(1, 18000) i"
+            for table in ("event", "item")
+        ),
+    )
+    shop.truck("copy", ["public.*"], {"connection": "replica"})
+    shop.truck("ruled", ["public.item"], {"connection": "replica", "table": "ruled"})
+    shop.sql("ruled", {}, rules=[{"mask": {"column": "filling", "keep_first": 1}}])
+    said = [finding.message for finding in Project.load(shop.folder).check()]
+    anew = "a first copy that is interrupted begins anew, because"
+    assert [message for message in said if message.startswith(anew)] == [
+        f"{anew} they have no key: public.event",
+        f"{anew} it has SQL or rules: public.item",
+    ]
 
 
 def test_a_transaction_that_is_open_when_a_table_is_published(

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from trucker.change import Column, Lsn, TableId, TableSchema
 from trucker.engine.destination.destination import Destination
 from trucker.engine.destination.task_sinks import SinkSpec
 from trucker.engine.snapshot.copier import Copier, Need
+from trucker.engine.snapshot.copy_record import CopyRecord
 from trucker.engine.task.payload import Copied, CopyShare, Failure, Outcome
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Lane
@@ -74,6 +76,8 @@ class World:
             durable=lambda: Lsn(self.lsn),
             take_up=lambda _: None,
             resume=self._resume,
+            record=CopyRecord(Path("nowhere")),
+            recorded_bytes=1 << 30,
         )
 
     def _resume(self, need: Need) -> bool:

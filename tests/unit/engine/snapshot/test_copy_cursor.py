@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trucker.engine.snapshot.copy_cursor import CopyCursor
+from trucker.engine.snapshot.copy_cursor import CopiedPages, CopyCursor, joined
 from trucker.lsn import Lsn
 from trucker.source.snapshot import LeafExtent, SnapshotChunk
 from trucker.table import TableId, TableSchema
@@ -41,6 +42,40 @@ def test_every_page_is_read_once_whatever_the_interruptions(
         cursor = CopyCursor.parse(str(taken[-1][1]))
         assert cursor.remaining_bytes(extents) == sum(e.bytes for e in extents) - len(_pages(read)) * PAGE
     assert _pages(read) == [(extent.oid, page) for extent in extents for page in range(extent.pages)]
+
+
+@given(leaves, st.integers(1, 10 * PAGE), st.data())
+def test_pages_that_were_copied_are_not_read(extents: list[LeafExtent], size: int, data: st.DataObject) -> None:
+    """A copy in one go has read parts of every leaf, in no order; the last part of a leaf has no end."""
+    copied, wanted = [], []
+    for extent in extents:
+        cuts = sorted({0, *data.draw(st.lists(st.integers(0, extent.pages), max_size=6))})
+        for first, last in pairwise([*cuts, None]):
+            end = extent.pages if last is None else last
+            if data.draw(st.booleans()):
+                copied.append(CopiedPages(extent.oid, extent.file, first or 0, last))
+            else:
+                wanted += [(extent.oid, page) for page in range(first or 0, end)]
+    read: list[SnapshotChunk] = []
+    cursor = CopyCursor(copied=joined(data.draw(st.permutations(copied))))
+    while planned := list(cursor.chunks(extents, SCHEMA, None, size)):
+        taken = planned[: data.draw(st.integers(1, len(planned)))]
+        read += [chunk for chunk, _ in taken]
+        cursor = CopyCursor.parse(str(taken[-1][1]))
+        assert cursor.remaining_bytes(extents) == (len(wanted) - len(_pages(read))) * PAGE
+    assert _pages(read) == wanted
+
+
+def test_pages_of_a_file_that_is_gone_are_read_again() -> None:
+    cursor = CopyCursor(copied=(CopiedPages(100, 100, 0, None),))
+    assert list(cursor.chunks([_leaf(100, 3)], SCHEMA, None, PAGE)) == []
+    chunks = [chunk for chunk, _ in cursor.chunks([_leaf(100, 3, file=7)], SCHEMA, None, PAGE)]
+    assert _pages(chunks) == [(100, page) for page in range(3)]
+
+
+def test_pages_that_follow_one_another_are_one_run() -> None:
+    parts = [CopiedPages(1, 1, 4, 9), CopiedPages(1, 1, 0, 4), CopiedPages(1, 1, 9, None), CopiedPages(2, 2, 0, 1)]
+    assert joined(parts) == (CopiedPages(1, 1, 0, None), CopiedPages(2, 2, 0, 1))
 
 
 @given(st.integers(1, 40), st.integers(0, 39), st.integers(0, 40))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from trucker.abilities import Abilities, Visible
 from trucker.config.sql.sql_files import OUTPUT
 from trucker.engine.project.conditions.condition import failure, fine
 from trucker.engine.project.conditions.situation import Situation
+from trucker.engine.snapshot.interrupted_copy import CONTINUED_BYTES
 from trucker.engine.truck.truck import InputTable, Truck
 from trucker.errors import ConfigError
 from trucker.finding import Finding
 from trucker.sinks.committer import unable_to_keep
-from trucker.table import CopyMode
+from trucker.table import CopyMode, TableId
 
 MOST_NAMED: Final = 5
 
@@ -30,6 +31,8 @@ def sufficient(situation: Situation) -> Iterator[Finding]:
             yield from _limits(truck, sink.abilities)
             yield from _uncopied(truck, sink.abilities)
             yield from _copied_whole(truck, sink.abilities)
+            sizes = {name: source.tables[name].bytes for name in truck.tables}
+            yield from _copied_anew(truck, sizes, sink.abilities)
 
 
 def _uncopied(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
@@ -61,6 +64,22 @@ def _copied_whole(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
         why = "they have no key"
     if whole:
         yield fine(f"truck {truck.name}", f"copied in one go, not incrementally, because {why}: {_names(whole)}")
+
+
+def _copied_anew(truck: Truck, sizes: Mapping[TableId, int], abilities: Abilities) -> Iterator[Finding]:
+    """Large tables whose first copy begins anew when it is interrupted."""
+    tables = [t for t in truck.tables.values() if t.is_copied and sizes[t.source] >= CONTINUED_BYTES]
+    anew = [table for table in tables if abilities.every_change or not truck.continues(table.source)]
+    if abilities.every_change:
+        why = "its destination keeps every change"
+    elif truck.config is not None:
+        why = "it has SQL or rules"
+    else:
+        why = "refused rows are set aside" if truck.dead_letters is not None else "they have no key"
+    if anew:
+        yield fine(
+            f"truck {truck.name}", f"a first copy that is interrupted begins anew, because {why}: {_names(anew)}"
+        )
 
 
 def _names(tables: Sequence[InputTable]) -> str:

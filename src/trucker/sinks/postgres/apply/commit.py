@@ -11,7 +11,7 @@ import psycopg
 
 from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.failpoint import reach
-from trucker.sinks.batch import Batch, Receipt
+from trucker.sinks.batch import Batch, Phase, Receipt
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.postgres import identity, state_tables
@@ -191,9 +191,7 @@ class Commit:
         if copied:
             self._settle_copies(delivery)
         else:
-            self._make_keys(
-                [target for target in self._touched if target.uncopied and target.truck_table in plan.entries]
-            )
+            self._settle_begun(delivery)
         outputs = [target for target in due if target.statement]
         if outputs:
             Outputs(session, self._project, self._describe, self._timeout).run(delivery)
@@ -330,6 +328,19 @@ class Commit:
                 )
         self._settle_waiting(loads)
         self._make_keys(delivery.targets)
+
+    def _settle_begun(self, delivery: Delivery) -> None:
+        """Tables that go on with what they have of a copy in one go, or without a copy, need the keys that it put off;
+        its parts are no longer told apart."""
+        begun = [
+            target
+            for target in self._touched
+            if (entry := delivery.plan.entries.get(target.truck_table)) is not None
+            and (before := delivery.before.entries.get(target.truck_table)) is not None
+            and (target.uncopied or (entry.state.cursor and before.phase is Phase.COPYING))
+        ]
+        self._make_keys(begun)
+        state_tables.take_parts(self._session, self._project, [target.truck_table for target in begun])
 
     def _make_keys(self, targets: Sequence[Target]) -> None:
         """Make the keys that were put off for a copy, be it one that was given up."""

@@ -132,12 +132,12 @@ class _Replayer:
         self._written = written
         self._tables: dict[TableId, LoggedTable] = {}
         self._run = TruckRun(plan.truck)
+        self._complete = plan.is_empty
 
     def result(self) -> Replay:
         plan = self._plan
         reached = plan.begin if plan.is_empty else self._run.position or plan.begin
-        complete = reached >= plan.goal.end
-        time_reached = plan.goal.time if complete else None
+        time_reached = plan.goal.time if self._complete else None
         return Replay(
             plan.truck.name,
             self._destination.name,
@@ -145,7 +145,7 @@ class _Replayer:
             str(reached),
             shown(time_reached) if time_reached is not None else None,
             self._run.life.rows,
-            complete,
+            self._complete,
         )
 
     def look(self) -> None:
@@ -168,8 +168,7 @@ class _Replayer:
             recipes.start(spark, self._config)
             stream = self._stream(spark, recipes)
             self._open(recipes)
-            for lane in self._lanes():
-                self._apply(lane, stream, stop)
+            self._complete = all(self._apply(lane, stream, stop) for lane in self._lanes())
 
     def _source(self) -> Source:
         name = self._plan.truck.source
@@ -273,8 +272,8 @@ class _Replayer:
 
     # -- the range ----------------------------------------------------------------------------------------------------
 
-    def _apply(self, lane: Lane, stream: SourceStream, stop: threading.Event) -> None:
-        """Apply the changes of a lane up to the goal."""
+    def _apply(self, lane: Lane, stream: SourceStream, stop: threading.Event) -> bool:
+        """Apply the changes of a lane up to the goal; False where it was stopped before."""
         retry, run = self._config.retry, self._run
         runner = LaneRunner(
             lane,
@@ -291,14 +290,15 @@ class _Replayer:
             if run.phase is TruckPhase.FAILED and run.error is not None:
                 raise self._explained(run.error)
             if done:
-                return
+                return True
             if time.monotonic() - logged_at > LOG_SECONDS:
                 logged_at = time.monotonic()
                 facts = {"truck": run.name, "position": str(lane.position), "to": str(self._plan.goal.end)}
                 log.info("replaying", extra={**facts, "rows": run.life.rows})
+        return False
 
     def _explained(self, error: TruckerError) -> TruckerError:
-        """An error that says how the source would help, for a replay that does without."""
+        """The error, with what can be done without the source."""
         if error.code != STALE:
             return error
         at = self._run.position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,11 @@ def test_rows_of_a_known_moment_are_brought_forward(
     later = _now(database)
     take()
     _refused(shop, spark, "TRK652", "no copy of truck all", into="rescue")
-    assert _replay(shop, spark, start=known, end=moment, into="rescue").rows == 6
+    stop = threading.Event()
+    stop.set()
+    stopped = _replay(shop, spark, start=known, end=moment, into="rescue", stop=stop)
+    assert (stopped.rows, stopped.complete, stopped.end) == (0, False, stopped.start)
+    assert _replay(shop, spark, end=moment, into="rescue").rows == 6, "it begins where it was told to begin at first"
     assert _sums(rescue, "item") == wanted
     _refused(shop, spark, "TRK652", "would be missing", start=later, into="rescue")
     assert _replay(shop, spark, into="rescue").complete

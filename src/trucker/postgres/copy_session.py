@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 
 from trucker.lsn import Lsn
 from trucker.postgres.catalog_session import CatalogSession
+from trucker.postgres.connect import connect
 from trucker.postgres.row_keys import canonical_keys, check_condition, selected_keys
 from trucker.postgres.slot import watermark
 from trucker.postgres.snapshot import extents
-from trucker.postgres.visibility import await_visible, has_synchronous_standbys, running
+from trucker.postgres.standby import await_replay, committed_lsn
+from trucker.postgres.visibility import await_ended, await_visible, has_synchronous_standbys, running
 from trucker.source.base import CopySession
 from trucker.source.snapshot import LeafExtent
 from trucker.source.source_table import SourceTable
@@ -24,6 +28,17 @@ class PostgresCopySession(CatalogSession, CopySession):
 
     def watermark(self) -> Lsn:
         return watermark(self._connection)
+
+    def await_ended(self, stop: threading.Event) -> None:
+        replica = self._config.replica
+        if replica is None:
+            await_ended(self._connection, stop)
+            return
+        # A standby does not know of transactions that it has yet to replay; tables are published on the primary.
+        with closing(connect(self._config, application="trucker copy")) as primary:
+            await_ended(primary, stop)
+            lsn = committed_lsn(primary)
+        await_replay(replica, lsn, stop)
 
     def running(self) -> frozenset[int]:
         return running(self._connection)

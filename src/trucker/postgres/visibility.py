@@ -6,6 +6,8 @@ and on a standby until it is replayed. SQL that is run for a change must not see
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -13,9 +15,13 @@ from typing import Final
 from trucker.errors import SourceUnavailable
 from trucker.pg.connection import PgConnection
 from trucker.postgres.connect import translated
+from trucker.process.stopping import Stopped
+
+log = logging.getLogger("trucker.copy")
 
 VISIBLE_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.01
+_LOOK_SECONDS: Final = 0.1
 _XIDS: Final = 1 << 32
 
 # Every transaction holds a lock on its number until other sessions see that it has ended.
@@ -46,6 +52,16 @@ def running(connection: PgConnection) -> frozenset[int]:
     sends what it has replayed. A snapshot would not name the youngest."""
     recovery = connection.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
     return frozenset() if recovery == (True,) else frozenset(xid for (xid,) in connection.execute(_RUNNING))
+
+
+def await_ended(connection: PgConnection, stop: threading.Event) -> None:
+    """Wait until the transactions that are in progress now have ended; raises `Stopped` when `stop` is set."""
+    open_before = running(connection)
+    if open_before:
+        log.info("waiting for open transactions of the source", extra={"transactions": len(open_before)})
+    while open_before := open_before & running(connection):
+        if stop.wait(_LOOK_SECONDS):
+            raise Stopped
 
 
 @translated("reading the settings of replication")

@@ -180,6 +180,10 @@ class CopySession(SourceTables, Protocol):
         """A position that is not before the commit of any transaction visible until now. It comes in the stream, also
         while nothing else is written."""
 
+    def await_ended(self, stop: threading.Event) -> None:
+        """Wait until the transactions in progress, wherever tables are written, have ended and the session sees them.
+        Raises `Stopped` when `stop` is set."""
+
     def running(self) -> frozenset[int]:
         """The transactions that are in progress; none on a standby, where nothing is in the stream before it is
         visible."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Final
 
@@ -12,16 +11,11 @@ from trucker.engine.snapshot.copier import Need
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SourceUnavailable, TruckerError
 from trucker.lsn import Lsn
-from trucker.process.stopping import Stopped
 from trucker.source.base import CopySession, Source
 from trucker.table import TableId
 
-log = logging.getLogger("trucker.copy")
-
 LOOKS: Final = 5
 """How often the shapes of tables are read, until they stay the same meanwhile."""
-
-WAIT_SECONDS: Final = 0.1
 
 
 def readings_at_start(
@@ -31,7 +25,7 @@ def readings_at_start(
     position. Every transaction that commits after it was published as a whole."""
     tables = sorted(need.tables)
     with source.copy_session() as session:
-        _await_ended(session, stop)
+        session.await_ended(stop)  # what they wrote before the tables were published is not in the stream
         for _ in range(LOOKS):
             digests = session.digests(tables)
             readings = {}
@@ -47,16 +41,6 @@ def readings_at_start(
         f"truck {need.run.name}: its tables are altered again and again while their copy begins",
         remedy="none needed: the copy is tried again",
     )
-
-
-def _await_ended(session: CopySession, stop: threading.Event) -> None:
-    """Wait for the transactions in progress: what they wrote before the tables were published is not in the stream."""
-    open_before = session.running()
-    if open_before:
-        log.info("waiting for open transactions of the source", extra={"transactions": len(open_before)})
-    while open_before := open_before & session.running():
-        if stop.wait(WAIT_SECONDS):
-            raise Stopped
 
 
 def _reading(session: CopySession, schema_store: SchemaStore, run: TruckRun, table: TableId) -> SchemaReading:

@@ -100,6 +100,35 @@ def test_everything_comes_through_the_standby(folder: ProjectFolder, pair: Pair,
     assert source.query("select 1 from pg_publication") == []
 
 
+def test_copies_by_chunks_are_read_from_the_standby(
+    folder: ProjectFolder, pair: Pair, copy: Database, spark: Any
+) -> None:
+    """I6: with the rows of a transaction that was open on the primary when its table was published."""
+    source = pair.database
+    folder.config["copy"] = {"chunk_bytes": 65536, "parallel": 2}
+    folder.save().truck("all", ["public.t"], {"connection": "copy"}, copy="incremental")
+    source.execute(*TABLES)
+    write(source, 1)
+    InThread(folder, spark, once=True).join()
+    folder.truck("all", ["public.*"], {"connection": "copy"}, copy="incremental")
+    source.execute("create table late (id int primary key)")
+    waits = "select from pg_stat_activity where query like '%pg_locks%transactionid%' and pid <> pg_backend_pid()"
+    copied = "select from trucker.tables where source_table = 'late' and snapshot not like '%#%'"
+    with source.connect() as writer:
+        writer.autocommit = False
+        writer.execute("insert into late values (1)")
+        with InThread(folder, spark) as run:
+            wait_until(lambda: source.query(waits) or copy.query(copied))
+            writer.execute("insert into late values (2)")
+            writer.commit()
+            write(source, 1001)
+            wait_until(lambda: same(source, copy, "t", "u", "late"))
+            run.wait_streaming()
+            source.execute("vacuum full t")
+            write(source, 2001)
+            wait_until(lambda: same(source, copy, "t", "u", "late"))
+
+
 def test_a_copy_of_which_recovery_took_rows_is_taken_again(
     folder: ProjectFolder, pair: Pair, copy: Database, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -416,18 +416,20 @@ class _TableCopy:
         copier, run, lane = self._copier, self._run, self._lane
         destination, table = copier.destinations[lane.destination], run.truck.tables[self._table]
         while True:
+            count = copier.schema_store.changes(self._table)
             (sighting,) = session.sightings([self._table])
             reading, news = copier.schemas.see(run.name, table, sighting)
             if reading is None:
                 raise SourceUnavailable(f"table {self._table} was dropped", remedy="none needed: trucker looks again")
             if not news:
                 break
-            if lane.position >= sighting.lsn:
+            # What was written in the former shape comes first.
+            if lane.position < sighting.lsn and not self._advance(session, session.watermark(), stop):
+                return None
+            # A later look would be at a later position again. This one counts, unless the stream has told more.
+            if copier.schema_store.changes(self._table) == count:
                 reading = self._follow(reading, destination)
                 break
-            # What was written in the former shape comes first.
-            if not self._advance(session, session.watermark(), stop):
-                return None
         return None if lane.over else reading
 
     def _follow(self, reading: SchemaReading, destination: Destination) -> SchemaReading:

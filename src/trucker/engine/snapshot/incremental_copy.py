@@ -50,6 +50,7 @@ from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome, collect
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Absent, Lane, StagedChunks
+from trucker.engine.truck.life import TablePhase
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
@@ -284,7 +285,6 @@ class _TableCopy:
         self._backoff = copier.backoff()
         self._pace = CopyPace(copier.limits, copier.jobs.cores)
         self._began = time.monotonic()
-        self._retrying = False
         self._chunks = 0
         self._rows = 0
         self._total = 0
@@ -340,7 +340,6 @@ class _TableCopy:
         if error.transient and not exhausted:
             copier.destinations[lane.destination].forget_tables(run.name, self._table)
             run.retry_tables([self._table], error)
-            self._retrying = True
             return True
         if not error.transient and copier.destinations[lane.destination].fails_by_table(run.truck):
             self._give_up(error)
@@ -364,15 +363,18 @@ class _TableCopy:
     def _copy(self, session: CopySession, stop: threading.Event) -> bool:
         """Copy what remains; False where the lane has ended, or is to stop."""
         self._await_applied(session)
-        if self._retrying:
-            self._retrying = False
-            self._run.begin_copy({self._table}, whole=False)
-            self._run.relieve({self._table})
+        self._recover()
         self._lane.absent = Absent.ANY
         while CopyCursor.parse(self._lane.cursor).goal is None:
             if stop.is_set() or not self._round(session, stop):
                 return False
         return self._catch_up(session, stop)
+
+    def _recover(self) -> None:
+        """The copy goes on after a failure, of its own or of the lane's."""
+        if self._run.life.tables[self._table] is TablePhase.RETRYING:
+            self._run.begin_copy({self._table}, whole=False)
+            self._run.relieve({self._table})
 
     def _await_applied(self, session: CopySession) -> None:
         """Wait until the session sees all that has been applied by now, in earlier processes too.
@@ -528,6 +530,7 @@ class _TableCopy:
         )
         if not runner.run(stop) or runner.arrived or self._ended:
             return False
+        self._recover()
         if lane.staged is not None:  # nothing was committed at the source meanwhile
             failures = copier.stream.apply(lane.runs, LogRange(lane.position, max(goal, lane.position), ()), lane)
             for error in failures.values():

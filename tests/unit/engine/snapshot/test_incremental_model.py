@@ -1,0 +1,173 @@
+"""Copies by chunks of a source in memory: whatever happens between two steps, the destination is right (I4, I6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fixtures.chunked_engine import PLACE, ChunkedEngine, Died, Endless
+from fixtures.chunked_source import Server
+from fixtures.heap import PAGE_BYTES, Dice
+from fixtures.small_engine import FIRST
+from fixtures.source_history import History
+from trucker.config.models import CopyConfig
+
+# -- anything ------------------------------------------------------------------------------------------------------
+
+LIVES = 6
+
+
+def live(folder: Path, dice: Dice) -> None:
+    """Copies, and what goes on beside them, from start to start; then what is left, undisturbed."""
+    server = Server(["a", "b"][: 1 + dice(2)], dice, FIRST, synchronous=bool(dice(3)))
+    for name in server.names:
+        server.fill(name, map(str, range(dice(9))))
+    limits = CopyConfig(parallel=1 + dice(2), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
+    history = History(server, dice)
+    size = (400, 5000)[dice(2)]
+    engine = ChunkedEngine.of(
+        folder, server, copy_config=limits, meanwhile=history.meanwhile, batch_bytes=size, part_bytes=size
+    )
+    history.engine = engine
+    with closing(engine):
+        for _ in range(LIVES):
+            _live_once(engine, history, dice)
+        history.stop()
+        engine.settle()
+        engine.check()
+
+
+def _live_once(engine: ChunkedEngine, history: History, dice: Dice) -> None:
+    try:
+        engine.copy_chunks()
+        for _ in range(dice(8)):
+            history.meanwhile("wait")
+            engine.step_beside(dice(6))
+    except Died:
+        engine.restart()
+    except Endless as error:
+        raise AssertionError(f"the copy never ends: {error}") from error
+
+
+def _dice_of(tape: bytes) -> Dice:
+    """They fall as the tape says, and when it has come to its end so that nothing more happens."""
+    rest = iter(tape)
+    return lambda sides: next(rest, 0) % sides
+
+
+tapes = st.binary(min_size=1200, max_size=1200)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tapes)
+def test_the_destination_is_as_the_source_was(tmp_path_factory: pytest.TempPathFactory, tape: bytes) -> None:
+    live(tmp_path_factory.mktemp("engine") / "log", _dice_of(tape))
+
+
+@pytest.mark.soak
+@settings(max_examples=6000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tapes)
+def test_the_destination_is_as_the_source_was_in_many_histories(
+    tmp_path_factory: pytest.TempPathFactory, tape: bytes
+) -> None:
+    live(tmp_path_factory.mktemp("engine") / "log", _dice_of(tape))
+
+
+# -- what was wrong once, and what must not be ---------------------------------------------------------------------
+
+PAGES = 9
+
+Happenings = Mapping[tuple[str, int], Callable[[], object]]
+"""What happens at a place when it is reached for the nth time."""
+
+
+class Shop:
+    """A table of a row on each page, and an engine that copies two pages in a round, by a script."""
+
+    def __init__(self, folder: Path, *, synchronous: bool = False) -> None:
+        self.server = Server(["a"], lambda sides: sides - 1, FIRST, synchronous=synchronous)
+        self.server.fill("a", map(str, range(PAGES)))
+        self.script: Happenings = {}
+        self.reached: Counter[str] = Counter()
+        limits = CopyConfig(parallel=1, chunk_bytes=PAGE_BYTES)
+        self.engine = ChunkedEngine.of(
+            folder, self.server, copy_config=limits, meanwhile=self._reach, batch_bytes=5000, part_bytes=5000
+        )
+
+    def _reach(self, where: str) -> None:
+        self.reached[where] += 1
+        happens = self.script.get((where, self.reached[where]))
+        if happens is not None:
+            happens()
+
+    def copy(self, script: Happenings) -> None:
+        """With all that happens by the script, and what follows; every part of it must happen."""
+        self.script = script
+        with closing(self.engine):
+            try:
+                self.engine.copy_chunks()
+            except Died:
+                self.engine.restart()
+            assert all(self.reached[where] >= count for where, count in script)
+            self.engine.settle()
+            self.engine.check()
+
+    def put(self, key: str, *, large: bool = True) -> None:
+        with self.server.transaction() as transaction:
+            transaction.put("a", key, large=large)
+
+    def move(self, key: str, to: str) -> None:
+        with self.server.transaction() as transaction:
+            transaction.move("a", key, to)
+
+    def delete(self, key: str) -> None:
+        with self.server.transaction() as transaction:
+            transaction.delete("a", key)
+
+    def die(self) -> None:
+        raise Died
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "log")
+
+
+def test_a_table_that_is_rewritten_and_not_written_to(shop: Shop) -> None:
+    """Nothing in the stream tells of its new file: the copy does not wait for what does."""
+    shop.copy({("copy.chunk.after", 1): lambda: shop.server.rewrite("a")})
+
+
+@pytest.mark.parametrize("fault", ["before", "after", "late"])
+@pytest.mark.parametrize("number", range(1, 10))
+def test_a_copy_ends_after_a_commit_that_failed(shop: Shop, fault: str, number: int) -> None:
+    def fail() -> None:
+        shop.engine.sinks[PLACE].next = fault
+
+    shop.copy({("publish", number): fail})
+
+
+@pytest.mark.parametrize("to", [None, "a third"])
+def test_a_row_that_had_a_key_only_while_its_chunk_was_read(shop: Shop, to: str | None) -> None:
+    """What is left of it in the stream is that it has left the key from which it came."""
+    leave = (lambda: shop.delete("another")) if to is None else (lambda: shop.move("another", to))
+    shop.copy({("extents", 1): lambda: shop.move("1", "another"), ("copy.chunk.before", 5): leave})
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_commit_that_was_applied_and_is_not_visible(tmp_path: Path, large: bool) -> None:
+    """Its row was on a page that is read when the lane has passed the commit."""
+    shop = Shop(tmp_path / "log", synchronous=True)
+    shop.copy({("chunk", 1): lambda: shop.put("8", large=large)})
+
+
+@pytest.mark.parametrize(("where", "again"), [("copy.chunk.after", 0), ("copy.chunk.before", 2)])
+def test_after_a_crash_a_copy_goes_on_where_it_was(shop: Shop, where: str, again: int) -> None:
+    shop.copy({(where, 2): shop.die})
+    assert shop.reached["chunk"] == PAGES + again

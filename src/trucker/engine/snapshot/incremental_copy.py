@@ -14,8 +14,9 @@ sessions see it, while a synchronous standby is waited for; so no chunk is read 
 visible (I6).
 
 When every page has been read, the destination may still have rows that are newer than the lane's position: those of
-the last chunks, and those that were read again because the stream did not send all their values. The copy is complete
-when the lane has passed the positions at which these were read. From then on the lane is like any other.
+the last chunks, which the lane passes while it takes any row for possible, and those that were read again because the
+stream did not send all their values. The copy is complete when the lane has passed the positions at which these were
+read. From then on the lane is like any other.
 
 What may fail: the source, the destination, a row. What is repeated after a failure or a crash: the chunks of one round.
 """
@@ -395,7 +396,11 @@ class _TableCopy:
         extents = session.extents(source)
         planned = self._plan(source, extents)
         if not planned:
-            self._lane.cursor = str(CopyCursor(goal=session.watermark()))
+            # Whoever committed the last chunks may have died before the lane had passed what they show.
+            goal = session.watermark()
+            if not self._advance(session, goal, stop):
+                return False
+            self._lane.cursor = str(CopyCursor(goal=goal))
             return True
         began = time.monotonic()
         chunks, cursor = [chunk for chunk, _ in planned], planned[-1][1]

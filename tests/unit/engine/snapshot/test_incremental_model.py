@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def live(folder: Path, dice: Dice) -> None:
         server.fill(name, map(str, range(dice(9))))
     limits = CopyConfig(parallel=1 + dice(2), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
     history = History(server, dice)
-    size = (400, 5000)[dice(2)]
+    size = (400, 1200, 5000)[dice(3)]
     engine = ChunkedEngine.of(
         folder, server, copy_config=limits, meanwhile=history.meanwhile, batch_bytes=size, part_bytes=size
     )
@@ -88,17 +89,23 @@ Happenings = Mapping[tuple[str, int], Callable[[], object]]
 
 
 class Shop:
-    """A table of a row on each page, and an engine that copies two pages in a round, by a script."""
+    """A table of a row on each page, and an engine that copies two pages in a round, by a script. Rows are written to a
+    new page, unless there is a `page` for them."""
 
-    def __init__(self, folder: Path, *, synchronous: bool = False) -> None:
-        self.server = Server(["a"], lambda sides: sides - 1, FIRST, synchronous=synchronous)
-        self.server.fill("a", map(str, range(PAGES)))
+    def __init__(self, folder: Path, *, pages: int = PAGES, synchronous: bool = False, batch_bytes: int = 5000) -> None:
+        self.page: int | None = None
+        self.server = Server(["a"], self._choose, FIRST, synchronous=synchronous)
+        self.server.fill("a", map(str, range(pages)))
+        assert self.server.heaps["a"].file(()).pages == pages
         self.script: Happenings = {}
         self.reached: Counter[str] = Counter()
         limits = CopyConfig(parallel=1, chunk_bytes=PAGE_BYTES)
         self.engine = ChunkedEngine.of(
-            folder, self.server, copy_config=limits, meanwhile=self._reach, batch_bytes=5000, part_bytes=5000
+            folder, self.server, copy_config=limits, meanwhile=self._reach, batch_bytes=batch_bytes, part_bytes=5000
         )
+
+    def _choose(self, sides: int) -> int:
+        return sides - 1 if self.page is None else self.page
 
     def _reach(self, where: str) -> None:
         self.reached[where] += 1
@@ -157,7 +164,8 @@ def test_a_copy_ends_after_a_commit_that_failed(shop: Shop, fault: str, number: 
 def test_a_row_that_had_a_key_only_while_its_chunk_was_read(shop: Shop, to: str | None) -> None:
     """What is left of it in the stream is that it has left the key from which it came."""
     leave = (lambda: shop.delete("another")) if to is None else (lambda: shop.move("another", to))
-    shop.copy({("extents", 1): lambda: shop.move("1", "another"), ("copy.chunk.before", 5): leave})
+    shop.page = 1
+    shop.copy({("chunk", 2): lambda: shop.move("8", "another"), ("watermark", 3): leave})
 
 
 @pytest.mark.parametrize("large", [True, False])
@@ -165,6 +173,21 @@ def test_a_commit_that_was_applied_and_is_not_visible(tmp_path: Path, large: boo
     """Its row was on a page that is read when the lane has passed the commit."""
     shop = Shop(tmp_path / "log", synchronous=True)
     shop.copy({("chunk", 1): lambda: shop.put("8", large=large)})
+
+
+@pytest.mark.parametrize("before", range(4, 8))
+def test_a_row_that_was_there_only_while_the_last_chunks_were_read(tmp_path: Path, before: int) -> None:
+    """A crash comes after their commit, and before the lane has passed the position at which they were read."""
+    shop = Shop(tmp_path / "log", pages=2, batch_bytes=600)
+    shop.page = 1
+
+    def insert() -> None:
+        for _ in range(before):
+            shop.put("0")
+        shop.put("another")
+
+    leave = partial(shop.delete, "another")
+    shop.copy({("chunk", 2): insert, ("watermark", 3): leave, ("published", 3): shop.die})
 
 
 @pytest.mark.parametrize(("where", "again"), [("copy.chunk.after", 0), ("copy.chunk.before", 2)])

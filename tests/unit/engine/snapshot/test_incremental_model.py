@@ -26,7 +26,8 @@ LIVES = 6
 
 def live(folder: Path, dice: Dice) -> None:
     """Copies, and what goes on beside them, from start to start; then what is left, undisturbed."""
-    server = Server(["a", "b"][: 1 + dice(2)], dice, FIRST, synchronous=bool(dice(3)))
+    delay = dice(4)
+    server = Server(["a", "b"][: 1 + dice(2)], dice, FIRST, delayed=delay > 0, synchronous=delay > 1)
     for name in server.names:
         server.fill(name, map(str, range(dice(9))))
     limits = CopyConfig(parallel=1 + dice(2), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
@@ -121,6 +122,7 @@ class Shop:
                 self.engine.copy_chunks()
             except Died:
                 self.engine.restart()
+                self.engine.copy_chunks()
             assert all(self.reached[where] >= count for where, count in script)
             self.engine.settle()
             self.engine.check()
@@ -152,12 +154,27 @@ def test_a_table_that_is_rewritten_and_not_written_to(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "late"])
-@pytest.mark.parametrize("number", range(1, 10))
-def test_a_copy_ends_after_a_commit_that_failed(shop: Shop, fault: str, number: int) -> None:
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_copy_ends_after_a_commit_that_failed(tmp_path: Path, fault: str, number: int) -> None:
+    """The rows of its chunks are committed once: their changes may have been."""
+    shop = Shop(tmp_path / "log", batch_bytes=600)
+
+    def write(*keys: str) -> None:
+        for key in keys:
+            shop.put(key)
+        shop.engine.capture()
+
     def fail() -> None:
         shop.engine.sinks[PLACE].next = fault
 
-    shop.copy({("publish", number): fail})
+    shop.copy({("chunk", 2): lambda: write("0"), ("watermark", 3): lambda: write(*"888888"), ("publish", number): fail})
+
+
+def test_a_value_that_was_read_again_as_it_was_later(tmp_path: Path) -> None:
+    """The copy is not complete before its change has been applied."""
+    shop = Shop(tmp_path / "log", pages=2)
+    shop.copy({("watermark", 7): lambda: shop.move("0", "another"), ("watermark", 8): lambda: shop.put("another")})
+    assert shop.reached["reselect"] == 1
 
 
 @pytest.mark.parametrize("to", [None, "a third"])
@@ -188,6 +205,26 @@ def test_a_row_that_was_there_only_while_the_last_chunks_were_read(tmp_path: Pat
 
     leave = partial(shop.delete, "another")
     shop.copy({("chunk", 2): insert, ("watermark", 3): leave, ("published", 3): shop.die})
+
+
+def test_a_commit_that_the_log_has_no_more_and_that_is_not_visible_after_a_crash(tmp_path: Path) -> None:
+    """All have applied it when the process dies, and the next one is not told of it by the log."""
+    shop = Shop(tmp_path / "log", synchronous=True)
+
+    def write() -> None:
+        shop.put("8")
+        for _ in range(40):
+            shop.server.watermark()
+            shop.engine.capture()
+
+    def forget_and_die() -> None:
+        for step in 4 * [1] + 20 * [0]:
+            shop.engine.step_beside(step)
+        assert shop.server.hidden
+        assert shop.engine.run.stream.reader.oldest() > shop.server.states[-1][0]
+        shop.die()
+
+    shop.copy({("chunk", 1): write, ("await_visible", 3): forget_and_die})
 
 
 @pytest.mark.parametrize(("where", "again"), [("copy.chunk.after", 0), ("copy.chunk.before", 2)])

@@ -50,7 +50,7 @@ def _live_once(engine: ChunkedEngine, history: History, dice: Dice) -> None:
         engine.copy_chunks()
         for _ in range(dice(8)):
             history.meanwhile("wait")
-            engine.step_beside(dice(6))
+            history.go_beside()
     except Died:
         engine.restart()
     except Endless as error:
@@ -73,6 +73,7 @@ def test_the_destination_is_as_the_source_was(tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @settings(max_examples=6000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tapes)
 def test_the_destination_is_as_the_source_was_in_many_histories(

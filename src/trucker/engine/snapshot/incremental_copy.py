@@ -14,8 +14,9 @@ sessions see it, while a synchronous standby is waited for; so no chunk is read 
 visible (I6).
 
 When every page has been read, the destination may still have rows that are newer than the lane's position: those of
-the last chunks, and those that were read again because the stream did not send all their values. The copy is complete
-when the lane has passed the positions at which these were read. From then on the lane is like any other.
+the last chunks, which the lane passes while it takes any row for possible, and those that were read again because the
+stream did not send all their values. The copy is complete when the lane has passed the positions at which these were
+read. From then on the lane is like any other.
 
 A copy in one go that was interrupted continues here: its snapshot is the beginning, and the pages that it has read are
 in the cursor (`interrupted_copy`).
@@ -57,6 +58,7 @@ from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome, collect
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Absent, Lane, StagedChunks
+from trucker.engine.truck.life import TablePhase
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun, letters_of
 from trucker.errors import SourceUnavailable, TruckerError
@@ -355,7 +357,6 @@ class _TableCopy:
         self._backoff = copier.backoff()
         self._pace = CopyPace(copier.limits, copier.jobs.cores)
         self._began = time.monotonic()
-        self._retrying = False
         self._chunks = 0
         self._rows = 0
         self._total = 0
@@ -411,7 +412,6 @@ class _TableCopy:
         if error.transient and not exhausted:
             copier.destinations[lane.destination].forget_tables(run.name, self._table)
             run.retry_tables([self._table], error)
-            self._retrying = True
             return True
         if not error.transient and copier.destinations[lane.destination].fails_by_table(run.truck):
             self._give_up(error)
@@ -435,15 +435,18 @@ class _TableCopy:
     def _copy(self, session: CopySession, stop: threading.Event) -> bool:
         """Copy what remains; False where the lane has ended, or is to stop."""
         self._await_applied(session)
-        if self._retrying:
-            self._retrying = False
-            self._run.begin_copy({self._table}, whole=False)
-            self._run.relieve({self._table})
+        self._recover()
         self._lane.absent = Absent.ANY
         while CopyCursor.parse(self._lane.cursor).goal is None:
             if stop.is_set() or not self._round(session, stop):
                 return False
         return self._catch_up(session, stop)
+
+    def _recover(self) -> None:
+        """The copy goes on after a failure, of its own or of the lane's."""
+        if self._run.life.tables[self._table] is TablePhase.RETRYING:
+            self._run.begin_copy({self._table}, whole=False)
+            self._run.relieve({self._table})
 
     def _await_applied(self, session: CopySession) -> None:
         """Wait until the session sees all that has been applied by now, in earlier processes too.
@@ -464,7 +467,11 @@ class _TableCopy:
         extents = session.extents(source)
         planned = self._plan(source, extents)
         if not planned:
-            self._lane.cursor = str(CopyCursor(goal=session.watermark()))
+            # Whoever committed the last chunks may have died before the lane had passed what they show.
+            goal = session.watermark()
+            if not self._advance(session, goal, stop):
+                return False
+            self._lane.cursor = str(CopyCursor(goal=goal))
             return True
         began = time.monotonic()
         chunks, cursor = [chunk for chunk, _ in planned], planned[-1][1]
@@ -487,18 +494,20 @@ class _TableCopy:
         copier, run, lane = self._copier, self._run, self._lane
         destination, table = copier.destinations[lane.destination], run.truck.tables[self._table]
         while True:
+            count = copier.schema_store.changes(self._table)
             (sighting,) = session.sightings([self._table])
             reading, news = copier.schemas.see(run.name, table, sighting)
             if reading is None:
                 raise SourceUnavailable(f"table {self._table} was dropped", remedy="none needed: trucker looks again")
             if not news:
                 break
-            if lane.position >= sighting.lsn:
+            # What was written in the former shape comes first.
+            if lane.position < sighting.lsn and not self._advance(session, session.watermark(), stop):
+                return None
+            # A later look would be at a later position again. This one counts, unless the stream has told more.
+            if copier.schema_store.changes(self._table) == count:
                 reading = self._follow(reading, destination)
                 break
-            # What was written in the former shape comes first.
-            if not self._advance(session, session.watermark(), stop):
-                return None
         return None if lane.over else reading
 
     def _follow(self, reading: SchemaReading, destination: Destination) -> SchemaReading:
@@ -597,6 +606,7 @@ class _TableCopy:
         )
         if not runner.run(stop) or runner.arrived or self._ended:
             return False
+        self._recover()
         if lane.staged is not None:  # nothing was committed at the source meanwhile
             failures = copier.stream.apply(lane.runs, LogRange(lane.position, max(goal, lane.position), ()), lane)
             for error in failures.values():

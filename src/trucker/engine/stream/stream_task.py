@@ -22,7 +22,7 @@ from trucker.engine.task.payload import CopyBatch, Failure, Outcome, StreamBatch
 from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.compact import has_moves
-from trucker.engine.transform.fold import has_truncate
+from trucker.engine.transform.fold import has_truncate, vacate_keys
 from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.row_transform import make, whole_rows
@@ -148,8 +148,10 @@ def _fold(
 
 
 def _of_any_rows(changes: Sequence[Changes]) -> list[Changes]:
-    """Inserts as updates: the row may be at the destination already, so that a later delete must not cancel them."""
-    return [replace(each, op=np.where(each.op == INSERT, UPDATE, each.op).astype(np.uint8)) for each in changes]
+    """Changes of which none says that a key is new: its row may be at the destination already, so that a later delete
+    must not cancel them. Inserts as updates, and before a row gets another key a delete of that one."""
+    vacated = [vacate_keys(each) for each in changes]
+    return [replace(each, op=np.where(each.op == INSERT, UPDATE, each.op).astype(np.uint8)) for each in vacated]
 
 
 def _write_net(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, NO_OLD, OLD_FULL, OLD_KEY, TRUNCATE, UPDATE, Changes, Column, TableSchema
-from trucker.engine.transform.compact import compact
+from trucker.engine.transform.compact import compact, moved
 
 RowIndices = npt.NDArray[np.int64]
 
@@ -111,6 +111,31 @@ def split_moves(changes: Changes) -> Changes:
         changes, op=op, old_kind=old_kind, old=pa.RecordBatch.from_arrays(old, names=list(changes.schema.names))
     )
     return Changes.concat([leaving, arriving])
+
+
+def vacate_keys(changes: Changes) -> Changes:
+    """With a delete before each update of a key, of the row that may have the new one.
+
+    In the order of the changes, which have not been folded: the key is then not one that no row had before.
+    """
+    moves = moved(changes)
+    if not moves.any():
+        return changes
+    twice = changes.take(np.repeat(np.arange(len(changes)), moves + 1))
+    deletes = np.zeros(len(twice), np.bool_)
+    deletes[np.flatnonzero(moves) + np.arange(np.count_nonzero(moves))] = True
+    marked, names, nothing = pa.array(deletes), list(changes.schema.names), _nothing(twice.new)
+    keys = [twice.new.column(name) if name in changes.schema.key else nothing.column(name) for name in names]
+    old = [pc.if_else(marked, key, cells) for key, cells in zip(keys, twice.old.columns, strict=True)]
+    new = [pc.if_else(marked, none, cells) for none, cells in zip(nothing.columns, twice.new.columns, strict=True)]
+    return replace(
+        twice,
+        op=np.where(deletes, DELETE, twice.op).astype(np.uint8),
+        new=pa.RecordBatch.from_arrays(new, names=names),
+        old=pa.RecordBatch.from_arrays(old, names=names),
+        old_kind=np.where(deletes, OLD_KEY, twice.old_kind).astype(np.uint8),
+        unchanged={name: mask & ~deletes for name, mask in twice.unchanged.items()},
+    )
 
 
 def _nothing(rows: pa.RecordBatch) -> pa.RecordBatch:

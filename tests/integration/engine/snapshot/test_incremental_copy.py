@@ -120,6 +120,28 @@ def test_large_tables_whose_copy_would_begin_anew_are_named(shop: ProjectFolder,
     ]
 
 
+def test_a_table_that_is_rewritten_and_not_written_to(
+    shop: ProjectFolder, database: Database, destination: Database, spark: Any
+) -> None:
+    """Nothing in the stream tells of its new file."""
+    database.execute(
+        "create table item (id int primary key, name text)",
+        "insert into item select i, repeat('x', 100) from generate_series(1, 9000) i",
+    )
+    shop.config["copy"] |= {"max_rows_per_second": 1500, "parallel": 1}
+    shop.save()
+    run = InThread(shop, spark)
+    wait_until(lambda: (at := _cursors(destination).get("item")) is not None and at.page > 4)
+    run.stop()
+    database.execute("vacuum full item")
+    del shop.config["copy"]
+    shop.save()
+    run = InThread(shop, spark)
+    wait_until(lambda: destination.query("select count(*) from item") == [(9000,)])
+    wait_same(database, destination, "item")
+    run.stop()
+
+
 def test_a_transaction_that_is_open_when_a_table_is_published(
     shop: ProjectFolder, database: Database, destination: Database, spark: Any
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trucker.change import DELETE, INSERT, OPERATIONS, UPDATE, Changes, Lsn, TableId
-from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
+from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, vacate_keys, without_truncates
 from trucker.engine.transform.sql_rows import keyed_changes, only_deletes, relation_of, rows_of, statement_changes
 from trucker.engine.transform.statement_runs import number_runs
 from trucker.errors import ConfigError, SinkError
@@ -47,6 +47,26 @@ HISTORY = [
     at(2, update(row(1, 11), row(1, 10, "")), delete(row(2, 20, "")), insert(row(3, 30))),
     at(3, update(row(1, 12), row(1, 11, "")), update(row(1, 13), row(1, 12, ""))),
 ]
+
+
+def test_no_row_is_left_under_a_key_that_another_row_moves_to() -> None:
+    moves = at(1, insert(row(1, 10)), update(row(3, 11), row(1)), update(row(3, 12)), update(row(4, 13), row(3)))
+    vacated = vacate_keys(moves)
+    assert words(vacated) == [
+        "1 insert -:- 1:10",
+        "1 delete 3:- -:-",
+        "1 update 1:- 3:11",
+        "1 update -:- 3:12",
+        "1 delete 4:- -:-",
+        "1 update 3:- 4:13",
+    ]
+    (net,) = fold([vacated], Fold.NET)
+    assert sorted(words(net)) == ["1 delete 3:- -:-", "1 update -:- 4:13"]
+
+
+def test_changes_without_moves_are_left_as_they_are() -> None:
+    changes = at(1, insert(row(1, 10)), update(row(1, 11)), delete(row(2)))
+    assert vacate_keys(changes) is changes
 
 
 def test_nothing_is_folded() -> None:

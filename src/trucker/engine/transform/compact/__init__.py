@@ -39,9 +39,9 @@ import numpy as np
 
 from trucker.change import OLD_KEY, TRUNCATE, UPDATE, Changes
 from trucker.engine.transform.compact.bag import net_of_bag
-from trucker.engine.transform.compact.keyed import net_by_key
+from trucker.engine.transform.compact.keyed import moved, net_by_key
 
-__all__ = ["compact", "has_moves"]
+__all__ = ["compact", "has_moves", "moved"]
 
 
 def compact(parts: Sequence[Changes]) -> list[Changes]:

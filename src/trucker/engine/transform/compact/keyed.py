@@ -56,10 +56,10 @@ class _Events:
 
     @classmethod
     def of(cls, stack: Stack) -> _Events:
-        moved = _moved(stack)
-        row = np.repeat(np.arange(len(stack)), moved + 1)
+        moves = _moved(stack)
+        row = np.repeat(np.arange(len(stack)), moves + 1)
         op = stack.op[row]
-        deletes = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
+        deletes = np.flatnonzero(moves) + np.arange(np.count_nonzero(moves))
         op[deletes], op[deletes + 1] = DELETE, INSERT
         old_key = op == DELETE
         place = pa.array(row + len(stack) * old_key)
@@ -83,6 +83,11 @@ class _Events:
         edge = np.full(self.count, -1, np.int64)
         edge[self.code[events]] = events  # numpy keeps the last assignment to an index
         return edge
+
+
+def moved(changes: Changes) -> Mask:
+    """The updates that give a row another key."""
+    return _moved(Stack([changes]))
 
 
 def _moved(stack: Stack) -> Mask:

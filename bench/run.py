@@ -36,6 +36,7 @@ MEASURES = (
     "reload",
     "refresh",
     "verify",
+    "replay",
 )
 RESULT = report.ROOT / "build" / "bench.json"
 

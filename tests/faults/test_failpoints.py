@@ -38,7 +38,7 @@ COMMANDS = ("reload.", "refresh.")
 PASSED = ("setup.", "copy.", *OF_OBJECTS, *LARGE, *COMMANDS)
 OF_FILES = ("capture.write.", "capture.fsync.", "capture.seal.")
 # In how many places a point is: each sink has its own, and each kind of storage.
-PLACES = {"sink.position.": 4, "sink.commit.": 3, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 2}
+PLACES = {"sink.position.": 4, "sink.commit.": 3, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 3}
 
 
 # With every fact that the lines have.

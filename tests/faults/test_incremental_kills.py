@@ -192,13 +192,15 @@ def test_killed_at_random_under_load(
         trucker = start()
         for _ in range(dice.randrange(200)):
             key = dice.randrange(400_000)
+            moved = -key - 1_000_000
+            free = f"not exists (select from item where id = {moved})"
             database.execute(
                 dice.choice(
                     (
                         f"update item set n = n + 1 where id between {key} and {key + 40}",
                         f"delete from item where id between {key} and {key + 3}",
                         f"insert into item values ({key}, 1, 'new') on conflict (id) do update set n = -1",
-                        f"update item set id = -{key} - 1000000 where id = {key}",
+                        f"update item set id = {moved} where id = {key} and {free}",
                     )
                 )
             )

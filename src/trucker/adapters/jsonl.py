@@ -8,12 +8,13 @@ from pydantic import Field
 
 from trucker.abilities import Abilities
 from trucker.adapters.json_types import TYPES
-from trucker.config.adapter import Adapter, Connection
+from trucker.config.adapter import Adapter
+from trucker.config.events import EventConnection
 from trucker.config.model import MIB
 from trucker.config.values import Bytes, ProjectPath
 
 
-class JsonLinesConnection(Connection):
+class JsonLinesConnection(EventConnection):
     """A folder of JSON-lines files as a destination: one line per change."""
 
     adapter: Literal["jsonl"] = Field(description="The kind of store.")

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from trucker.abilities import Abilities
 from trucker.adapters.json_types import TYPES
-from trucker.config.adapter import Adapter, Connection
+from trucker.config.adapter import Adapter
+from trucker.config.events import EventConnection
 
 
-class StdoutConnection(Connection):
+class StdoutConnection(EventConnection):
     """Standard output as a destination: one JSON line per change, at least once."""
 
     adapter: Literal["stdout"] = Field(description="The kind of store.")

@@ -15,7 +15,7 @@ from trucker.changelog.reader import LogReader
 from trucker.config.patterns import select_tables
 from trucker.errors import ChangeLogError
 from trucker.pgoutput import decode, parse_relation
-from trucker.sinks.lines.json_lines import lines
+from trucker.sinks.envelope.json_lines import lines
 
 POLL_SECONDS = 0.5
 BATCH_BYTES = 4 << 20

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import pyarrow as pa
-
 from trucker.abilities import Abilities
+from trucker.config.events import EventConnection
 from trucker.sinks.base import Workspace
+from trucker.sinks.event import Event, Events
 from trucker.sinks.events import EventSink
 from trucker.sinks.ledger import Ledger
 
 
 @dataclass(slots=True)
 class Stream:
-    """A destination: the lines of each truck that count, those that do not yet, and the ledgers of projects."""
+    """A destination: the events of each truck that count, those that do not yet, and the ledgers of projects."""
 
-    lines: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
 
@@ -30,10 +30,10 @@ class MemoryEventSink(EventSink):
     abilities: ClassVar[Abilities] = Abilities(every_change=True, guarantee="exactly once while the process lives")
     streams: ClassVar[dict[str, Stream]] = {}
 
-    def __init__(self, destination: str, workspace: Workspace) -> None:
-        super().__init__(workspace)
+    def __init__(self, destination: str, workspace: Workspace, connection: EventConnection | None = None) -> None:
+        super().__init__(connection, workspace)
         self._destination = destination
-        self._appended: dict[str, list[str]] = {}
+        self._appended: dict[str, list[Event]] = {}
 
     @property
     def stream(self) -> Stream:
@@ -43,11 +43,11 @@ class MemoryEventSink(EventSink):
         self._appended = {}
         return self.stream.ledgers.get(self._project, Ledger())
 
-    def append(self, truck: str, lines: Iterator[pa.LargeStringArray]) -> None:
-        self._appended[truck] = [line for piece in lines for line in piece.to_pylist()]
+    def append(self, truck: str, events: Iterator[Events]) -> None:
+        self._appended[truck] = [event for piece in events for event in piece.rows()]
 
     def store(self, ledger: Ledger) -> None:
-        for truck, lines in self._appended.items():
-            self.stream.lines[truck] += lines
+        for truck, events in self._appended.items():
+            self.stream.events[truck] += events
         self._appended = {}
         self.stream.ledgers[self._project] = ledger

@@ -25,7 +25,8 @@ from trucker.change import (
     TableSchema,
 )
 from trucker.errors import SinkError
-from trucker.sinks.lines.json_lines import block, lines
+from trucker.sinks.envelope.json_lines import lines
+from trucker.sinks.envelope.json_text import block
 from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, delete, insert, rows_of, schema_of, truncate, update
 from trucker.types import Unfit
@@ -91,6 +92,7 @@ def reference(schema: TableSchema, changes: Changes, i: int) -> str:
         "commit_lsn": json.dumps(str(Lsn(int(changes.commit_lsn[i])))),
         "commit_time": json.dumps(time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")),
         "xid": str(int(changes.xid[i])),
+        "ordinal": str(int(changes.ordinal[i])),
         "new": reference_object(schema, new, sent) if has_new else "null",
         "old": reference_object(schema, old, known) if has_old else "null",
         "key": key,
@@ -146,8 +148,8 @@ def test_a_line() -> None:
     )
     assert lines(changes)[0].as_py() == (
         '{"operation":"insert","schema":"public","table":"t","commit_lsn":"16/B374D84",'
-        '"commit_time":"2026-01-31T12:00:00.123456Z","xid":741,"new":{"id":1,"name":"say \\"hi\\"\\n"},"old":null,'
-        '"key":{"id":1}}\n'
+        '"commit_time":"2026-01-31T12:00:00.123456Z","xid":741,"ordinal":0,"new":{"id":1,"name":"say \\"hi\\"\\n"},'
+        '"old":null,"key":{"id":1}}\n'
     )
 
 
@@ -163,6 +165,7 @@ def test_a_line_of_a_snapshot() -> None:
             "commit_time": None,
             "xid": None,
             "snapshot": True,
+            "ordinal": None,
             "new": {"id": 1},
             "old": None,
             "key": {"id": 1},

@@ -20,8 +20,8 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.committer import Committer
+from trucker.sinks.envelope.staged_events import stage_events, staged_events
 from trucker.sinks.lines.jsonl import JsonLinesSink
-from trucker.sinks.lines.staged_lines import stage_lines, staged_lines
 from trucker.sinks.spool import Spool
 from trucker.sinks.target import Target
 from trucker.testing.handmade import changes_of, insert, schema_of
@@ -209,8 +209,10 @@ def test_tables_are_interleaved_in_commit_order(
                 )
                 for start in range(0, len(own), piece)
             ]
-            receipts.append(stage_lines(spool, Work(batch, target, part), iter(values)))
+            receipts.append(stage_events(spool, Work(batch, target, part), iter(values)))
     found = [
-        json.loads(line)["new"]["n"] for text in staged_lines(spool, batch, receipts[::-1]) for line in text.to_pylist()
+        json.loads(line)["new"]["n"]
+        for events in staged_events(spool, batch, receipts[::-1], {schema.table: schema.table for schema in TABLES})
+        for line in events.value.to_pylist()
     ]
     assert found == list(range(len(made)))

@@ -25,5 +25,6 @@ class TestMemoryEventSink(ChangeSinkSuite):
         return MemoryEventSink(str(self.folder), Workspace(project, self.folder / project))
 
     def written(self, table: TableId) -> list[Written]:
-        lines = [line for truck in MemoryEventSink.streams[str(self.folder)].lines.values() for line in truck]
-        return written("".join(lines).encode(), table)
+        trucks = MemoryEventSink.streams[str(self.folder)].events.values()
+        values = [event.value for events in trucks for event in events if event.value is not None]
+        return written(b"".join(value + b"\n" for value in values), table)

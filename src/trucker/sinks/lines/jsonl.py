@@ -5,7 +5,7 @@
 
 A delivery writes its lines behind what the manifest says is there, fsyncs them, and then replaces the manifest.
 That replacement is the commit: lines behind it are cut away at the next `open` or `publish`, so a crash between the
-two leaves no line twice and none half (I4). For the format of a line see `json_lines`.
+two leaves no line twice and none half (I4). For the format of a line see `envelope`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
-import pyarrow as pa
-
 from trucker.abilities import Abilities
 from trucker.adapters.jsonl import JSONL, JsonLinesConnection
 from trucker.errors import SinkError, SinkUnavailable, TruckerError
@@ -27,6 +25,7 @@ from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
+from trucker.sinks.event import Events
 from trucker.sinks.events import EventSink
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.lines.jsonl_files import FILE, End, LineFiles
@@ -39,9 +38,10 @@ class JsonLinesSink(EventSink):
 
     name: ClassVar[str] = "jsonl"
     abilities: ClassVar[Abilities] = JSONL.abilities
+    line_feed: ClassVar[bool] = True
 
     def __init__(self, connection: JsonLinesConnection, workspace: Workspace) -> None:
-        super().__init__(workspace)
+        super().__init__(connection, workspace)
         self._connection = connection
         self._folder = connection.path
         self._ends: dict[str, End] = {}
@@ -78,10 +78,10 @@ class JsonLinesSink(EventSink):
                 LineFiles(folder, 0).cut(ends.get(folder))
         return ledger
 
-    def append(self, truck: str, lines: Iterator[pa.LargeStringArray]) -> None:
+    def append(self, truck: str, events: Iterator[Events]) -> None:
         with self._failing_as("writing"):
             files = LineFiles(self._folder / _folder_name(truck), self._connection.rotate_bytes)
-            self._appended[truck] = files.append(self._ends.get(truck, End()), lines)
+            self._appended[truck] = files.append(self._ends.get(truck, End()), (piece.value for piece in events))
 
     def store(self, ledger: Ledger) -> None:
         ends, self._appended = {**self._ends, **self._appended}, {}

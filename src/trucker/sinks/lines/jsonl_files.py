@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from trucker.errors import SinkError
 from trucker.sinks import ledger_file
-from trucker.sinks.lines.json_lines import block
+from trucker.sinks.envelope.json_text import block
 
 FILE: Final = re.compile(r"changes-(\d{6,})\.jsonl")
 

@@ -1,4 +1,4 @@
-"""The driver's standard output: the lines of `json_lines`, in commit order truck by truck."""
+"""The driver's standard output: events as lines of JSON, in commit order truck by truck."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import pyarrow as pa
-
 from trucker import private
 from trucker.abilities import Abilities
 from trucker.adapters.stdout import STDOUT, StdoutConnection
@@ -19,9 +17,10 @@ from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
+from trucker.sinks.envelope.json_text import block
+from trucker.sinks.event import Events
 from trucker.sinks.events import EventSink
 from trucker.sinks.ledger import Ledger
-from trucker.sinks.lines.json_lines import block
 
 
 class StdoutSink(EventSink):
@@ -29,9 +28,10 @@ class StdoutSink(EventSink):
 
     name: ClassVar[str] = "stdout"
     abilities: ClassVar[Abilities] = STDOUT.abilities
+    line_feed: ClassVar[bool] = True
 
     def __init__(self, connection: StdoutConnection, workspace: Workspace) -> None:
-        super().__init__(workspace)
+        super().__init__(connection, workspace)
         self._connection = connection
         self._folder = workspace.folder
 
@@ -55,11 +55,11 @@ class StdoutSink(EventSink):
         content = ledger_file.load(self._positions, self._project)
         return ledger_file.ledger_from_json(content) if content else Ledger()
 
-    def append(self, truck: str, lines: Iterator[pa.LargeStringArray]) -> None:
+    def append(self, truck: str, events: Iterator[Events]) -> None:
         out = sys.stdout.buffer
         try:
-            for text in lines:
-                out.write(block(text))
+            for piece in events:
+                out.write(block(piece.value))
             out.flush()
         except BrokenPipeError as error:
             _silence_stdout()

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from trucker.config.adapter import Connection
+from trucker.config.model import Model, Text
 
 
 class EventFormat(StrEnum):
@@ -24,6 +25,21 @@ class UnsentValues(StrEnum):
     READ = "read"
 
 
+class DebeziumConfig(Model):
+    """What Debezium's envelope says of the source."""
+
+    name: Text | None = Field(
+        default=None,
+        description="`source.name`, which is `topic.prefix` in Debezium; the default is the project's unique_id.",
+    )
+    database: str = Field(default="", description="`source.db`: the name of the source database.")
+    unavailable_value: Text = Field(
+        default="__debezium_unavailable_value",
+        description="What stands for a value that was not sent, with `unsent: mark`; it is "
+        "`unavailable.value.placeholder` in Debezium.",
+    )
+
+
 class EventConnection(Connection):
     """A destination that is a stream of events: the base of such adapters' configuration models."""
 
@@ -38,5 +54,7 @@ class EventConnection(Connection):
     unsent: UnsentValues = Field(
         default=UnsentValues.MARK,
         description="What to do with a large value that PostgreSQL did not send again because it did not change: "
-        "`mark` leaves it out and names the column, `read` reads it at the source.",
+        "`mark` leaves it out and names the column (in Debezium's envelope: Debezium's own mark), `read` reads it at "
+        "the source.",
     )
+    debezium: DebeziumConfig = Field(default=DebeziumConfig(), description="Settings of `format: debezium`.")

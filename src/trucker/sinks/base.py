@@ -58,6 +58,9 @@ class Sink(ABC):
 
     name: ClassVar[str]
     abilities: ClassVar[Abilities] = Abilities()
+    reads_unsent: bool = False
+    """Of a sink of every change: whether values that PostgreSQL did not send are to be read again at the source. Where
+    the row is gone by then they are still marked as unchanged."""
 
     @abstractmethod
     def open(self) -> Ledger:

@@ -16,6 +16,10 @@ from trucker.table import TableId
 EVENT_OPERATIONS: Final = ("insert", "update", "delete", "truncate", "tombstone", "begin", "end")
 """What an event tells. A tombstone follows a delete in Debezium's envelope; begin and end mark a transaction."""
 
+TOMBSTONE: Final = EVENT_OPERATIONS.index("tombstone")
+BEGIN: Final = EVENT_OPERATIONS.index("begin")
+END: Final = EVENT_OPERATIONS.index("end")
+
 NO_TABLE: Final = TableId("", "")
 """The table of events that mark a transaction."""
 
@@ -24,14 +28,16 @@ class Event(NamedTuple):
     """One event.
 
     `value` is its JSON without a line feed, None for a tombstone. `key` is JSON of the row's key; None where the table
-    has none, for truncates and for marks of transactions. `table` is the table as the truck's output names it.
-    `operation` is one of `EVENT_OPERATIONS`; rows of a copy (`snapshot`) are inserts.
+    has none, for truncates, and for marks of transactions but in Debezium's envelope, which gives these a key of their
+    own. `table` is the table as the truck's output names it. `operation` is one of `EVENT_OPERATIONS`; rows of a copy
+    (`snapshot`) are inserts.
 
     `id` is unique within the truck and the same whenever the event comes again: after a retry, after a restart, and
     however batches are cut then. It holds nothing of the row:
 
         16/B374D848/3            a change: its transaction's commit LSN and its ordinal in it
-        16/B374D848/3/delete     in Debezium's envelope an update that changes the key is a delete and an insert
+        16/B374D848/3/public.t   a truncate: the tables of one statement have one place
+        16/B374D848/3/delete     of an update that changes the key, in envelopes that split it
         16/B374D848/3/tombstone  behind a delete
         16/B374D848/begin        a mark; for a table that catches up by itself its name follows
         16/B374D848/3/9f3c…      a row that the truck's SQL returned, or that was read again at the source: a digest of
@@ -40,8 +46,9 @@ class Event(NamedTuple):
                                  a row of a copy: the name of the copy, the table, its part, the row's number in it. A
                                  copy that begins anew is another reading of the table, with other ids
 
-    `(commit_lsn, ordinal)` orders the events of a truck's stream. The ordinal of a mark is -1 (begin), or one more than
-    that of the last event of the transaction (end); of a copied row it is its number in its part.
+    `(commit_lsn, ordinal)` orders the events of a truck's stream; events at the same place are in their order. The
+    ordinal of a mark is -1 (begin), or one more than that of the last event of the transaction (end); of a copied row
+    it is its number in its part.
     """
 
     value: bytes | None

@@ -20,11 +20,13 @@ from typing import ClassVar
 
 from trucker.abilities import Abilities
 from trucker.change import Changes, CopiedRows
-from trucker.config.events import EventConnection
-from trucker.errors import TruckerError
+from trucker.config.events import EventConnection, EventFormat, UnsentValues
+from trucker.errors import SinkError, TruckerError
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.delivery import Delivery
+from trucker.sinks.envelope.envelope import envelope_settings
+from trucker.sinks.envelope.flat_envelope import name_taken
 from trucker.sinks.envelope.staged_events import stage_events, staged_events
 from trucker.sinks.event import Events
 from trucker.sinks.ledger import Ledger
@@ -45,6 +47,8 @@ class EventSink(Sink):
     def __init__(self, connection: EventConnection | None, workspace: Workspace) -> None:
         """`connection` says which envelope; None, as of a sink that a program brings, stands for trucker's own."""
         self._project = workspace.project
+        self._envelope = envelope_settings(connection, workspace.project, lines=self.line_feed)
+        self.reads_unsent = connection is not None and connection.unsent is UnsentValues.READ
         self._spool = Spool(workspace.folder, near=workspace.near)
         self._opened = False
 
@@ -69,7 +73,7 @@ class EventSink(Sink):
         return ledger
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
-        return stage_events(self._spool, work, changes, lines=self.line_feed)
+        return stage_events(self._spool, self._envelope, work, changes)
 
     def publish(self, delivery: Delivery) -> None:
         receipts = [receipt for load in delivery.loads_of(delivery.receipts) for receipt in load.parts]
@@ -77,13 +81,24 @@ class EventSink(Sink):
         for truck in sorted({receipt.truck for receipt in receipts if receipt.staged is not None}):
             mine = [receipt for receipt in receipts if receipt.truck == truck and receipt.staged is not None]
             tables = {target.source.table: target.table for target in delivery.targets if target.truck == truck}
-            self.append(truck, staged_events(self._spool, delivery.batch, mine, tables))
+            self.append(truck, staged_events(self._spool, self._envelope, delivery.batch, mine, tables))
         self.store(delivery.ledger)
         self._spool.discard(delivery.batch)
 
     def discard(self, batch: Batch) -> None:
         self._spool.discard(batch)
 
+    def prepare(self, target: Target) -> frozenset[str]:
+        if (error := self._refusal(target)) is not None:
+            raise error
+        return super().prepare(target)
+
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
-        """There are no tables to refuse."""
-        yield from ()
+        """There are no tables to refuse but those whose columns the envelope cannot hold."""
+        for target in targets:
+            if (error := self._refusal(target)) is not None:
+                yield target, error
+
+    def _refusal(self, target: Target) -> SinkError | None:
+        flat = self._envelope.format is EventFormat.FLAT
+        return name_taken(target.source, target.truck) if flat else None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from trucker.change import Changes, Lsn, TableId
 from trucker.sinks.batch import Batch, Work
+from trucker.sinks.envelope.envelope import EnvelopeSettings
 from trucker.sinks.envelope.staged_events import stage_events, staged_events
 from trucker.sinks.event import Event, Events, event_headers
 from trucker.sinks.spool import Spool
@@ -44,8 +45,8 @@ def pieces(
     folder: Path, values: Sequence[Changes], target: Target = TARGET, *, part: int = 0, snapshot: str = ""
 ) -> list[Events]:
     spool, batch = Spool(folder), Batch(Lsn(1), Lsn(9), targets=(target,), snapshot=snapshot)
-    receipt = stage_events(spool, Work(batch, target, part), iter(values))
-    return list(staged_events(spool, batch, [receipt], {target.source.table: target.table}))
+    receipt = stage_events(spool, EnvelopeSettings(), Work(batch, target, part), iter(values))
+    return list(staged_events(spool, EnvelopeSettings(), batch, [receipt], {target.source.table: target.table}))
 
 
 def events(
@@ -69,7 +70,7 @@ def test_an_event_has_its_place_its_key_and_an_id_without_the_rows_values(tmp_pa
         ("insert", b'{"id":1}', "16/B374D848/0", 0),
         ("update", b'{"id":2}', "16/B374D848/1", 1),
         ("delete", b'{"id":2}', "16/B374D848/2", 2),
-        ("truncate", None, "16/B374D848/3", 3),
+        ("truncate", None, "16/B374D848/3/public.t", 3),
     ]
     assert {(e.table, e.commit_lsn, e.snapshot) for e in found} == {(TARGET.table, 0x16_B374_D848, False)}
     assert all(e.value and not e.value.endswith(b"\n") for e in found)

@@ -20,6 +20,7 @@ from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch, Receipt, Work
 from trucker.sinks.committer import Committer
+from trucker.sinks.envelope.envelope import EnvelopeSettings
 from trucker.sinks.envelope.staged_events import stage_events, staged_events
 from trucker.sinks.lines.jsonl import JsonLinesSink
 from trucker.sinks.spool import Spool
@@ -209,10 +210,12 @@ def test_tables_are_interleaved_in_commit_order(
                 )
                 for start in range(0, len(own), piece)
             ]
-            receipts.append(stage_events(spool, Work(batch, target, part), iter(values)))
+            receipts.append(stage_events(spool, EnvelopeSettings(), Work(batch, target, part), iter(values)))
     found = [
         json.loads(line)["new"]["n"]
-        for events in staged_events(spool, batch, receipts[::-1], {schema.table: schema.table for schema in TABLES})
+        for events in staged_events(
+            spool, EnvelopeSettings(), batch, receipts[::-1], {schema.table: schema.table for schema in TABLES}
+        )
         for line in events.value.to_pylist()
     ]
     assert found == list(range(len(made)))

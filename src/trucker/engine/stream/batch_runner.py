@@ -105,8 +105,11 @@ class BatchRunner:
 
     def _reads_source(self, assignment: Assignment) -> bool:
         """Whether a task may have to ask the source for an assignment."""
-        abilities = self._destinations[assignment.destination].sink.abilities
+        sink = self._destinations[assignment.destination].sink
+        abilities = sink.abilities
         whole = assignment.whole or assignment.target.awaits_rows or assignment.target.uncopied
+        if abilities.every_change and sink.reads_unsent:
+            return True
         return whole or assignment.recipe is not None or not (abilities.partial_rows or abilities.every_change)
 
     def run(self, staging: Staging) -> OutcomeStream[Outcome]:

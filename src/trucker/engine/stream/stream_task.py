@@ -25,7 +25,7 @@ from trucker.engine.transform.compact import has_moves
 from trucker.engine.transform.fold import has_truncate, vacate_keys
 from trucker.engine.transform.fold_accumulator import FoldAccumulator
 from trucker.engine.transform.recipe import Recipe
-from trucker.engine.transform.row_transform import make, whole_rows
+from trucker.engine.transform.row_transform import make, whole_rows, with_unsent_values
 from trucker.engine.transform.spark_sql.spark_plan import spool_rows
 from trucker.errors import EngineError, SinkError, TruckerError
 from trucker.pgoutput import ShapeKeys, decode
@@ -103,6 +103,8 @@ def _keep(
     """Have every change of a piece written."""
     try:
         changes = shares.of(assignment)
+        if task_sinks.sink_for(batch.sinks[assignment.destination]).reads_unsent:
+            changes = with_unsent_values(changes, batch.source)
     except Exception as error:
         table = assignment.target.source.table
         reason = reason_of(error, f"reading changes of {table}").of_table(table)
@@ -202,9 +204,10 @@ def _make(
     truck = assignments[0].target.truck
     try:
         raw = [(each, shares.of(each)) for each in assignments]
-        abilities = task_sinks.sink_for(batch.sinks[assignments[0].destination]).abilities
-        whole = not (abilities.partial_rows or abilities.every_change)
-        transformed = make([share for share in raw if share[1]], batch.source, part, whole=whole)
+        sink = task_sinks.sink_for(batch.sinks[assignments[0].destination])
+        whole = not (sink.abilities.partial_rows or sink.abilities.every_change)
+        given = [share for share in raw if share[1]]
+        transformed = make(given, batch.source, part, whole=whole, reads_unsent=sink.reads_unsent)
         for each in transformed:
             hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
     except Exception as error:

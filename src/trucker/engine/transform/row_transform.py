@@ -76,12 +76,17 @@ def make(
     part: int,
     *,
     whole: bool = False,
+    reads_unsent: bool = False,
 ) -> list[TransformedRows]:
     """The rows of one truck's tables in a part; `part` makes their ordinals differ from other parts'. `whole`: the
-    destination needs every cell, also those that were not sent, as a target that was not copied does."""
+    destination needs every cell, also those that were not sent, as a target that was not copied does. `reads_unsent`:
+    it wants those that can be read at the source."""
     transformed = [TransformedRows(assignment) for assignment, _ in shares]
     reader = _SourceReader(source, [changes.xid for _, parts in shares for changes in parts])
-    prepared = [_prepared(each, changes, reader, whole) for each, (_, changes) in zip(transformed, shares, strict=True)]
+    prepared = [
+        _prepared(each, changes, reader, whole, reads_unsent)
+        for each, (_, changes) in zip(transformed, shares, strict=True)
+    ]
     pending = [(each, changes) for each, changes in zip(transformed, prepared, strict=True) if changes is not None]
     if not pending:
         return transformed
@@ -99,6 +104,26 @@ def whole_rows(changes: Sequence[Changes], source: Source | None) -> list[Change
     """
     reader = _SourceReader(source, [each.xid for each in changes if each.unchanged])
     return [whole for each in changes for whole in _whole(each, reader)]
+
+
+def with_unsent_values(changes: Sequence[Changes], source: Source | None) -> list[Changes]:
+    """Every change, in order, with the values that were not sent as the source has them now. Where the row is gone they
+    are unchanged as before: its delete follows."""
+    reader = _SourceReader(source, [each.xid for each in changes if each.unchanged])
+    return [_with_unsent(each, reader) for each in changes]
+
+
+def _with_unsent(changes: Changes, reader: _SourceReader) -> Changes:
+    rows = filled(changes)
+    if not rows.unchanged:
+        return rows
+    numbers = np.arange(len(rows), dtype=np.int64)
+    numbered = replace(rows, ordinal=numbers)
+    with reader.session() as session:
+        read = session.reselect(numbered)
+    gone = numbered.take(np.setdiff1d(numbers, read.ordinal))
+    whole = Changes.concat([read, gone]) if len(gone) else read
+    return replace(whole.take(np.argsort(whole.ordinal)), ordinal=rows.ordinal)
 
 
 def _whole(changes: Changes, reader: _SourceReader) -> list[Changes]:
@@ -130,7 +155,7 @@ class _SourceReader:
 
 
 def _prepared(
-    transformed: TransformedRows, changes: Sequence[Changes], reader: _SourceReader, whole: bool
+    transformed: TransformedRows, changes: Sequence[Changes], reader: _SourceReader, whole: bool, reads_unsent: bool
 ) -> Changes | None:
     """The changes for SQL; None where there are none. Changes that bypass SQL are added to `transformed`."""
     assignment, recipe = transformed.assignment, recipe_of(transformed.assignment)
@@ -143,6 +168,8 @@ def _prepared(
     if not recipe.relation:
         if whole or target.uncopied:  # before the rules: the source does not have their column names
             net = [rows for each in net for rows in _whole(each, reader)]
+        elif reads_unsent:
+            net = [_with_unsent(each, reader) for each in net]
         transformed.changes = _ruled(recipe, net)
         return None
     if not net:

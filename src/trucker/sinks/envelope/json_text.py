@@ -41,10 +41,15 @@ class JsonTemplate:
 
     def item(self, name: str, columns: Sequence[Column] | None, cells: RowCells) -> None:
         """`,"name":{…}` with these columns, or null where `columns` is None."""
+        self.constant(f',"{name}":')
+        self.row(columns, cells)
+
+    def row(self, columns: Sequence[Column] | None, cells: RowCells) -> None:
+        """An object with these columns, or null where `columns` is None."""
         if columns is None:
-            self.constant(f',"{name}":null')
+            self.constant("null")
             return
-        self.constant(f',"{name}":{{')
+        self.constant("{")
         self.members(columns, cells)
         self.constant("}")
 
@@ -195,7 +200,7 @@ def lsn_text(lsn: npt.NDArray[np.uint64]) -> pa.Array:
         characters[:, place] = _HEX[digits[:, half]]
         shown[:, place] = np.logical_or.accumulate(digits[:, half] != 0, axis=1)
     shown[:, [7, 8, 16]] = True
-    return _text_of(characters[shown], np.count_nonzero(shown, axis=1))
+    return string_of_bytes(characters[shown], np.count_nonzero(shown, axis=1))
 
 
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
@@ -208,10 +213,10 @@ def time_text(microseconds: npt.NDArray[np.int64]) -> pa.Array:
     characters = np.frombuffer(text.buffers()[2], np.uint8).copy().reshape(len(microseconds), -1)
     characters[:, 10] = ord("T")
     stamped = np.hstack([characters, np.full((len(characters), 1), ord("Z"), np.uint8)])
-    return _text_of(stamped.ravel(), np.full(len(stamped), stamped.shape[1]))
+    return string_of_bytes(stamped.ravel(), np.full(len(stamped), stamped.shape[1]))
 
 
-def _text_of(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> pa.Array:
+def string_of_bytes(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]

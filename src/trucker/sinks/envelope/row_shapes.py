@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from trucker.change import DELETE, NO_OLD, TRUNCATE, Changes, Column, TableSchema
 
-RowNumbers = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
     """Rows that have the same operation, kind of old row and columns not sent."""
 
-    rows: RowNumbers
+    rows: Indices
     op: int
     old_kind: int
     unchanged: tuple[str, ...]

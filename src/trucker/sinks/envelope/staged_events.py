@@ -15,48 +15,62 @@ import pyarrow as pa
 
 from trucker.change import Changes, CopiedRows
 from trucker.sinks.batch import Batch, Receipt, Work
-from trucker.sinks.envelope.encoding import encode, event_ids, row_keys
-from trucker.sinks.event import Events
+from trucker.sinks.envelope.envelope import EnvelopeSettings
+from trucker.sinks.envelope.event_ids import event_ids
+from trucker.sinks.envelope.transaction_marks import TransactionMarks
+from trucker.sinks.event import NO_TABLE, Events
 from trucker.sinks.spool import Spool
 from trucker.table import TableId
 
 _PIECE_ROWS: Final = 8192
 
 
-def stage_events(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows], *, lines: bool = False) -> Receipt:
-    """Stage one part's changes as events. `lines`: their values end in a line feed, and have neither key nor id."""
+def stage_events(
+    spool: Spool, settings: EnvelopeSettings, work: Work, changes: Iterator[Changes | CopiedRows]
+) -> Receipt:
+    """Stage one part's changes as events."""
     count = 0
 
     def pieces() -> Iterator[pa.RecordBatch]:
         nonlocal count
         for value in changes:
             some = value.to_changes() if isinstance(value, CopiedRows) else value
-            yield from _pieces(work, some, count, lines)
+            if len(some):
+                yield from _pieces(settings, work, some, count)
             count += len(some)
 
     staged = spool.stage(work, pieces())
     return work.receipt(count, staged)
 
 
-def _pieces(work: Work, changes: Changes, first: int, lines: bool) -> Iterator[pa.RecordBatch]:
-    target = work.target
-    encoded = encode(changes, target, snapshot=bool(work.batch.snapshot), end="\n" if lines else "")
+def _pieces(settings: EnvelopeSettings, work: Work, changes: Changes, first: int) -> Iterator[pa.RecordBatch]:
+    snapshot = bool(work.batch.snapshot)
+    encoded = settings.envelope().encode(changes, work.target, snapshot=snapshot)
     columns: dict[str, pa.Array] = {
-        "commit_lsn": pa.array(changes.commit_lsn[encoded.change]),
-        "ordinal": pa.array(changes.ordinal[encoded.change]),
+        "commit_lsn": pa.array(encoded.changes.commit_lsn),
+        "ordinal": pa.array(first + encoded.change if snapshot else encoded.changes.ordinal),
         "operation": pa.array(encoded.operation),
         "value": encoded.value,
     }
-    if not lines:
-        columns["key"] = row_keys(changes, target).take(pa.array(encoded.change))
-        columns["id"] = event_ids(changes, encoded, work, first)
+    if not settings.lines:
+        columns["key"] = encoded.key
+        columns["id"] = event_ids(encoded, work, first)
+    if settings.transactions and not snapshot:
+        columns["xid"] = pa.array(encoded.changes.xid)
+        columns["commit_time"] = pa.array(encoded.changes.commit_time)
+        if encoded.tail is not None:
+            columns["tail"] = encoded.tail
     whole = pa.RecordBatch.from_pydict(columns)
     for start in range(0, whole.num_rows, _PIECE_ROWS):
         yield whole.slice(start, _PIECE_ROWS)
 
 
 def staged_events(
-    spool: Spool, batch: Batch, receipts: Sequence[Receipt], tables: Mapping[TableId, TableId]
+    spool: Spool,
+    settings: EnvelopeSettings,
+    batch: Batch,
+    receipts: Sequence[Receipt],
+    tables: Mapping[TableId, TableId],
 ) -> Iterator[Events]:
     """One truck's events: of a snapshot table by table, of a stream in commit order across its tables. `tables` has the
     name that each source table goes by."""
@@ -67,8 +81,12 @@ def staged_events(
         for number, source in enumerate(sources)
     ]
     pieces = (piece for stream in streams for piece in stream) if batch.snapshot else _merged(streams)
+    if settings.transactions and not batch.snapshot:
+        truck = receipts[0].truck
+        apart = "" if truck in batch.positions else "".join(f"/{source}" for source in sources)
+        pieces = TransactionMarks(settings, names, apart).between(pieces)
     for piece in pieces:
-        yield _events(piece, names, snapshot=bool(batch.snapshot))
+        yield _events(piece, (*names, NO_TABLE), snapshot=bool(batch.snapshot))
 
 
 def _numbered(number: int, stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ def sufficient(situation: Situation) -> Iterator[Finding]:
                 target = table.target(truck.name, source.tables[name].schema)
                 if truck.config is None and (error := unable_to_keep(sink, target)) is not None:
                     yield failure(f"truck {truck.name}, table {name}", error)
-            yield from _limits(truck, sink.abilities)
+            yield from _limits(truck, sink.abilities, reads_unsent=sink.reads_unsent)
             yield from _uncopied(truck, sink.abilities)
             yield from _copied_whole(truck, sink.abilities)
             sizes = {name: source.tables[name].bytes for name in truck.tables}
@@ -88,8 +88,8 @@ def _names(tables: Sequence[InputTable]) -> str:
     return ", ".join(map(str, names[:MOST_NAMED])) + (", …" if len(names) > MOST_NAMED else "")
 
 
-def _limits(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
+def _limits(truck: Truck, abilities: Abilities, *, reads_unsent: bool) -> Iterator[Finding]:
     if abilities.visible is Visible.TABLE and len(truck.tables) > 1:
         yield fine(f"truck {truck.name}", "transactions over several tables become visible table by table")
-    if not abilities.partial_rows and not abilities.every_change:
+    if (not abilities.partial_rows and not abilities.every_change) or reads_unsent:
         yield fine(f"truck {truck.name}", "large values that PostgreSQL does not send again are read at the source")

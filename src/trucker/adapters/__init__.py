@@ -2,6 +2,7 @@
 
 from trucker.abilities import Abilities, Visible
 from trucker.config.adapter import Adapter, Connection
+from trucker.config.events import EventConnection
 from trucker.config.values import Bytes, ProjectPath, Seconds, refuse
 from trucker.types import Form, Kind, TypeForms
 
@@ -10,6 +11,7 @@ __all__ = [
     "Adapter",
     "Bytes",
     "Connection",
+    "EventConnection",
     "Form",
     "Kind",
     "ProjectPath",

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import Column
+from trucker.errors import SinkError
 from trucker.sinks.envelope.json_arrays import json_arrays
 from trucker.sinks.envelope.json_text import RowCells, escaped_text, in_quotes, string_of_bytes
 from trucker.sinks.envelope.text_conversion import converted, each_value
@@ -67,8 +68,20 @@ class DebeziumCells(RowCells):
             return pa.array([text] * self._rows.num_rows, _LARGE), ""
         if column.name not in self._cache:
             text = self._rows.column(column.name).cast(_LARGE)
-            self._cache[column.name] = (_json(text, column), "")
+            self._cache[column.name] = (self._converted(text, column), "")
         return self._cache[column.name]
+
+    def _converted(self, text: pa.Array, column: Column) -> pa.Array:
+        try:
+            return _json(text, column)
+        except (pa.ArrowException, ArithmeticError, LookupError, ValueError):  # they quote the value
+            raise SinkError(
+                f"column {column.name!r} of table {self._target.table} has a value that format debezium cannot write: "
+                f"it is not as PostgreSQL writes the type {column.type_name or column.type_oid}",
+                remedy=f"in truck {self._target.truck} cast the column to text with a rule, or set format: trucker for "
+                "the connection",
+                code="TRK701",
+            ) from None
 
 
 def base_type(column: Column) -> tuple[str, int, bool]:

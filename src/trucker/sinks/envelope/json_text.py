@@ -208,6 +208,8 @@ _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 def time_text(microseconds: npt.NDArray[np.int64]) -> pa.Array:
     """RFC 3339 with six digits of a second, in UTC."""
+    if not len(microseconds):
+        return pa.array([], pa.large_string())
     text = pa.array(microseconds, pa.timestamp("us")).cast(pa.large_string())
     # Arrow writes years of four digits in a fixed width, with a space where RFC 3339 has a T.
     characters = np.frombuffer(text.buffers()[2], np.uint8).copy().reshape(len(microseconds), -1)

@@ -67,7 +67,7 @@ class TransactionMarks:
                 yield marked
         if last is not None:
             ends = self._ends([last.lsn], [last.xid], [last.time], [last.ordinal], last.counts[None, :])
-            yield ends
+            yield _alike(ends, marked.schema)
 
     def _mark(self, piece: pa.RecordBatch, last: _Open | None) -> tuple[_Open, pa.RecordBatch]:
         lsn, ordinal = piece.column("commit_lsn").to_numpy(), piece.column("ordinal").to_numpy()

@@ -24,7 +24,6 @@ out of the ordinary (before our era, infinite) and those of rare types are conve
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import re
 import struct
@@ -39,13 +38,12 @@ from trucker.change import Column
 from trucker.errors import SinkError
 from trucker.sinks.envelope.json_arrays import json_arrays
 from trucker.sinks.envelope.json_text import RowCells, escaped_text, in_quotes, string_of_bytes
+from trucker.sinks.envelope.moments import DAY, MOMENT, clock_micros, date_days, time_micros, timestamp_micros
 from trucker.sinks.envelope.text_conversion import converted, each_value
 from trucker.sinks.target import Target
 from trucker.types import BUILT_IN
 
-_DAY: Final = 86_400_000_000
-_MONTH: Final = 30.4375 * _DAY
-_EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
+_MONTH: Final = 30.4375 * DAY
 _NAMES: Final = {each.oid: each.name for each in BUILT_IN}
 _MODIFIER: Final = re.compile(r"\((\d+)[^)]*\)")
 _LARGE: Final = pa.large_string()
@@ -143,64 +141,19 @@ def _money(text: pa.Array) -> pa.Array:
 # -- moments -----------------------------------------------------------------------------------------------------------
 
 
-def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date of the Gregorian calendar, whatever its year."""
-    cycles, within = divmod(year - 1, 400)
-    return datetime.date(within + 1, month, day).toordinal() + cycles * 146_097 - _EPOCH
-
-
-_DATE: Final = re.compile(r"(\d+)-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?(?:\+00)?( BC)?")
-
-
-def _moment(text: str) -> tuple[int, int]:
-    """The days since 1970, and the microseconds of the day, of a date or a timestamp."""
-    match = _DATE.fullmatch(text)
-    if match is None:
-        raise ValueError("not a moment as PostgreSQL writes it")
-    year = 1 - int(match[1]) if match[8] else int(match[1])
-    return _days(year, int(match[2]), int(match[3])), _clock(match[4], match[5], match[6], match[7])
-
-
-def _clock(hours: str | None, minutes: str | None, seconds: str | None, fraction: str | None) -> int:
-    whole = (int(hours or 0) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
-    return whole * 1_000_000 + int((fraction or "0").ljust(6, "0"))
-
-
 def _dates(text: pa.Array) -> pa.Array:
-    def convert(some: pa.Array) -> pa.Array:
-        return some.cast(pa.date32()).cast(pa.int32()).cast(_LARGE)
-
-    infinite = {"infinity": str(2**31 - 1), "-infinity": str(-(2**31))}
-    return converted(text, r"^\d{4}-\d\d-\d\d$", convert, lambda value: infinite.get(value) or str(_moment(value)[0]))
+    return date_days(text, {"infinity": str(2**31 - 1), "-infinity": str(-(2**31))})
 
 
 _INFINITE: Final = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
 
 
 def _timestamps(text: pa.Array, divisor: int) -> pa.Array:
-    def convert(some: pa.Array) -> pa.Array:
-        return _divided(some.cast(pa.timestamp("us")).cast(pa.int64()), divisor)
-
-    def one(value: str) -> str:
-        if value in _INFINITE:
-            return str(_INFINITE[value] // divisor)
-        days, clock = _moment(value)
-        return str((days * _DAY + clock) // divisor)
-
-    return converted(text, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?$", convert, one)
+    return timestamp_micros(text, {name: str(value) for name, value in _INFINITE.items()}, divisor)
 
 
 def _times(text: pa.Array, divisor: int) -> pa.Array:
-    def convert(some: pa.Array) -> pa.Array:
-        moments = pc.binary_join_element_wise(pa.scalar("1970-01-01", _LARGE), some, pa.scalar(" ", _LARGE))
-        return _divided(moments.cast(pa.timestamp("us")).cast(pa.int64()), divisor)
-
-    return converted(text, r"^([01]\d|2[0-3]):", convert, lambda value: str(_DAY // divisor))  # 24:00:00 alone is left
-
-
-def _divided(numbers: pa.Array, divisor: int) -> pa.Array:
-    # Digits that the precision does not have are zeros: nothing is rounded.
-    return (numbers if divisor == 1 else pc.divide(numbers, divisor)).cast(_LARGE)
+    return time_micros(text, str(DAY // divisor), divisor)
 
 
 def _zoned(text: pa.Array, digits: int) -> pa.Array:
@@ -217,7 +170,7 @@ def _zoned(text: pa.Array, digits: int) -> pa.Array:
     def one(value: str) -> str:
         if value in _INFINITE:
             return f'"{value}"'
-        match = _DATE.fullmatch(value)
+        match = MOMENT.fullmatch(value)
         if match is None:
             raise ValueError("not a moment as PostgreSQL writes it")
         year = 1 - int(match[1]) if match[8] else int(match[1])
@@ -240,8 +193,8 @@ def _zoned_time(text: str) -> str:
     match = _ZONED_TIME.fullmatch(text)
     if match is None:
         raise ValueError("not a time as PostgreSQL writes it")
-    offset = _clock(match[6], match[7], match[8], None) * (1 if match[5] == "+" else -1)
-    moment = (_clock(match[1], match[2], match[3], match[4]) - offset) % _DAY
+    offset = clock_micros(match[6], match[7], match[8], None) * (1 if match[5] == "+" else -1)
+    moment = (clock_micros(match[1], match[2], match[3], match[4]) - offset) % DAY
     seconds, micros = divmod(moment, 1_000_000)
     fraction = f".{micros:06d}".rstrip("0") if micros else ""
     return f'"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}Z"'
@@ -257,8 +210,8 @@ def _interval(text: str) -> str:
     if match is None:  # PostgreSQL 17 has infinite ones
         return str(2**63 - 1 if not text.startswith("-") else -(2**63))
     months = int(match[1] or 0) * 12 + int(match[2] or 0)
-    clock = _clock(match[5], match[6], match[7], match[8]) * (-1 if match[4] == "-" else 1)
-    return str(int(months * _MONTH) + int(match[3] or 0) * _DAY + clock)
+    clock = clock_micros(match[5], match[6], match[7], match[8]) * (-1 if match[4] == "-" else 1)
+    return str(int(months * _MONTH) + int(match[3] or 0) * DAY + clock)
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------

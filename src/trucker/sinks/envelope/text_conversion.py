@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def converted(
-    text: pa.Array, ordinary: str, convert: Callable[[pa.Array], pa.Array], one: Callable[[str], str]
+    text: pa.Array, ordinary: str, convert: Callable[[pa.Array], pa.Array], one: Callable[[str], str | None]
 ) -> pa.Array:
     """What `convert` makes of the values that the pattern matches, and `one` of each other."""
     matched = pc.fill_null(pc.match_substring_regex(text, ordinary), True)
@@ -20,7 +20,7 @@ def converted(
     return pc.replace_with_mask(convert(result), pc.invert(matched), others)
 
 
-def each_value(text: pa.Array, one: Callable[[str], str]) -> pa.Array:
+def each_value(text: pa.Array, one: Callable[[str], str | None]) -> pa.Array:
     """What `one` makes of each value; of equal ones once."""
     encoded = pc.dictionary_encode(text)
     known = [one(value) for value in encoded.dictionary.to_pylist()]

@@ -44,6 +44,9 @@ TEXTS: dict[str, dict[str, str]] = {
     },
 }
 
+# Names that are ordinary words: a text with one says nothing about a store. Imports are looked at all the same.
+WORDS = frozenset({"files"})
+
 # Tools for tests of trucker's own stores, and the demo, which is written for two of them.
 TESTING = "trucker.testing."
 
@@ -96,6 +99,8 @@ def faults(file: Path, root: Path, stores_named: list[str]) -> Iterator[tuple[in
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     for read, exceptions in ((imports, IMPORTS), (texts, TEXTS)):
         for store in stores_named:
+            if read is texts and store in WORDS:
+                continue
             if any(belongs(module, home) for home in (*homes(store), *exceptions.get(store, {}))):
                 continue
             lines = {line for line, name in read(tree) if re.search(rf"(?<!\w){store}(?!\w)", name)}

@@ -26,9 +26,16 @@ FORMAT: Final = 1
 def load(path: Path, project: str) -> dict[str, Any] | None:
     """The file's content, None where there is none. Raises `SinkError` if it is damaged or another project's."""
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
+    return parsed(data, path, project)
+
+
+def parsed(data: bytes, path: object, project: str) -> dict[str, Any]:
+    """The content of what was stored at `path`; raises as `load` does."""
+    try:
+        content = json.loads(data)
     except ValueError as error:
         raise SinkError(
             f"{path} is damaged: it is not JSON",
@@ -50,15 +57,21 @@ def load(path: Path, project: str) -> dict[str, Any] | None:
     return content
 
 
+def written(project: str, ledger: Ledger, **more: Any) -> bytes:
+    """The content of the file."""
+    content = {"format": FORMAT, "project": project, **ledger_to_json(ledger), **more}
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+
+
 def save(
     path: Path, project: str, ledger: Ledger, *, opener: Callable[[str, int], int] | None = None, **more: Any
 ) -> None:
     """Replace the file; durable when this returns. `opener` is that of `open`, where the umask does not decide."""
-    content = {"format": FORMAT, "project": project, **ledger_to_json(ledger), **more}
+    content = written(project, ledger, **more)
     temporary = path.with_name(f"{path.name}.new")
     reach("sink.position.before")
     with open(temporary, "wb", opener=opener) as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     reach("sink.position.after")

@@ -34,7 +34,12 @@ TEXTS: dict[str, dict[str, str]] = {
         "trucker.config.starter": _EXAMPLE,
     },
     "duckdb": {"trucker.config.starter": _EXAMPLE},
-    "jsonl": {"trucker.config.starter": _EXAMPLE, "trucker.project": _FILE, "trucker.cli.output": _FILE},
+    "jsonl": {
+        "trucker.config.starter": _EXAMPLE,
+        "trucker.project": _FILE,
+        "trucker.cli.output": _FILE,
+        "trucker.sinks.files": "the ending of a file's name",
+    },
     "stdout": {
         "trucker.config.starter": _EXAMPLE,
         "trucker.pg.digest_sql": _COPY,

@@ -19,14 +19,14 @@ DAY: Final = "_day"
 LINE: Final = "_line"
 """The column of chunks of lines."""
 
-Writer = Callable[[pa.RecordBatch], None]
+RowsWriter = Callable[[pa.RecordBatch], None]
 _ENDING: Final = {FileType.JSON: "jsonl", FileType.CSV: "csv", FileType.PARQUET: "parquet"}
 
 
 def write_files(pieces: Iterator[pa.RecordBatch], file_type: FileType, scratch: Path, number: int) -> dict[str, Path]:
     """Write the pieces into files of `scratch`; by the name that each is to have in its series."""
     files: dict[str, Path] = {}
-    writers: dict[str, Writer] = {}
+    writers: dict[str, RowsWriter] = {}
     scratch.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for piece in pieces:
@@ -52,7 +52,7 @@ def _by_day(piece: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 _UNKNOWN: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
-def _open(stack: ExitStack, file_type: FileType, path: Path, schema: pa.Schema) -> Writer:
+def _open(stack: ExitStack, file_type: FileType, path: Path, schema: pa.Schema) -> RowsWriter:
     if file_type is FileType.PARQUET:
         import pyarrow.parquet as pq
 

@@ -56,7 +56,7 @@ class DueFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ManifestContents:
     """All series, the files that are due, and the number of the next chunk."""
 
     series: Mapping[tuple[str, TableId], Series] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Contents:
     def due_chunks(self) -> list[OpenChunk]:
         return [each for file in self.due for each in file.chunks]
 
-    def rotated(self, now: float, *, limit: int, seconds: float, everything: bool = False) -> Contents:
+    def rotated(self, now: float, *, limit: int, seconds: float, everything: bool = False) -> ManifestContents:
         """The same with the files that are due by size and by time."""
         series, due = dict(self.series), list(self.due)
         for (truck, table), each in self.series.items():
@@ -103,7 +103,7 @@ class Contents:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Contents:
+    def from_json(cls, content: Mapping[str, Any]) -> ManifestContents:
         return cls(
             {
                 (row["truck"], TableId(row["schema"], row["table"])): Series(row["files"], _chunks(row["chunks"]))

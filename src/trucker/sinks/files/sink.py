@@ -36,7 +36,7 @@ from trucker.sinks.envelope.envelope import EnvelopeSettings, envelope_settings
 from trucker.sinks.envelope.flat_envelope import name_taken
 from trucker.sinks.files.file_making import DAY, LINE, write_files
 from trucker.sinks.files.file_store import FileStore, open_store
-from trucker.sinks.files.manifest import MANIFEST, OPEN, Contents, DueFile, OpenChunk, Series
+from trucker.sinks.files.manifest import MANIFEST, OPEN, DueFile, ManifestContents, OpenChunk, Series
 from trucker.sinks.files.typed_rows import typed_rows
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.spool import Spool
@@ -65,7 +65,7 @@ class FilesSink(Sink):
         self.reads_unsent = connection.unsent is UnsentValues.READ
         self._opened = False
         self._ledger: Ledger | None = None
-        self._contents = Contents()
+        self._contents = ManifestContents()
 
     def check(self) -> list[Finding]:
         """Whether the location can be used, and is this project's. Creates nothing."""
@@ -169,7 +169,7 @@ class FilesSink(Sink):
 
     # -- chunks and files -----------------------------------------------------------------------------------------
 
-    def _with_chunks(self, contents: Contents, target: Target, parts: Sequence[Receipt]) -> Contents:
+    def _with_chunks(self, contents: ManifestContents, target: Target, parts: Sequence[Receipt]) -> ManifestContents:
         """Put the changes of one table into chunks."""
         key, number, chunks = (target.truck, target.table), contents.next_chunk, []
         series = contents.series.get(key, Series())
@@ -182,12 +182,12 @@ class FilesSink(Sink):
         series = Series(series.files, (*series.chunks, *chunks))
         return replace(contents, series={**contents.series, key: series}, next_chunk=number)
 
-    def _rotated(self, contents: Contents, *, everything: bool = False) -> Contents:
+    def _rotated(self, contents: ManifestContents, *, everything: bool = False) -> ManifestContents:
         connection = self._connection
         limit, seconds = connection.rotate_bytes, connection.rotate_seconds
         return contents.rotated(time.time(), limit=limit, seconds=seconds, everything=everything)
 
-    def _finish(self, ledger: Ledger, contents: Contents) -> None:
+    def _finish(self, ledger: Ledger, contents: ManifestContents) -> None:
         """Store the manifest, and make the files that it says are due."""
         self._save(ledger, contents)
         if contents.due:
@@ -208,15 +208,15 @@ class FilesSink(Sink):
 
     # -- the manifest ---------------------------------------------------------------------------------------------
 
-    def _load(self) -> tuple[Ledger, Contents]:
+    def _load(self) -> tuple[Ledger, ManifestContents]:
         try:
             data = self._store.get(MANIFEST)
         except FileNotFoundError:
-            return Ledger(), Contents()
+            return Ledger(), ManifestContents()
         content = ledger_file.parsed(data, f"{self._connection.location}/{MANIFEST}", self._project)
-        return ledger_file.ledger_from_json(content), Contents.from_json(content)
+        return ledger_file.ledger_from_json(content), ManifestContents.from_json(content)
 
-    def _save(self, ledger: Ledger, contents: Contents) -> None:
+    def _save(self, ledger: Ledger, contents: ManifestContents) -> None:
         data = ledger_file.written(self._project, ledger, **contents.to_json())
         reach("sink.position.before")
         reach("sink.commit.before")

@@ -277,6 +277,33 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         FilesConnection.model_validate({"name": "files", "adapter": "files", "location": "out", **settings})
 
 
+def test_small_deliveries_share_a_chunk_and_a_file(tmp_path: Path) -> None:
+    sink = Committer(make(tmp_path, file_type=FileType.PARQUET))
+    sink.open()
+    for step in range(1, 21):
+        commit(sink, step, [row(step)])
+        assert len(list((tmp_path / "out/_trucker/open").iterdir())) == 1
+    sink.close()
+    (name,) = names(tmp_path)
+    file = pq.ParquetFile(tmp_path / "out" / name)
+    assert file.metadata.num_row_groups == 1
+    assert file.read().column("id").to_pylist() == list(range(1, 21))
+    assert list((tmp_path / "out/_trucker/open").iterdir()) == []
+
+
+def test_changes_that_are_there_when_the_file_type_is_changed_are_in_a_file_of_the_former(tmp_path: Path) -> None:
+    sink = Committer(make(tmp_path))
+    sink.open()
+    commit(sink, 1, [row(1)])
+    other = Committer(make(tmp_path, file_type=FileType.PARQUET))
+    other.open()
+    commit(other, 2, [row(2)])
+    other.close()
+    assert names(tmp_path) == ["main/public.t/00000001.jsonl", "main/public.t/00000002.parquet"]
+    assert json.loads((tmp_path / "out/main/public.t/00000001.jsonl").read_text())["new"]["id"] == 1
+    assert pq.read_table(tmp_path / "out/main/public.t/00000002.parquet").column("id").to_pylist() == [2]
+
+
 def test_an_empty_delivery_makes_no_file(tmp_path: Path) -> None:
     sink = Committer(make(tmp_path, rotate_bytes=1))
     sink.open()

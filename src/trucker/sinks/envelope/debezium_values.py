@@ -39,7 +39,7 @@ from trucker.errors import SinkError
 from trucker.sinks.envelope.json_arrays import json_arrays
 from trucker.sinks.envelope.json_text import RowCells, escaped_text, in_quotes, string_of_bytes
 from trucker.sinks.envelope.moments import DAY, MOMENT, clock_micros, date_days, time_micros, timestamp_micros
-from trucker.sinks.envelope.text_conversion import converted, each_value
+from trucker.sinks.envelope.text_conversion import binary_of_hex, converted, each_value
 from trucker.sinks.target import Target
 from trucker.types import BUILT_IN
 
@@ -217,24 +217,19 @@ def _interval(text: str) -> str:
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 _DIGITS: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-_NIBBLES: Final = np.zeros(256, np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def _bytea(text: pa.Array) -> pa.Array:
     """Hexadecimal digits behind `\\x` as base64, all values in one pass."""
-    filled = pc.fill_null(text, "\\x")
-    offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    data = np.frombuffer(filled.buffers()[2], np.uint8)
-    lengths = (np.diff(offsets) - 2) // 2
+    binary = binary_of_hex(text)
+    first = np.frombuffer(binary.buffers()[1], np.int64)
+    lengths = np.diff(first)
     groups = (lengths + 2) // 3
-    first = np.concatenate([[0], np.cumsum(lengths)])
     value = np.repeat(np.arange(len(lengths)), lengths)
     place = np.arange(first[-1]) - first[value]
-    digits = offsets[value] + 2 + 2 * place
     starts = np.concatenate([[0], np.cumsum(groups * 3)])
     padded = np.zeros(starts[-1], np.uint8)
-    padded[starts[value] + place] = _NIBBLES[data[digits]] << 4 | _NIBBLES[data[digits + 1]]
+    padded[starts[value] + place] = np.frombuffer(binary.buffers()[2], np.uint8)[: first[-1]]
     triples = padded.reshape(-1, 3).astype(np.uint32)
     bits = triples[:, 0] << 16 | triples[:, 1] << 8 | triples[:, 2]
     letters = _DIGITS[(bits[:, None] >> np.array([18, 12, 6, 0], np.uint32)) & 63]

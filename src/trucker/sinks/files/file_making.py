@@ -16,6 +16,8 @@ from trucker.sinks.envelope.json_text import block
 
 DAY: Final = "_day"
 """A column of chunks, where files are by day: days since 1970, null in rows without a time."""
+GROUP_ROWS: Final = 1 << 18
+GROUP_BYTES: Final = 64 << 20
 LINE: Final = "_line"
 """The column of chunks of lines."""
 
@@ -56,8 +58,9 @@ def _open(stack: ExitStack, file_type: FileType, path: Path, schema: pa.Schema) 
     if file_type is FileType.PARQUET:
         import pyarrow.parquet as pq
 
-        parquet = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
-        return lambda rows: parquet.write_batch(rows)
+        group = _RowGroup(stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd")))
+        stack.callback(group.write)
+        return group.add
     if file_type is FileType.CSV:
         flat = pa.schema([field if field.type != pa.list_(pa.string()) else _TEXTS for field in schema])
         # A value is in quotes, whatever it is; nothing at all is NULL.
@@ -66,6 +69,26 @@ def _open(stack: ExitStack, file_type: FileType, path: Path, schema: pa.Schema) 
         return lambda rows: csv.write_batch(_with_joined_lists(rows, flat))
     lines: IO[bytes] = stack.enter_context(path.open("wb"))
     return lambda rows: _write_lines(lines, rows)
+
+
+class _RowGroup:
+    """Pieces gathered into row groups of a size that readers like."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._pieces: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._pieces.append(rows)
+        self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        if self._pieces:
+            self._writer.write_table(pa.Table.from_batches(self._pieces), row_group_size=self._rows)
+        self._pieces, self._rows, self._bytes = [], 0, 0
 
 
 _TEXTS: Final = pa.field("_unsent", pa.string())

@@ -21,10 +21,12 @@ OPEN: Final = f"{HIDDEN}/open"
 
 @dataclass(frozen=True, slots=True)
 class OpenChunk:
-    """Changes that count, and are in no file yet. `shape` tells chunks apart that cannot share a file."""
+    """Changes that count, and are in no file yet. `file_type` is what they are made for; `shape` tells chunks apart
+    whose columns differ."""
 
     number: int
     bytes: int
+    file_type: str
     shape: str
     since: float
 
@@ -122,10 +124,10 @@ def _chunks(rows: list[dict[str, Any]]) -> tuple[OpenChunk, ...]:
 
 
 def _runs(chunks: tuple[OpenChunk, ...]) -> list[tuple[OpenChunk, ...]]:
-    """Consecutive chunks of one shape."""
+    """Consecutive chunks that can share a file."""
     runs: list[list[OpenChunk]] = []
     for chunk in chunks:
-        if not runs or runs[-1][-1].shape != chunk.shape:
+        if not runs or (runs[-1][-1].file_type, runs[-1][-1].shape) != (chunk.file_type, chunk.shape):
             runs.append([])
         runs[-1].append(chunk)
     return [tuple(run) for run in runs]

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import chain
 from typing import ClassVar, Final
 
 import numpy as np
@@ -46,6 +47,7 @@ from trucker.table import TableId
 log = logging.getLogger("trucker.files")
 
 CHUNK_BYTES: Final = 16 << 20
+SMALL_BYTES: Final = 1 << 20
 _PIECE_ROWS: Final = 8192
 _SMALLER: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _DAY_MICROS: Final = 86_400_000_000
@@ -171,15 +173,20 @@ class FilesSink(Sink):
 
     def _with_chunks(self, contents: ManifestContents, target: Target, parts: Sequence[Receipt]) -> ManifestContents:
         """Put the changes of one table into chunks."""
-        key, number, chunks = (target.truck, target.table), contents.next_chunk, []
-        series = contents.series.get(key, Series())
-        for schema, data in _chunks(self._spool.read_all(parts)):
+        key, number, since = (target.truck, target.table), contents.next_chunk, time.time()
+        series, file_type = contents.series.get(key, Series()), self._connection.file_type.value
+        chunks, pieces = list(series.chunks), self._spool.read_all(parts)
+        if chunks and chunks[-1].bytes < SMALL_BYTES and chunks[-1].file_type == file_type:
+            # The last one is written anew with what comes: else there would be one for every small delivery.
+            last = chunks.pop()
+            pieces, since = chain(_read(self._store.get(last.name)), pieces), last.since
+        for schema, data in _chunks(pieces):
             shape = blake2b(schema.serialize().to_pybytes(), digest_size=8).hexdigest()
-            chunk = OpenChunk(number, len(data), shape, time.time())
+            chunk = OpenChunk(number, len(data), file_type, shape, since)
             self._store.put(chunk.name, data)
             chunks.append(chunk)
-            number += 1
-        series = Series(series.files, (*series.chunks, *chunks))
+            number, since = number + 1, time.time()
+        series = Series(series.files, tuple(chunks))
         return replace(contents, series={**contents.series, key: series}, next_chunk=number)
 
     def _rotated(self, contents: ManifestContents, *, everything: bool = False) -> ManifestContents:
@@ -188,21 +195,22 @@ class FilesSink(Sink):
         return contents.rotated(time.time(), limit=limit, seconds=seconds, everything=everything)
 
     def _finish(self, ledger: Ledger, contents: ManifestContents) -> None:
-        """Store the manifest, and make the files that it says are due."""
+        """Store the manifest, make the files that it says are due, and remove the chunks that are done with."""
+        chunks = self._contents.chunk_names() | contents.chunk_names()
         self._save(ledger, contents)
         if contents.due:
             for file in contents.due:
                 self._make(file)
-            gone = contents.due_chunks()
             contents = replace(contents, due=())
             self._save(ledger, contents)
-            self._store.delete(chunk.name for chunk in gone)
+        self._store.delete(chunks - contents.chunk_names())
         self._ledger, self._contents = ledger, contents
 
     def _make(self, file: DueFile) -> None:
         pieces = (piece for chunk in file.chunks for piece in _read(self._store.get(chunk.name)))
+        file_type = FileType(file.chunks[0].file_type)
         with closing(pieces):
-            made = write_files(pieces, self._connection.file_type, self._store.scratch, file.number)
+            made = write_files(pieces, file_type, self._store.scratch, file.number)
         for name, path in made.items():
             self._store.put_file(f"{file.folder}/{name}", path)
 

@@ -29,6 +29,7 @@ from trucker.change import DELETE, OPERATIONS, Changes, Column
 from trucker.errors import SinkError
 from trucker.sinks.envelope.key_moves import split_key_moves
 from trucker.sinks.envelope.moments import date_days, time_micros, timestamp_micros
+from trucker.sinks.envelope.text_conversion import binary_of_hex
 from trucker.sinks.target import Target
 from trucker.types import Unfit, column_kind
 
@@ -125,8 +126,8 @@ def _decimals(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _bytes(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    data = [None if value is None else bytes.fromhex(value[2:]) for value in text.to_pylist()]
-    return pa.array(data, kind)
+    binary = binary_of_hex(text.cast(pa.large_string())).cast(kind)
+    return pc.if_else(pc.is_valid(text), binary, pa.scalar(None, kind))
 
 
 def _dates(text: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -43,6 +43,7 @@ BOUNDARIES: Final = (
     "worker.finish",  # worker: a large table gets its key when all of its first copy is there
     "sink.position",  # driver: positions and states are written, inside the destination's transaction
     "sink.commit",  # driver: the destination commits
+    "letters.put",  # driver: events that a stream refused are stored as dead letters
     "copy.begin",  # driver: the destination stores that a copy begins
     "copy.chunk",  # driver: the chunks of an incremental copy that were read are committed with their cursor
     "copy.end",  # driver: the destination stores that the copy is complete

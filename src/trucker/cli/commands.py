@@ -296,14 +296,15 @@ def redrive(
     """Apply dead letters again.
 
     Applies the rows that a destination refused, in the order of their positions, and deletes the dead letters of those
-    that succeed. The project may be running. Exit code 1 when rows are refused again.
+    that succeed. The project may be running. Exit code 1 when rows are refused again. Events of a stream are sent again
+    as they were; --dry-run only lists them.
     """
     redriven = _open(project, debug).redrive(truck, table=table, ids=number, dry_run=dry_run)
     if as_json:
         output.say(output.redriven_json(redriven))
     else:
         output.redriven_text(redriven, dry_run=dry_run)
-    if any(not result.applied for result in redriven):
+    if any(result.applied is False for result in redriven):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -199,14 +199,16 @@ def redriven_text(redriven: Sequence[Redriven], *, dry_run: bool) -> None:
         letter = result.letter
         key = ", ".join(f"{name} = {value}" for name, value in letter.key_row.items()) or "no key"
         outcome = "applied" if result.applied else letter.reason.message
+        outcome = f"not tried; last time: {outcome}" if result.applied is None else outcome
         screen.print(
             f"{letter.number} {letter.truck} {letter.operation} {letter.source} ({key}): {outcome}", soft_wrap=True
         )
-    applied = sum(result.applied for result in redriven)
-    would = " (dry run: nothing was changed)" if dry_run else ""
-    screen.print(
-        f"{counted(len(redriven), 'dead letter')}, {applied} applied, {len(redriven) - applied} refused again{would}"
+    applied, refused, untried = (
+        sum(result.applied is outcome for result in redriven) for outcome in (True, False, None)
     )
+    rest = f", {untried} not tried (what is sent to a stream cannot be taken back)" if untried else ""
+    would = " (dry run: nothing was changed)" if dry_run else ""
+    screen.print(f"{counted(len(redriven), 'dead letter')}, {applied} applied, {refused} refused again{rest}{would}")
 
 
 def redriven_json(redriven: Sequence[Redriven]) -> str:

@@ -270,8 +270,8 @@ class TruckFile(Model):
     on_error: Literal["stop", "dead_letter"] = Field(
         default="stop",
         description="What to do with a row that the destination refuses because of its values: `stop` stops "
-        "the truck, `dead_letter` writes the change to `trucker.dead_letters` there and goes on. See `trucker "
-        "redrive`.",
+        "the truck, `dead_letter` writes the change to `trucker.dead_letters` there (of an event stream: to a file in "
+        "the state folder) and goes on. See `trucker redrive`.",
     )
     dead_letters_max: int = Field(
         default=1000,

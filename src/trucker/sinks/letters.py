@@ -199,10 +199,11 @@ def reshaped(letters: Iterable[Letter], source: TableSchema) -> list[Letter]:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The outcome of a redriven letter: `applied`, or the reason for which it is still refused."""
+    """The outcome of a redriven letter: `applied`, or the reason for which it is still refused. In a dry run `applied`
+    is None where the destination cannot try without doing: the reason is that of the last time."""
 
     letter: Letter
-    applied: bool
+    applied: bool | None
 
     def shown(self) -> dict[str, Any]:
         """Without the row's data."""
@@ -253,7 +254,9 @@ class KeepsLetters(Protocol):
 
     def redrive(self, choice: Choice, *, dry_run: bool) -> list[Redriven]:
         """Apply letters again, in the order of their positions and in one transaction for each truck: those that are
-        applied are removed, the others stay with the new reason. With `dry_run` nothing is changed in the end."""
+        applied are removed, the others stay with the new reason. With `dry_run` nothing is changed in the end.
+
+        A stream sends its letters again as they were, and tries nothing with `dry_run` (`sinks.event_letters`)."""
         ...
 
 

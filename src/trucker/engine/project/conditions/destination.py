@@ -72,12 +72,14 @@ def letters(situation: Situation) -> Iterator[Finding]:
             counts = sink.count_letters()
         except TruckerError:  # what is wrong with the destination has been found
             continue
+        events = sink.abilities.every_change
+        where = "with `trucker redrive --dry-run`" if events else "in trucker.dead_letters there"
         for truck, count in sorted(counts.items()):
             yield Finding(
                 Level.WARNING,
                 f"truck {truck}",
-                f"{count} dead letters: rows that its destination refused",
-                "read the reasons in trucker.dead_letters there, fix the causes, then run `trucker redrive`",
+                f"{count} dead letters: {'events' if events else 'rows'} that its destination refused",
+                f"read the reasons {where}, fix the causes, then run `trucker redrive`",
                 "TRK473",
             )
 

@@ -43,6 +43,7 @@ BOUNDARIES: Final = (
     "worker.finish",  # worker: a large table gets its key when all of its first copy is there
     "sink.position",  # driver: positions and states are written, inside the destination's transaction
     "sink.commit",  # driver: the destination commits
+    "events.send",  # driver: a piece of a truck's events is sent to a receiver
     "letters.put",  # driver: events that a stream refused are stored as dead letters
     "copy.begin",  # driver: the destination stores that a copy begins
     "copy.chunk",  # driver: the chunks of an incremental copy that were read are committed with their cursor

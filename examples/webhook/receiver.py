@@ -15,7 +15,7 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 TABLE = """
@@ -88,7 +88,7 @@ def main(port: str, file: str) -> None:
     Handler.file, Handler.secret = file, os.environ["HOOKS_SECRET"]
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(TABLE)
-    HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
 
 if __name__ == "__main__":

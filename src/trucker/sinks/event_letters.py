@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from trucker.config.events import EventConnection
-from trucker.errors import DataError, TruckFailed
+from trucker.errors import DataError, SinkUnavailable, TruckerError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.base import Workspace
 from trucker.sinks.delivery import Delivery
@@ -72,11 +72,12 @@ class LetterEventSink(EventSink):
         return 0 if most is None else max(most - self._letter_file.count().get(truck, 0), 0)
 
     @abstractmethod
-    def redeliver(self, truck: str, events: Sequence[Event]) -> Sequence[DataError | None]:
-        """Send these events, in this order; for each the error with which it is refused. Durable when this returns.
+    def redeliver(self, truck: str, events: Sequence[Event]) -> Sequence[DataError | SinkUnavailable | None]:
+        """Send these events, in this order. None for one that was taken, and the error for one that is refused, or that
+        could not be sent because the store went away. Durable when this returns.
 
-        May be called on a sink that was never opened, beside another process that has one open. Whatever else fails
-        is raised: the letters stay.
+        May be called on a sink that was never opened, beside another process that has one open. Where it raises, all
+        of the letters stay.
         """
 
     def open(self) -> Ledger:
@@ -101,7 +102,10 @@ class LetterEventSink(EventSink):
 
     @property
     def letters(self) -> Mapping[str, int]:
-        return self._letter_file.count()
+        try:
+            return self._letter_file.count()
+        except TruckerError:  # whoever needs the file says so
+            return self._letter_file.last_count
 
     def count_letters(self) -> Mapping[str, int]:
         return self._letter_file.count()
@@ -122,8 +126,10 @@ class LetterEventSink(EventSink):
         errors = self.redeliver(truck, [letter.event for letter in letters])
         results = list(zip(letters, errors, strict=True))
         self._letter_file.remove([letter.number for letter, error in results if error is None])
-        reasons = {letter.number: Reason.of(error) for letter, error in results if error is not None}
+        reasons = {letter.number: Reason.of(error) for letter, error in results if isinstance(error, DataError)}
         self._letter_file.refused_again(reasons)
+        if (away := next((error for error in errors if isinstance(error, SinkUnavailable)), None)) is not None:
+            raise away
         return (
             Redriven(stored_letter(letter, reasons.get(letter.number), tried=True), error is None)
             for letter, error in results

@@ -151,6 +151,11 @@ class LetterFile:
             self._seen = version, counts
         return self._seen[1]
 
+    @property
+    def last_count(self) -> Mapping[str, int]:
+        """What `count` gave last."""
+        return self._seen[1] if self._seen else {}
+
     def chosen(self, choice: Choice) -> dict[str, list[int]]:
         """The numbers of the letters that count and are chosen, in order, by truck."""
         if not self.path.exists():
@@ -188,11 +193,15 @@ class LetterFile:
 
     def remove(self, numbers: Collection[int]) -> None:
         """These have been delivered."""
+        if not numbers:
+            return
         with self._writing() as database:
             database.executemany("DELETE FROM event_letters WHERE number = ?", [(number,) for number in numbers])
 
     def refused_again(self, reasons: Mapping[int, Reason]) -> None:
         """These were refused once more."""
+        if not reasons:
+            return
         rows = [(reason.sqlstate, reason.message, number) for number, reason in reasons.items()]
         with self._writing() as database:
             database.executemany(

@@ -155,6 +155,30 @@ class TestDeliveries(SinkMeans):
         assert {request.id for request in self.receiver.taken if request.events[0]["new"]["id"] == 2} <= set(refused)
         assert dict(beside.letters) == {"main": 1}
 
+    def test_letters_that_were_taken_before_the_receiver_went_away_are_gone(self) -> None:
+        sink = self.started(TARGET)
+        self.refusing(*range(1, 10))
+        self.step(sink, 1, *range(1, 10), most=10)
+        self.refusing(7, status=503)
+        beside = self.make_sink()
+        with pytest.raises(SinkUnavailable):
+            beside.redrive(Choice(("main",)), dry_run=False)
+        assert self.taken()
+        assert beside.count_letters()["main"] == 9 - len(self.taken())
+        self.receiver.answering = lambda _: OK
+        assert all(done.applied for done in beside.redrive(Choice(("main",)), dry_run=False))
+        assert sorted(self.taken()) == list(range(1, 10))
+
+    def test_a_truck_that_stays_failed_is_not_sent_what_was_taken(self) -> None:
+        """Each time it is tried again, while other trucks go on."""
+        sink = self.started(TARGET, OTHER)
+        self.refusing(5)
+        for step in (1, 2, 3):
+            with pytest.raises(TruckFailed):
+                self.step(sink, 1, 1, 2, 3, 4, 5)
+            self.change(sink, OTHER, insert({"id": "6"}), step=step)
+        assert sorted(self.taken()) == sorted(set(self.taken()))
+
     def test_a_letter_outlives_a_failure_behind_it_and_is_one(self) -> None:
         sink = self.started(TARGET)
         self.receiver.answering = lambda request: {2: Reply(422), 9: Reply(503)}.get(request.events[0]["new"]["id"], OK)

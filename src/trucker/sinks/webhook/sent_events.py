@@ -36,9 +36,15 @@ class SentEvents:
 
     def __init__(self) -> None:
         self._trucks: dict[str, _OfTruck] = defaultdict(_OfTruck)
+        self._begun: set[str] = set()
+
+    def start(self) -> None:
+        """A delivery begins, or comes again, perhaps without a truck that failed."""
+        self._begun.clear()
 
     def begin(self, truck: str) -> None:
         """The truck's events come, from the first on."""
+        self._begun.add(truck)
         self._trucks[truck].at = 0
 
     def piece(self, truck: str, ids: Sequence[str]) -> SentPiece | None:
@@ -57,7 +63,7 @@ class SentEvents:
         return self._trucks[truck].taken
 
     def take(self, truck: str, ids: Collection[str]) -> None:
-        """These were taken, and the piece could not be finished."""
+        """These of the piece in hand were taken, whatever becomes of the others."""
         self._trucks[truck].taken |= set(ids)
 
     def finish(self, truck: str, ids: Sequence[str], refused: Mapping[str, DataError]) -> None:
@@ -67,9 +73,14 @@ class SentEvents:
         sent.at += 1
         sent.taken.clear()
 
-    def forget(self) -> None:
-        """The ledger that passes them is stored."""
-        self._trucks.clear()
+    def finish_all(self) -> None:
+        """The ledger is stored that passes the events of the delivery."""
+        for truck in self._begun:
+            self.forget(truck)
+
+    def forget(self, truck: str) -> None:
+        """The truck begins anew, or is done: what comes is to be sent."""
+        self._trucks.pop(truck, None)
 
 
 def _digest(ids: Sequence[str]) -> bytes:

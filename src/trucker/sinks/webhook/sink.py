@@ -19,6 +19,7 @@ from trucker.finding import Finding, Level
 from trucker.sinks import ledger_file
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
+from trucker.sinks.delivery import Delivery
 from trucker.sinks.event import Event, Events
 from trucker.sinks.event_letters import LetterEventSink
 from trucker.sinks.ledger import Ledger
@@ -68,6 +69,12 @@ class WebhookSink(LetterEventSink):
         content = ledger_file.load(self._positions, self._project)
         return ledger_file.ledger_from_json(content) if content else Ledger()
 
+    def publish(self, delivery: Delivery) -> None:
+        self._sent.start()
+        for truck in {*delivery.plan.forgotten, *(copy.target.truck for copy in delivery.copies)}:
+            self._sent.forget(truck)
+        super().publish(delivery)
+
     def append(self, truck: str, events: Iterator[Events]) -> None:
         self._sent.begin(truck)
         for whole in events:
@@ -84,13 +91,14 @@ class WebhookSink(LetterEventSink):
                 remedy="free disk space for, or give trucker access to, the project's state folder",
                 code="TRK456",
             ) from error
-        self._sent.forget()
+        self._sent.finish_all()
 
-    def redeliver(self, truck: str, events: Sequence[Event]) -> Sequence[DataError | None]:
+    def redeliver(self, truck: str, events: Sequence[Event]) -> Sequence[DataError | SinkUnavailable | None]:
         outcome = self._using().deliver(truck, list(enumerate(events)), len(events))
-        if outcome.error is not None:
-            raise outcome.error
-        return [outcome.refused.get(number) for number in range(len(events))]
+        away = outcome.error
+        if away is not None and not isinstance(away, SinkUnavailable):
+            raise away
+        return [None if number in outcome.taken else outcome.refused.get(number, away) for number in range(len(events))]
 
     def close(self) -> None:
         self._hang_up()
@@ -113,14 +121,13 @@ class WebhookSink(LetterEventSink):
         outcome = self._using().deliver(truck, due, self.room(truck))
         reach("events.send.after")
         refused = {ids[number]: error for number, error in sorted(outcome.refused.items())}
-        if len(outcome.taken) + len(outcome.refused) == len(due):
-            self._set_aside(truck, events, refused)
-            self._sent.finish(truck, ids, refused)
-            return
         self._sent.take(truck, {ids[number] for number in outcome.taken})
         if outcome.error is not None:
             raise outcome.error
         self._set_aside(truck, events, refused)
+        if len(outcome.taken) + len(outcome.refused) == len(due):
+            self._sent.finish(truck, ids, refused)
+            return
         raise SinkUnavailable(  # there is room after all: letters have been redriven meanwhile
             f"{self._connection.place}: more events are refused than the truck had room for",
             remedy="none needed: trucker sends the others again",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +21,7 @@ from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess
 from fixtures.random_dml import chosen_seed
 from fixtures.waiting import wait_until
+from fixtures.webhook import PROXIES, SECRET
 
 pytestmark = pytest.mark.spark
 
@@ -257,3 +266,48 @@ def _changes_that_overlap(database: Database) -> list[int]:
         one.execute("commit")
         committed.append(lone)
     return committed
+
+
+# -- webhooks ---------------------------------------------------------------------------------------------------------
+
+
+def test_webhooks(
+    example: Example, database: Database, spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The receiver's rows are those of the source: signed requests, and what came twice or late changes nothing."""
+    monkeypatch.setenv("HOOKS_SECRET", SECRET)
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("HOOKS_URL", f"http://127.0.0.1:{port}/changes")
+    project = example("webhook")
+    file = tmp_path / "orders.sqlite"
+    receiver = subprocess.Popen([sys.executable, str(project.folder / "receiver.py"), str(port), str(file)])
+
+    def rows() -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(file)) as kept:
+            contents = kept.execute("select content from rows where content is not null").fetchall()
+        return sorted(tuple(json.loads(content, parse_float=Decimal).values()) for (content,) in contents)
+
+    try:
+        database.execute(
+            "insert into orders select i, 'customer ' || i, 'new', i * 1.25 from generate_series(1, 300) i"
+        )
+        take(project, spark)
+        assert rows() == database.query("select * from orders order by id")
+        database.execute(
+            "update orders set state = 'paid' where id % 3 = 0",
+            "update orders set state = 'sent', amount = amount + 1 where id % 9 = 0",
+            "begin; update orders set id = id + 1000 where id < 9; update orders set amount = 7 where id = 1005; end",
+            "delete from orders where id % 7 = 0",
+            "begin; delete from orders where id = 16; insert into orders values (16, 'back', 'new', 1.5); commit",
+        )
+        take(project, spark)
+        assert rows() == database.query("select * from orders order by id")
+        database.execute("truncate orders", "insert into orders values (1, 'last', 'new', 0.1)")
+        take(project, spark)
+        assert rows() == database.query("select * from orders order by id")
+    finally:
+        receiver.kill()
+        receiver.wait()

@@ -14,6 +14,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures.documents import ROOT, blocks
 from fixtures.receiver import OK, Received, Receiver, Reply, in_turn, receiving
 from trucker.adapters.webhook import WebhookConnection
 from trucker.errors import SinkError, SinkRefused, SinkUnavailable
@@ -119,6 +120,13 @@ def test_the_url_may_name_the_table_and_an_array_has_one_url(receiver: Receiver)
         ("/main/public/a%2Fb", 2),
         ("/main/public/items", 1),
     ]
+
+
+def test_arrays_stay_long_where_tables_alternate(receiver: Receiver) -> None:
+    other = TableId("public", "other")
+    events = [event(n, 1, table=ITEMS if n % 2 else other) for n in range(40)]
+    deliver(receiver.url + "/{{ table }}", events, batch={"rows": 10}, parallel=2)
+    assert [len(each.events) for each in receiver.taken] == [10] * 4
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -304,6 +312,21 @@ def test_the_signature_is_that_of_the_specification() -> None:
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
     }
+
+
+def test_the_code_of_the_reference_verifies_it(receiver: Receiver) -> None:
+    page = ROOT / "docs" / "reference" / "sinks" / "webhook.md"
+    (code,) = (block.text for block in blocks(page) if block.language == "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    deliver(receiver.url, [event(1)], secret=f"{secret} whsec_{'x' * 32}")
+    (request,) = receiver.taken
+    assert names["verified"](secret, request.headers, request.body)
+    assert not names["verified"]("whsec_AAAA", request.headers, request.body)
+    assert not names["verified"](secret, request.headers, request.body + b" ")
+    old = str(int(request.headers["webhook-timestamp"]) - 400)
+    assert not names["verified"](secret, {**request.headers, "webhook-timestamp": old}, request.body)
 
 
 def test_two_secrets_give_two_signatures(receiver: Receiver) -> None:

@@ -99,10 +99,13 @@ class Courier:
     def _lanes(self, events: Sequence[tuple[int, Event]]) -> list[list[tuple[int, Event]]]:
         if len(events) == 1 or self._connection.parallel == 1:
             return [list(events)]
-        lanes: dict[int, list[tuple[int, Event]]] = {}
+        by_url = "{{" in self._connection.url.get_secret_value()
+        lanes: dict[tuple[TableId | None, int], list[tuple[int, Event]]] = {}
         for number, event in events:
             key = b"\0".join((event.table.schema.encode(), event.table.name.encode(), event.key or b""))
-            lanes.setdefault(crc32(key) % self._connection.parallel, []).append((number, event))
+            # An array has one URL: a lane of several tables would be cut at each change of the table.
+            lane = event.table if by_url else None, crc32(key) % self._connection.parallel
+            lanes.setdefault(lane, []).append((number, event))
         return list(lanes.values())
 
     def submit(self, delivery: _Delivery, lanes: Sequence[list[tuple[int, Event]]]) -> list[Future[None]]:

@@ -113,7 +113,8 @@ class HttpSender:
 
 def _pool(connection: WebhookConnection, timeout: Timeout) -> urllib3.PoolManager:
     """Connections to the receiver, through the proxy that the environment names for it."""
-    context, most = _context(connection), connection.parallel
+    context = _context(connection) if connection.origin.startswith("https:") else None
+    most = connection.parallel
     parts = urlsplit(connection.origin)
     proxies = {} if proxy_bypass(parts.netloc) else getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -212,7 +212,13 @@ def test_nobody_listens() -> None:
         url = gone.url
     error = failure(deliver(url, [event(1)], timeouts={"retry": 0}))
     assert (error.code, error.transient) == ("TRK712", True)
-    assert "no connection" in error.message
+    assert "nobody listens there" in error.message
+
+
+def test_a_host_without_an_address() -> None:
+    error = failure(deliver("http://no-such-host.invalid/", [event(1)], timeouts={"retry": 0}))
+    assert (error.code, error.transient) == ("TRK712", True)
+    assert "cannot be resolved" in error.message
 
 
 def test_a_pause_that_the_receiver_asks_for_holds_for_all_and_for_the_next_try(receiver: Receiver) -> None:

@@ -100,10 +100,10 @@ class HttpSender:
             )
         elif isinstance(error, NameResolutionError):
             what, remedy = "the name of its host cannot be resolved", "correct url, or the name service"
+        elif isinstance(error, NewConnectionError):  # a kind of the next
+            what, remedy = "nobody listens there", "check that it runs, and host and port in url"
         elif isinstance(error, ConnectTimeoutError):
             what, remedy = "no connection in time", "check that it runs and that no firewall is in between"
-        elif isinstance(error, NewConnectionError):
-            what, remedy = "no connection", "check that it runs, and host and port in url"
         elif isinstance(error, ReadTimeoutError):
             what, remedy = "no answer in time", "check what it does, or raise timeouts.read"
         else:

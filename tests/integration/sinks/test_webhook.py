@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,7 +20,7 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Choice
 from trucker.sinks.webhook.sink import WebhookSink
 from trucker.table import TableId
-from trucker.testing.handmade import insert
+from trucker.testing.handmade import delete, insert, update
 from trucker.testing.suites.sink_suite import ITEMS, ChangeSinkSuite, SinkMeans, Written, target_of
 
 TARGET = target_of(ITEMS)
@@ -68,6 +68,7 @@ class TestDeliveries(SinkMeans):
 
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, receiver: Receiver) -> Iterator[None]:
+        self.settings: dict[str, Any] = {}
         self.folder, self.receiver = tmp_path, receiver
         self.sinks: list[WebhookSink] = []
         yield
@@ -76,7 +77,7 @@ class TestDeliveries(SinkMeans):
 
     def make_sink(self, project: str = "suite") -> WebhookSink:
         timeouts = {"connect": 120, "read": 120, "retry": 0}
-        self.sinks.append(webhook_sink(self.receiver.url, self.folder, project, timeouts=timeouts))
+        self.sinks.append(webhook_sink(self.receiver.url, self.folder, project, timeouts=timeouts, **self.settings))
         return self.sinks[-1]
 
     def step(self, sink: Committer, step: int, *rows: int, most: int | None = None, other: bool = False) -> None:
@@ -217,6 +218,23 @@ class TestDeliveries(SinkMeans):
         committer.open()
         self.step(committer, 1, 1)
         assert self.taken() == [1]
+
+    def test_tombstones_are_not_sent(self) -> None:
+        """Debezium's envelope has one behind each delete, also of an update that changes a key."""
+        self.settings = {"format": "debezium", "parallel": 1}
+        sink = self.started(TARGET)
+        moved = update({"id": "2", "name": None, "qty": None, "note": None}, old={"id": "1"})
+        self.change(sink, TARGET, insert({"id": "1"}), moved, delete({"id": "2"}))
+        assert [event["op"] for event in self.receiver.events] == ["c", "d", "c", "d"]
+
+    @pytest.mark.parametrize("rows", [1, 10])
+    def test_the_marks_of_a_transaction_stand_around_its_events(self, rows: int) -> None:
+        self.settings = {"transactions": True, "parallel": 4, "batch": {"rows": rows}}
+        sink = self.started(TARGET)
+        for step in (1, 2):
+            self.change(sink, TARGET, *(insert({"id": str(n)}) for n in range(30)), step=step)
+        operations = [event["operation"] for event in self.receiver.events]
+        assert operations == ["begin", *["insert"] * 30, "end"] * 2
 
     def test_large_events_pass_in_pieces(self) -> None:
         sink = self.started(TARGET)

@@ -99,7 +99,7 @@ def test_arrays_are_cut_by_rows_and_by_bytes(receiver: Receiver) -> None:
     deliver(receiver.url, events, batch={"rows": 4}, parallel=1)
     assert [len(each.events) for each in receiver.taken] == [4, 4, 2]
     first = receiver.taken[0].headers
-    assert [each["_id"] for each in receiver.events] == [each.id for each in events]
+    assert [each["_event_id"] for each in receiver.events] == [each.id for each in events]
     assert (first["trucker-count"], first["trucker-first-id"], first["trucker-last-id"]) == ("4", "16/0/0", "16/0/3")
     receiver.taken.clear()
     size = len(events[0].value or b"") + 1

@@ -40,7 +40,7 @@ _PASSING: Final = frozenset({408, 425, 429})
 _CREDENTIALS: Final = frozenset({401, 403, 407})
 _TOO_LARGE: Final = 413
 _OF_MANY: Final = frozenset({"truncate", "begin", "end"})
-_NO_OLD_ROW: Final = b'"old":null'
+_OLD_ROW: Final = b'"old":{'
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
 
@@ -287,7 +287,7 @@ class _Delivery:
 
 def _with_id(event: Event) -> bytes:
     """An event as an element of an array: its first member is the id, which is a header where it is sent alone."""
-    return b'{"_id":%s,%s' % (json.dumps(event.id).encode(), (event.value or b"{}")[1:])
+    return b'{"_event_id":%s,%s' % (json.dumps(event.id).encode(), (event.value or b"{}")[1:])
 
 
 def refusal(answer: Answer, event: Event) -> DataError:
@@ -319,9 +319,10 @@ def _concerns_many(event: Event) -> bool:
 
 
 def _moves(event: Event) -> bool:
-    """Whether an update changes the key: it says the row's old key beside the new one."""
+    """Whether an update changes the key: it says the row's old key beside the new one. In the other envelopes it is a
+    delete and an insert."""
     value, key = event.value or b"", event.key
-    if key is None or _NO_OLD_ROW in value:
+    if key is None or _OLD_ROW not in value:
         return False
     content, new = json.loads(value), json.loads(key)
     old = content.get("old") if isinstance(content, dict) else None

@@ -174,17 +174,15 @@ class WebhookConnection(EventConnection):
         file = self._secret_files.get("headers")
         others = self.model_copy()
         others._secret_files = {key: path for key, path in self._secret_files.items() if key != "headers"}
-        fresh = super(WebhookConnection, others).refreshed().model_copy()
-        fresh._secret_files = self._secret_files
+        fresh = super(WebhookConnection, others).refreshed()
         text = read_secret(file) if file is not None else None
-        if text is None:
-            return fresh
-        try:
-            lines: dict[str, str] = _header_lines(text)
+        try:  # of files that are being written nothing counts
+            lines: dict[str, str] = _header_lines(text) if text is not None else {}
             headers = self._sendable({name: SecretStr(content) for name, content in lines.items()})
-        except ValueError:  # a file that is being written
-            return fresh
-        return fresh.model_copy(update={"headers": headers})
+            read = {"url": self._http(fresh.url), "secret": self._keys(fresh.secret)}
+        except ValueError:
+            return self
+        return self.model_copy(update=read if text is None else {**read, "headers": headers})
 
     @property
     def origin(self) -> str:

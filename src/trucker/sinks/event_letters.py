@@ -94,8 +94,7 @@ class LetterEventSink(EventSink):
             self._delivery = None
         self._letter_file.settle(delivery.ledger)
         begun = {copy.target.truck_table for copy in delivery.copies}
-        begun |= {truck_table for truck_table in delivery.before.entries if truck_table[0] in delivery.plan.forgotten}
-        if removed := self._letter_file.remove_tables(begun):
+        if removed := self._letter_file.remove_copied(begun, delivery.plan.forgotten):
             log.info("dead letters removed: their tables are copied from the beginning", extra={"count": removed})
 
     # -- KeepsLetters ----------------------------------------------------------------------------------------------

@@ -123,12 +123,15 @@ class LetterFile:
                 database.execute(f"{done} WHERE truck = ? AND passed_by = ?", (truck, passed_by))
         self._may_wait = False
 
-    def remove_tables(self, truck_tables: Collection[TruckTable]) -> int:
-        """Remove the letters of these tables, which are copied from the beginning; how many there were."""
-        if not truck_tables or not self.path.exists():
+    def remove_copied(self, truck_tables: Collection[TruckTable], trucks: Collection[str] = ()) -> int:
+        """Remove the letters of these tables, and of all tables of these trucks, which are copied from the beginning;
+        how many there were."""
+        if not (truck_tables or trucks) or not self.path.exists():
             return 0
         removed = 0
         with self._writing() as database:
+            for truck in trucks:
+                removed += database.execute("DELETE FROM event_letters WHERE truck = ?", (truck,)).rowcount
             for truck, table in truck_tables:
                 removed += database.execute(
                     "DELETE FROM event_letters WHERE truck = ? AND source_schema = ? AND source_table = ?",

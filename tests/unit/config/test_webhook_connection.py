@@ -89,6 +89,12 @@ connections:
     assert again.secret.get_secret_value() == "second"
     (tmp_path / "headers").write_text("half a line")
     assert _headers(again.refreshed()) == {"Authorization": "Bearer two"}
+    (tmp_path / "headers").write_text("Authorization: Bearer three")
+    (tmp_path / "secret").write_text("whsec_half!")
+    assert again.refreshed() is again
+    (tmp_path / "secret").write_text("third")
+    assert _headers(again.refreshed()) == {"Authorization": "Bearer three"}
+    assert _headers(again.refreshed().refreshed()) == {"Authorization": "Bearer three"}
     (tmp_path / "headers").unlink()
     assert _headers(again.refreshed()) == {"Authorization": "Bearer two"}
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from trucker.abilities import Abilities
-from trucker.errors import DataError, SinkUnavailable, TruckFailed
+from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch
@@ -191,6 +191,16 @@ class TestEventLetters(SinkMeans):
         self.step(sink, 1, 2)
         self.begin_copy(sink, [TARGET], name="second")
         assert self.count() == {}
+
+    def test_a_damaged_file_disturbs_no_status(self) -> None:
+        """Whoever needs the letters says what is wrong."""
+        sink = self.make_sink()
+        assert isinstance(sink, StrictStream)
+        (self.folder / "sink.letters.db").write_bytes(b"no database" * 1000)
+        assert dict(sink.letters) == {}
+        with pytest.raises(SinkError) as caught:
+            sink.count_letters()
+        assert caught.value.code == "TRK711"
 
     def test_a_reset_removes_the_letters(self) -> None:
         sink = self.started(TARGET)

@@ -61,7 +61,7 @@ def ids(file: LetterFile, choice: Choice = ALL) -> list[str]:
 
 def test_reading_creates_nothing(file: LetterFile) -> None:
     file.settle(Ledger())
-    assert (file.count(), file.chosen(ALL), file.remove_tables([("main", ITEMS)])) == ({}, {}, 0)
+    assert (file.count(), file.chosen(ALL), file.remove_copied([("main", ITEMS)])) == ({}, {}, 0)
     assert not file.path.parent.exists()
 
 
@@ -145,8 +145,10 @@ def test_what_was_delivered_goes_and_what_was_refused_again_says_why(file: Lette
 def test_a_copy_from_the_beginning_removes_the_letters_of_its_table(file: LetterFile) -> None:
     put(file, 1, 2)
     put(file, 3, truck="other")
-    assert file.remove_tables([("main", ITEMS), ("main", TableId("public", "other"))]) == 2
+    assert file.remove_copied([("main", ITEMS), ("main", TableId("public", "other"))]) == 2
     assert file.count() == {"other": 1}
+    assert file.remove_copied([], ["other"]) == 1
+    assert file.count() == {}
 
 
 def test_pages_are_bounded_by_their_bytes(file: LetterFile) -> None:

@@ -4,6 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 POOLER := $(VENV)/.pooler
+BROKER := $(VENV)/.broker
 FOUND := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 PYTHON ?= $(FOUND)
@@ -13,7 +14,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick pgbouncer soak docs clean
+.PHONY: help demo test check bench bench-quick pgbouncer kafka soak docs clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +22,7 @@ help: ## list the verbs
 demo: $(READY) ## a shop under load, replicated twice, killed once, compared at the end
 	$(PY) -m trucker.testing.demo $(ARGS)
 
-test: $(READY) $(POOLER) ## every test but the soak
+test: $(READY) $(POOLER) $(BROKER) ## every test but the soak
 	$(PY) -m trucker.engine.spark.cds_archive
 	$(PY) -m pytest -m "not soak" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -47,7 +48,10 @@ bench-quick: $(READY) ## the same table in a small form, under three minutes
 pgbouncer: $(READY) ## get a pgbouncer for the tests of the pooler, without root
 	$(PY) tools/get_pgbouncer.py
 
-soak: $(READY) $(POOLER) ## the long campaign
+kafka: $(READY) ## get the jars of a Kafka broker for the tests of that destination, by Maven
+	$(PY) tools/get_kafka.py
+
+soak: $(READY) $(POOLER) $(BROKER) ## the long campaign
 	$(PY) -m trucker.engine.spark.cds_archive
 	TRUCKER_SEED=$${TRUCKER_SEED:-new} $(PY) -m pytest -m soak --timeout=0 $(ARGS)
 
@@ -68,4 +72,8 @@ $(READY): pyproject.toml constraints.txt
 # Once for each environment; where it is not to be had, this says so, and the tests that need it are skipped.
 $(POOLER): $(READY) tools/get_pgbouncer.py
 	$(PY) tools/get_pgbouncer.py
+	@touch $@
+
+$(BROKER): $(READY) tools/get_kafka.py tools/kafka_jars.sha256
+	$(PY) tools/get_kafka.py
 	@touch $@

@@ -26,6 +26,7 @@ MEASURES = (
     "decode",
     "stream",
     "sinks",
+    "events",
     "snapshot",
     "beside_copy",
     "latency",

@@ -41,6 +41,7 @@ pytest_plugins = [
     "fixtures.campaign",
     "fixtures.examples",
     "fixtures.object_storage",
+    "fixtures.kafka",
 ]
 
 

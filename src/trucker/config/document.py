@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from trucker.config.template import Rendered, render
+from trucker.config.name_template import KEYS
+from trucker.config.template import CODE as TEMPLATE
+from trucker.config.template import Rendered, Rendering, render
 from trucker.errors import ConfigError, Place
 from trucker.file_errors import reason_and_remedy
 
@@ -133,7 +135,7 @@ class _Document:
             message, remedy = "YAML does not allow this character", "remove it, or write it as an escape"
         raise self._error(place, message, remedy)
 
-    def _item(self, node: yaml.Node, above: tuple[yaml.Node, ...], key: Place | None = None) -> Item:
+    def _item(self, node: yaml.Node, above: tuple[yaml.Node, ...], key: Place | None = None, named: str = "") -> Item:
         place = self._place(node.start_mark.index)
         if any(node is other for other in above):
             raise self._error(place, "an alias refers to itself", "write the value out")
@@ -146,6 +148,7 @@ class _Document:
             value = tuple(self._item(child, (*above, node)) for child in node.value)
         else:
             value = self._scalar(node)
+            self._refuse_later(node, place, named)
         return Item(value, place, key or place, blank=value is None and node.value == "")
 
     def _scalar(self, node: yaml.Node) -> str | None:
@@ -153,6 +156,17 @@ class _Document:
         if node.tag == _CORE + "null" and not self.rendered.has_value(text):
             return None
         return self.rendered.fill(text)
+
+    def _refuse_later(self, node: yaml.Node, place: Place, key: str) -> None:
+        """Refuse `{{ table }}` where no template of names belongs."""
+        expression = self.rendered.runs_later(node.value)
+        if expression and key not in KEYS:
+            raise ConfigError(
+                f"the template has {expression}, which is known in the keys {', '.join(sorted(KEYS))} alone",
+                place=place,
+                remedy=Rendering.names,
+                code=TEMPLATE,
+            )
 
     def _mapping(self, node: yaml.MappingNode, above: tuple[yaml.Node, ...]) -> Mapping[str, Item]:
         # A key of the mapping itself overrides one of `<<`, wherever that is written.
@@ -167,10 +181,11 @@ class _Document:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._error(place, "a key must be plain text", "put {{ … }} templates in quotes or after a key")
             key = self._scalar(key_node) or ""
+            self._refuse_later(key_node, place, "")
             if key in items:
                 first = items[key].key_place
                 raise self._error(place, f'the key "{key}" is given twice', f"the first is in line {first.line}")
-            items[key] = self._item(value_node, above, place)
+            items[key] = self._item(value_node, above, place, key)
         return {**merged, **items}
 
     def _merged(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> Iterator[Item]:

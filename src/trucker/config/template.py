@@ -7,6 +7,9 @@ environment can change a file's structure.
 Conditions, loops and `set` work as usual. What captures text instead of writing it (macro, call, filter, a `set`
 block) is refused, because the tokens would show.
 
+Expressions that use `schema`, `table` or `truck` are not run here: they name things that differ from table to table.
+They stay as they are written, for the few settings that take such a template (`config.name_template`).
+
 Every position in the rendered text is traced back to the file as written, through conditions and loops.
 """
 
@@ -23,6 +26,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError
 
+from trucker.config.name_template import NAMES
 from trucker.errors import ConfigError, Place
 from trucker.file_errors import reason_and_remedy
 
@@ -41,6 +45,7 @@ class Rendered:
     _values: tuple[str, ...]
     _token: re.Pattern[str]
     _anchors: tuple[tuple[int, int], ...]
+    _later: frozenset[int] = frozenset()
 
     def fill(self, text: str) -> str:
         """The text with the values in the place of their tokens."""
@@ -49,6 +54,11 @@ class Rendered:
     def has_value(self, text: str) -> bool:
         """Whether a template gave a part of it."""
         return self._token.search(text) is not None
+
+    def runs_later(self, text: str) -> str:
+        """The first expression in the text that was left as it is written; empty where there is none."""
+        numbers = (int(match[1]) for match in self._token.finditer(text))
+        return next((self._values[number] for number in numbers if number in self._later), "")
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column, from 1, in the file as written, of an offset in `text`."""
@@ -64,6 +74,15 @@ def line_and_column(text: str, offset: int) -> tuple[int, int]:
     """Line and column, from 1, of an offset."""
     head = text[:offset]
     return head.count("\n") + 1, offset - (head.rfind("\n") + 1) + 1
+
+
+_LATER: Final = "_run_later"
+
+
+class _Expression(str):
+    """An expression of a template that is run later."""
+
+    __slots__ = ()
 
 
 FAILURES: Final = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -84,17 +103,19 @@ class Rendering:
 
     names = 'templates know env("NAME", "default") and file("path")'
     language, comment = "YAML", "#"
+    later_names: frozenset[str] = NAMES
 
     def __init__(self, source: str, name: str, folder: Path) -> None:
         self.source = source
         self.name = name
         self.folder = folder
         self.values: list[str] = []
+        self.later: dict[int, str] = {}
         self.nonce = secrets.token_hex(8)
         self.token = self.pattern("v")
         self.marks = self.pattern("p")
         self.jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=self.keep)
-        self.jinja.globals = {"env": self._env, "file": self._file}
+        self.jinja.globals = {"env": self._env, "file": self._file, _LATER: self._run_later}
 
     def render(self) -> Rendered:
         text = self.jinja.from_string(self.with_marks()).render()
@@ -103,7 +124,8 @@ class Rendering:
         for match in self.marks.finditer(text):
             anchors.append((match.start() - removed, int(match[1])))
             removed += len(match[0])
-        return Rendered(self.marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors))
+        later = frozenset(number for number, value in enumerate(self.values) if isinstance(value, _Expression))
+        return Rendered(self.marks.sub("", text), self.source, tuple(self.values), self.token, tuple(anchors), later)
 
     def pattern(self, kind: str) -> re.Pattern[str]:
         return re.compile(f"{_OPEN}{self.nonce}{kind}(\\d+){_CLOSE}")
@@ -119,6 +141,7 @@ class Rendering:
         pieces: list[str] = []
         at = 0
         tag: list[str] = []
+        expression, names, bound = 0, set[str](), set[str]()
         for line, kind, value in self.jinja.lex(self.source):
             start = self.source.index(value, at)
             tag = [] if kind == "block_begin" else [*tag, value.strip()]
@@ -126,8 +149,24 @@ class Rendering:
                 raise self._refusal(line, tag)
             pieces.append(self.source[at:start])
             at = start + len(value)
+            if kind == "variable_begin":
+                expression, names = len(pieces), set()
+            elif kind == "name":
+                names.add(value)
+            elif kind == "block_end" and {"set", "for"} & {*tag}:
+                bound |= {*tag}  # a name that the file itself gives a value is its own
             pieces.append(self.marked(kind, value, start))
+            if kind == "variable_end" and names & self.later_names and not names & bound:
+                pieces[expression:] = [self._left("".join(pieces[expression:]))]
         return "".join([*pieces, self.source[at:]])
+
+    def _left(self, expression: str) -> str:
+        """An expression that gives another one as it is written."""
+        self.later[len(self.later)] = expression
+        return f"{{{{ {_LATER}({len(self.later) - 1}) }}}}"
+
+    def _run_later(self, number: int) -> str:
+        return _Expression(self.later[number])
 
     def _refusal(self, line: int, tag: list[str]) -> ConfigError:
         word = next(filter(None, tag))
@@ -149,6 +188,9 @@ class Rendering:
         )
 
     def keep(self, value: Any) -> str:
+        if isinstance(value, _Expression):
+            self.values.append(value)
+            return self.mark("v", len(self.values) - 1)
         text = "" if value is None else self.marks.sub("", str(value))
         text = self.token.sub(lambda match: self.values[int(match[1])], text)
         self.values.append(text)

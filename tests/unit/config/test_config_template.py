@@ -127,6 +127,29 @@ def test_the_remedy_names_the_variable(read: Read) -> None:
     assert caught.value.remedy == 'set NOT_THERE, or give a default: env("NOT_THERE", "…")'
 
 
+def test_a_template_of_names_is_left_as_it_is_written(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFIX", "shop")
+    text = 'topic: "{{ env("PREFIX") }}.{{ schema }}.{{ table | upper }}"\n# {{ truck }}\n'
+    assert read(text) == {"topic": "shop.{{ schema }}.{{ table | upper }}"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\npath: out/{{ table }}\n", "a: 1\npath: [x, '{{ table }}']\n", "a: 1\n{{ table }}: 1\n"]
+)
+def test_a_template_of_names_is_refused_where_none_belongs(read: Read, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"\{\{ table \}\}, which is known in the keys") as caught:
+        read(text)
+    assert caught.value.code == "TRK103"
+    assert caught.value.place is not None
+    assert caught.value.place.line == 2
+
+
+def test_a_name_that_the_file_gives_a_value_is_its_own(read: Read) -> None:
+    assert read('{% set schema = "s" %}a: {{ schema }}\n') == {"a": "s"}
+    text = "list:\n{% for table in ['x', 'y'] %}\n  - {{ schema | default('d') ~ table }}\n{% endfor %}\n"
+    assert read(text) == {"list": ["dx", "dy"]}
+
+
 def test_a_template_in_a_comment_runs_and_the_error_mentions_it(read: Read) -> None:
     with pytest.raises(ConfigError) as caught:
         read('a: 1\n  # b: {{ env("NOT_THERE") }}\n')

@@ -195,6 +195,7 @@ class _SqlRendering(Rendering):
     """Renders one SQL file. The output of `{{ … }}` stands between two marks, and is inserted as it is."""
 
     language, comment = "SQL", "--"
+    later_names = frozenset()
 
     def __init__(self, file: SqlFile, names: Mapping[str, Any]) -> None:
         super().__init__(normal(file.text), file.label, file.folder)

@@ -40,6 +40,7 @@ pytest_plugins = [
     "fixtures.tls",
     "fixtures.campaign",
     "fixtures.examples",
+    "fixtures.jetstream",
     "fixtures.object_storage",
 ]
 

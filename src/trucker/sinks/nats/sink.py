@@ -1,0 +1,257 @@
+"""A stream of NATS JetStream.
+
+    stream  <stream>              one message per event, in commit order truck by truck
+    bucket  trucker_<stream>      the ledger, see `nats_ledger`
+
+Three things make it exactly once, whatever time passes:
+
+- *The fence.* Each message is accepted only behind the one before it (`fenced_publisher`). There is no gap in what is
+  there, and what an earlier process still had under way is not accepted any more.
+- *The ledger* says up to which sequence of the stream messages count. It is replaced only where it is the one that was
+  read (`Nats-Expected-Last-Subject-Sequence`).
+- *The tail.* What is behind that sequence was written by a delivery that was not finished. It is read back at `open`,
+  and what comes again is not published a second time (`stream_tail`).
+
+`Nats-Msg-Id` is set as well: consumers, mirrors and other tools recognize an event by it. Nothing here depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+from trucker.abilities import Abilities
+from trucker.adapters.nats import NATS, NatsConnection, Retention
+from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
+from trucker.failpoint import reach
+from trucker.finding import Finding, Level
+from trucker.sinks.base import Workspace
+from trucker.sinks.batch import TruckState
+from trucker.sinks.delivery import Delivery, OutdatedLedger
+from trucker.sinks.event import NO_TABLE, Event, Events, event_headers
+from trucker.sinks.events import EventSink
+from trucker.sinks.ledger import Ledger
+from trucker.sinks.nats.fenced_publisher import ID, OutgoingMessage
+from trucker.sinks.nats.nats_errors import TOO_LARGE, WRONG_LAST, NatsApiError, api_failure
+from trucker.sinks.nats.nats_ledger import StreamLedger, from_value, ledger_stream, ledger_subject, to_value
+from trucker.sinks.nats.nats_session import NatsSession, StreamStatus
+from trucker.sinks.nats.sent_events import is_stable
+from trucker.sinks.nats.stream_setup import bucket_config, differences, different_stream, stream_config, untaken
+from trucker.sinks.nats.stream_tail import COPIED, TRUCK, StreamTail
+from trucker.sinks.nats.subjects import subject_of
+from trucker.sinks.target import Target
+from trucker.table import TableId
+
+_AT_ONCE: Final = 1024
+# The first line, the fence, and what separates a header's name from its value.
+_HEADER_LINE, _FENCE_BYTES, _SEPARATORS = 12, 64, 4
+_LONGEST_HEADERS: Final = 8192
+
+
+class NatsSink(EventSink):
+    """Guarantee: exactly once, every change in commit order, whatever the stream's duplicate window."""
+
+    name: ClassVar[str] = "nats"
+    abilities: ClassVar[Abilities] = NATS.abilities
+
+    def __init__(self, connection: NatsConnection, workspace: Workspace) -> None:
+        super().__init__(connection, workspace)
+        self._connection = connection
+        self._session: NatsSession | None = None
+        self._stream: StreamStatus | None = None
+        self._stored = StreamLedger()
+        self._tail: StreamTail | None = None
+        self._first_sequence = 0
+        self._interrupted = False
+        self._subjects: dict[tuple[str, TableId], str] = {}
+
+    # -- before the start -------------------------------------------------------------------------------------------
+
+    def check(self) -> list[Finding]:
+        """Whether the server, the stream and its ledger can be used. Creates nothing."""
+        subject = f"connection {self._connection.name}"
+        try:
+            with self._connected() as session:
+                stream = session.stream(self._stream_name)
+                self._check_ledger(session, stream)
+                if stream is None:
+                    return [Finding(Level.OK, subject, f"stream {self._stream_name} will be created")]
+                if self._connection.transactions:
+                    self._check_subject(stream.config.get("subjects") or [], self._connection.mark_subject)
+        except TruckerError as error:
+            return [Finding(Level.ERROR, subject, error.message, error.remedy, error.code, waits=error.transient)]
+        found = Finding(Level.OK, subject, f"stream {self._stream_name} has {stream.last} messages so far")
+        return [found, *differences(self._connection, stream)]
+
+    def stored(self) -> Mapping[str, TruckState]:
+        with self._connected() as session:
+            return self._check_ledger(session, session.stream(self._stream_name))[0].ledger.states()
+
+    def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
+        """Tables whose events the stream does not take."""
+        with self._connected() as session:
+            stream = session.stream(self._stream_name)
+        config = stream_config(self._connection) if stream is None else stream.config
+        for target in targets:
+            try:
+                self._check_subject(config.get("subjects") or [], self._subject(target.truck, target.table))
+            except SinkError as error:
+                yield target, error
+
+    def prepare(self, target: Target) -> frozenset[str]:
+        columns = super().prepare(target)
+        assert self._stream is not None, "the sink was not opened"
+        self._check_subject(self._stream.config.get("subjects") or [], self._subject(target.truck, target.table))
+        return columns
+
+    # -- the ledger -------------------------------------------------------------------------------------------------
+
+    def read_ledger(self) -> Ledger:
+        self.close()
+        self._session = session = NatsSession(self._connection.refreshed(), self._place)
+        stream = session.stream(self._stream_name)
+        stored, revision = self._check_ledger(session, stream)
+        if stream is None:
+            stream = session.create_stream(stream_config(self._connection))
+        self._stream = stream
+        if not stored.created:
+            session.create_stream(bucket_config(stream))
+            stored = StreamLedger(created=stream.created, last=stream.last)
+            revision = self._replace(stored, revision)
+        if self._tail is None or not self._tail.continues(stored, revision):
+            self._tail = StreamTail(stored, revision)
+        knows_end = stream.config.get("retention") == Retention.LIMITS.value
+        if knows_end:
+            self._tail.read(session, stream.first, stream.last)
+        session.begin_publishing(stream.last, knows_end=knows_end)
+        self._stored, self._first_sequence, self._interrupted = stored, stream.last + 1, False
+        return stored.ledger
+
+    def publish(self, delivery: Delivery) -> None:
+        if self._interrupted and self.read_ledger() != delivery.before:
+            raise OutdatedLedger
+        self._interrupted = True
+        super().publish(delivery)
+        self._interrupted = False
+
+    def append(self, truck: str, events: Iterator[Events]) -> None:
+        assert self._session is not None
+        assert self._tail is not None
+        for piece in events:
+            for start in range(0, len(piece), _AT_ONCE):
+                rows = piece.slice(start, min(start + _AT_ONCE, len(piece))).rows()
+                self._session.publish(
+                    [self._message(truck, event) for event in rows if not self._tail.has(truck, event.id)]
+                )
+
+    def store(self, ledger: Ledger) -> None:
+        assert self._session is not None
+        assert self._tail is not None
+        last = self._session.settle()
+        stored = StreamLedger(ledger, self._stored.created, last, self._tail.settle(ledger))
+        reach("sink.position.before")
+        value_revision = self._tail.revision
+        reach("sink.position.after")
+        reach("sink.commit.before")
+        revision = self._replace(stored, value_revision)
+        reach("sink.commit.after")
+        self._tail.stored(last, revision)
+        self._stored = stored
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _stream_name(self) -> str:
+        return self._connection.stream.name
+
+    @property
+    def _place(self) -> str:
+        return f"connection {self._connection.name} ({', '.join(self._connection.servers)})"
+
+    def _connected(self) -> _ShortSession:
+        return _ShortSession(self._connection.refreshed(), self._place)
+
+    def _check_ledger(self, session: NatsSession, stream: StreamStatus | None) -> tuple[StreamLedger, int]:
+        """What is stored, and its revision. Raises where the stream is not the one that it is about."""
+        value, revision = session.stored(ledger_stream(self._stream_name), ledger_subject(self._stream_name))
+        if not value:
+            return StreamLedger(), revision
+        stored = from_value(value, project=self._project, connection=self._connection.name, stream=self._stream_name)
+        if (different := different_stream(stored, stream, self._stream_name)) is not None:
+            raise different
+        return stored, revision
+
+    def _replace(self, stored: StreamLedger, revision: int) -> int:
+        assert self._session is not None
+        name = self._stream_name
+        value = to_value(stored, project=self._project, connection=self._connection.name, stream=name)
+        try:
+            return self._session.replace(ledger_stream(name), ledger_subject(name), value, revision)
+        except NatsApiError as error:
+            if error.number in WRONG_LAST:
+                raise OutdatedLedger from None
+            raise api_failure(self._place, error, ledger_stream(name)) from None
+
+    def _check_subject(self, subjects: Sequence[str], subject: str) -> None:
+        if (error := untaken(self._stream_name, subjects, subject)) is not None:
+            raise error
+
+    def _subject(self, truck: str, table: TableId) -> str:
+        subject = self._subjects.get((truck, table))
+        if subject is None:
+            marks = self._connection.mark_subject
+            subject = marks if table == NO_TABLE else subject_of(self._connection.subject, table, truck)
+            self._subjects[truck, table] = subject
+        return subject
+
+    def _message(self, truck: str, event: Event) -> OutgoingMessage:
+        payload = event.value or b""
+        headers = dict(event_headers(event))
+        headers[TRUCK] = truck
+        if event.snapshot:
+            headers[COPIED] = "true"
+        # An event with another id at its next attempt is removed if this one fails, so this attempt is part of its id:
+        # the server would recognize the one that was removed.
+        attempt = "" if is_stable(event.id, snapshot=event.snapshot) else f"/{self._first_sequence}"
+        headers[ID] = f"{self._project}/{truck}/{event.id}{attempt}"
+        self._check_size(truck, event, payload, headers)
+        return OutgoingMessage(self._subject(truck, event.table), payload, headers, len(payload) + 512)
+
+    def _check_size(self, truck: str, event: Event, payload: bytes, headers: Mapping[str, str]) -> None:
+        assert self._session is not None
+        assert self._stream is not None
+        limit = self._stream.config.get("max_msg_size", -1)
+        most = self._session.largest if limit < 0 else min(limit, self._session.largest)
+        if len(payload) + _LONGEST_HEADERS <= most:
+            return
+        sizes = [len(name) + len(value.encode()) + _SEPARATORS for name, value in headers.items()]
+        size = len(payload) + sum(sizes) + _HEADER_LINE + _FENCE_BYTES
+        if size > most:
+            raise TruckFailed(
+                truck,
+                DataError(
+                    f"an event of table {event.table} at {headers['trucker-lsn']} is {size} bytes large, and the "
+                    f"server takes {most}",
+                    remedy="raise max_payload in the server's configuration (and max_msg_size of the stream), or leave "
+                    "the large column out (except_columns)",
+                    code=TOO_LARGE,
+                ),
+            )
+
+
+class _ShortSession:
+    """A session for a look."""
+
+    def __init__(self, connection: NatsConnection, place: str) -> None:
+        self._session = NatsSession(connection, place)
+
+    def __enter__(self) -> NatsSession:
+        return self._session
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
@@ -79,10 +79,10 @@ def connect_failure(place: str, error: BaseException) -> SinkError:
             remedy="set `tls.root_certificate` to the authority that signed it, and use the name that it is for",
             code=REFUSED,
         )
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+    if isinstance(error, TimeoutError):
         reason = "no answer in time"
     elif isinstance(error, OSError):
-        reason = error.strerror or type(error).__name__
+        reason = os.strerror(error.errno) if error.errno else error.strerror or type(error).__name__
     elif isinstance(error, nats.errors.NoServersError):
         reason = "no server can be reached"
     return unavailable(place, reason or type(error).__name__)

@@ -82,6 +82,7 @@ class NatsSession:
         self._publisher: FencedPublisher | None = None
         self._failure: SinkError | None = None
         self._failed = asyncio.Event()
+        self._reported: Exception | None = None
         self._closing = False
         self._loop = LoopThread(f"nats {connection.name}")
         try:
@@ -211,7 +212,8 @@ class NatsSession:
             try:
                 await asyncio.wait_for(self._connect_to(server), 2 * self._settings.timeout)
             except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
-                failure = connect_failure(self._place, error)
+                # The client gives up with an error that says nothing, and reports the cause beforehand.
+                failure = connect_failure(self._place, self._reported or error)
                 await self._disconnect()
             else:
                 self._failure = None
@@ -221,11 +223,13 @@ class NatsSession:
 
     async def _connect_to(self, server: str) -> None:
         timeout = self._settings.timeout
-        self._client = Client()
+        self._client, self._reported = Client(), None
         await self._client.connect(
             server,
             name=_NAME,
             allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             connect_timeout=max(1, int(timeout)),
             ping_interval=max(1, int(timeout / 2)),
             max_outstanding_pings=1,
@@ -262,6 +266,7 @@ class NatsSession:
             await asyncio.wait_for(self._client.close(), self._settings.timeout)
 
     async def _on_error(self, error: Exception) -> None:
+        self._reported = error
         text = str(error).removeprefix("nats: ").strip("'\" ")
         low = text.lower()
         if "permissions violation" in low:

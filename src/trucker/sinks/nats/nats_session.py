@@ -24,6 +24,7 @@ from trucker.sinks.nats.fenced_publisher import FencedPublisher, OutgoingMessage
 from trucker.sinks.nats.loop_thread import LoopThread
 from trucker.sinks.nats.nats_errors import (
     NO_STREAM,
+    REFUSED,
     NatsApiError,
     api_failure,
     connect_failure,
@@ -39,6 +40,9 @@ _GONE: Final = frozenset({10043, 10057, 10037})
 _PULL: Final = 4096
 _AT_ONCE: Final = 256
 _NAME: Final = "trucker"
+_NOBODY: Final = {"code": 503, "err_code": 10076, "description": "JetStream is not enabled, or has no leader"}
+# A client that is not connected may wait for ever for the end of a handshake.
+_CLOSING: Final = 0.5
 
 
 class StoredHeaders(NamedTuple):
@@ -263,7 +267,8 @@ class NatsSession:
 
     async def _disconnect(self) -> None:
         with contextlib.suppress(Exception):  # it is closed one way or the other
-            await asyncio.wait_for(self._client.close(), self._settings.timeout)
+            connected = self._client.is_connected
+            await asyncio.wait_for(self._client.close(), self._settings.timeout if connected else _CLOSING)
 
     async def _on_error(self, error: Exception) -> None:
         self._reported = error
@@ -276,7 +281,9 @@ class NatsSession:
 
     async def _on_disconnect(self) -> None:
         if not self._closing:
-            self._fail(unavailable(self._place, "the connection was lost"))
+            cause = connect_failure(self._place, self._client.last_error or ConnectionError())
+            lost = unavailable(self._place, "the connection was lost")
+            self._fail(cause if cause.code == REFUSED else lost)
 
     def _fail(self, error: SinkError) -> None:
         self._failure = self._failure or error
@@ -303,7 +310,7 @@ class NatsSession:
                 raise self._failure
             return dict(json.loads((await request).data))
         except nats.errors.NoRespondersError:
-            raise NatsApiError({"code": 503, "description": "JetStream is not enabled, or has no leader"}) from None
+            raise NatsApiError(_NOBODY) from None
         except (nats.errors.Error, OSError, TimeoutError) as error:
             raise self._failure or connect_failure(self._place, error) from None
         finally:

@@ -41,6 +41,7 @@ pytest_plugins = [
     "fixtures.campaign",
     "fixtures.examples",
     "fixtures.jetstream",
+    "fixtures.nats_sink",
     "fixtures.object_storage",
 ]
 

@@ -174,6 +174,7 @@ NATS: Final = Adapter(
     sink="trucker.sinks.nats.sink:NatsSink",
     abilities=Abilities(
         every_change=True,
+        dead_letters=True,
         guarantee="exactly once, in commit order, whatever the stream's duplicate window",
     ),
     driver="nats",

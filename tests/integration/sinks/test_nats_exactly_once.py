@@ -5,106 +5,31 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nats.aio.client import Client
 
-from fixtures.jetstream import api, asked, messages
+from fixtures.jetstream import messages
 from fixtures.killed import KEEPS, kill_repeatedly
+from fixtures.nats_sink import MAIN, OTHER, BrokenSink, StreamMeans, connection_of
 from fixtures.proxy import Proxy
 from fixtures.waiting import wait_until
-from trucker.adapters.nats import NatsConnection
 from trucker.change import Lsn
 from trucker.errors import SinkError, SinkUnavailable
-from trucker.sinks.base import Sink, Workspace
+from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch
 from trucker.sinks.event import Events
 from trucker.sinks.nats.sink import NatsSink
-from trucker.testing.handmade import changes_of, copied_rows_of, insert
+from trucker.testing.handmade import copied_rows_of, insert
 from trucker.testing.jetstream import JetStreamServer
-from trucker.testing.suites.sink_suite import ITEMS, PAIR, START, SinkMeans, target_of
-
-WINDOW = 0.1
-MAIN, OTHER = target_of(ITEMS), target_of(PAIR, "other")
+from trucker.testing.suites.sink_suite import ITEMS, START
 
 
-class BrokenSink(NatsSink):
-    """Fails when it is asked for the events behind so many."""
-
-    left: int | None = None
-
-    def append(self, truck: str, events: Iterator[Events]) -> None:
-        super().append(truck, events if self.left is None else self._first(events, self.left))
-
-    def _first(self, events: Iterator[Events], left: int) -> Iterator[Events]:
-        for piece in events:
-            yield piece.slice(0, min(left, len(piece)))
-            left -= len(piece)
-            if left <= 0:
-                assert self._session is not None
-                self._session.settle()
-                raise SinkUnavailable("the process ends here")
-
-
-class Means(SinkMeans):
-    """A stream of the test's own, and sinks of it."""
-
-    def __init__(self, server: JetStreamServer, stream: str, folder: Path, port: int = 0) -> None:
-        self.server, self.stream, self.folder = server, stream, folder
-        self.url = f"nats://127.0.0.1:{port}" if port else server.url
-        self.made: list[NatsSink] = []
-
-    def make_sink(self, project: str = "suite") -> Sink:
-        sink = BrokenSink(connection_of(self.url, self.stream), Workspace(project, self.folder / "work"))
-        self.made.append(sink)
-        return sink
-
-    def many(self, count: int, step: int = 1, first: int = 0) -> Sequence[Any]:
-        lsn = Lsn(START + 0x100 * step - 8)
-        rows = changes_of(ITEMS, [insert({"id": str(first + n), "name": "x" * 50}) for n in range(count)], lsn=lsn)
-        return [[rows]]
-
-    def ids(self) -> list[int]:
-        """The rows that a consumer finds, in the stream's order."""
-        return [json.loads(each.value)["new"]["id"] for each in messages(self.server.url, self.stream)]
-
-    def await_window(self) -> None:
-        """Wait until the server recognizes no id any more."""
-        began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5 * WINDOW)
-
-    def close(self) -> None:
-        for sink in self.made:
-            sink.close()
-
-
-def connection_of(url: str, stream: str, **more: Any) -> NatsConnection:
-    settings = {"name": stream, "duplicate_window": WINDOW} | more.pop("stream_settings", {})
-    return NatsConnection(
-        name="bus",
-        adapter="nats",
-        servers=(url,),
-        stream=settings,
-        subject=f"{stream}.{{{{ schema }}}}.{{{{ table }}}}",
-        timeout=more.pop("timeout", 5),
-        **more,
-    )
-
-
-@pytest.fixture
-def means(shared_nats: JetStreamServer, stream_name: str, tmp_path: Path) -> Iterator[Means]:
-    means = Means(shared_nats, stream_name, tmp_path)
-    yield means
-    means.close()
-
-
-def test_a_batch_that_was_interrupted_is_completed(means: Means) -> None:
+def test_a_batch_that_was_interrupted_is_completed(means: StreamMeans) -> None:
     """The restart cuts batches otherwise: first a shorter one, then one that goes beyond the interruption."""
     broken = means.started(MAIN)
     assert isinstance(broken.sink, BrokenSink)
@@ -122,7 +47,7 @@ def test_a_batch_that_was_interrupted_is_completed(means: Means) -> None:
     assert means.ids() == list(range(5000))
 
 
-def test_what_another_truck_commits_meanwhile_does_not_hide_the_interruption(means: Means) -> None:
+def test_what_another_truck_commits_meanwhile_does_not_hide_the_interruption(means: StreamMeans) -> None:
     broken = means.started(MAIN, OTHER)
     assert isinstance(broken.sink, BrokenSink)
     broken.sink.left = 700
@@ -143,10 +68,10 @@ def test_what_another_truck_commits_meanwhile_does_not_hide_the_interruption(mea
     assert [row["id"] for row in rows if "id" in row] == list(range(1000))
     assert [row["a"] for row in rows if "a" in row] == [1, 2]
     means.apply(last, {MAIN: means.many(3, 2, first=1000)}, 2)
-    assert json.loads(_ledger(means))["unfinished"] == []
+    assert means.ledger()["unfinished"] == []
 
 
-def test_a_copy_that_was_interrupted_leaves_none_of_its_rows(means: Means) -> None:
+def test_a_copy_that_was_interrupted_leaves_none_of_its_rows(means: StreamMeans) -> None:
     broken = means.committer()
     broken.open()
     assert isinstance(broken.sink, BrokenSink)
@@ -162,7 +87,7 @@ def test_a_copy_that_was_interrupted_leaves_none_of_its_rows(means: Means) -> No
     assert means.ids() == list(range(2999, -1, -1))
 
 
-def test_rows_that_sql_returned_come_again_as_a_whole(means: Means, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_sql_returned_come_again_as_a_whole(means: StreamMeans, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids differ where batches are cut otherwise."""
     plain = Events.rows
 
@@ -183,7 +108,7 @@ def test_rows_that_sql_returned_come_again_as_a_whole(means: Means, monkeypatch:
     assert means.ids() == list(range(20))
 
 
-def test_an_earlier_process_that_goes_on_writes_nothing_twice(means: Means) -> None:
+def test_an_earlier_process_that_goes_on_writes_nothing_twice(means: StreamMeans) -> None:
     """Another has taken over meanwhile: whichever comes late is refused."""
     early = means.started(MAIN)
     late = means.committer()
@@ -204,31 +129,29 @@ def test_an_event_with_the_id_of_another_is_not_dropped(
     shared_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:
     """A database was restored, and its LSNs come again while the server knows the ids."""
-    means = Means(shared_nats, stream_name, tmp_path)
-    means.make_sink = lambda project="suite": NatsSink(  # type: ignore[method-assign]
-        connection_of(shared_nats.url, stream_name, stream_settings={"duplicate_window": 3600}, in_flight=7),
-        Workspace(project, tmp_path / "work"),
-    )
+    connection = connection_of(shared_nats.url, stream_name, stream_settings={"duplicate_window": 3600}, in_flight=7)
+    means = StreamMeans(shared_nats, stream_name, tmp_path, connection)
     sink = means.started(MAIN)
     means.apply(sink, {MAIN: means.many(100)})
     sink.commit(Batch(Lsn(0), Lsn(0), forget=("main",)), [])
     means.copy(sink, {MAIN: []}, name="again")
     means.apply(sink, {MAIN: means.many(150, 1, first=1000)})
     assert means.ids() == [*range(100), *range(1000, 1150)]
-    sink.close()
+    means.close()
 
 
 def test_a_connection_that_is_cut_while_events_are_sent(
     shared_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:
     with Proxy(shared_nats.port) as proxy:
-        means = Means(shared_nats, stream_name, tmp_path, proxy.port)
+        connection = connection_of(f"nats://127.0.0.1:{proxy.port}", stream_name)
+        means = StreamMeans(shared_nats, stream_name, tmp_path, connection)
         sink = means.started(MAIN)
         batch = means.batch([MAIN])
         receipts = means.write(batch, {MAIN: means.many(5000)})
         for _ in range(3):
             proxy.slow(400_000)
-            before = _last(means)
+            before = means.last
             cutter = _Watcher(partial(_has, means, before + 300), proxy.cut)
             with pytest.raises(SinkUnavailable) as lost:
                 sink.commit(batch, receipts)
@@ -245,10 +168,8 @@ def test_a_connection_that_is_dead_without_knowing_it(
     shared_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:
     with Proxy(shared_nats.port) as proxy:
-        means = Means(shared_nats, stream_name, tmp_path, proxy.port)
-        means.make_sink = lambda project="suite": NatsSink(  # type: ignore[method-assign]
-            connection_of(means.url, stream_name, timeout=1), Workspace(project, tmp_path / "work")
-        )
+        connection = connection_of(f"nats://127.0.0.1:{proxy.port}", stream_name, timeout=1)
+        means = StreamMeans(shared_nats, stream_name, tmp_path, connection)
         sink = means.started(MAIN)
         batch = means.batch([MAIN])
         receipts = means.write(batch, {MAIN: means.many(10)})
@@ -258,13 +179,13 @@ def test_a_connection_that_is_dead_without_knowing_it(
         assert lost.value.code == "TRK730"
         sink.commit(batch, receipts)
         assert means.ids() == list(range(10))
-        sink.close()
+        means.close()
 
 
 def test_the_server_is_killed_while_events_are_sent(
     own_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:
-    means = Means(own_nats, stream_name, tmp_path)
+    means = StreamMeans(own_nats, stream_name, tmp_path)
     sink = means.started(MAIN)
     batch = means.batch([MAIN])
     receipts = means.write(batch, {MAIN: means.many(20_000)})
@@ -321,19 +242,5 @@ class _Watcher(threading.Thread):
         self._then()
 
 
-def _last(means: Means) -> int:
-    return int(api(means.server.url, f"STREAM.INFO.{means.stream}")["state"]["last_seq"])
-
-
-def _has(means: Means, count: int) -> bool:
-    return _last(means) > count
-
-
-def _ledger(means: Means) -> bytes:
-    async def question(client: Client) -> bytes:
-        bucket = await client.jetstream().key_value(f"trucker_{means.stream}")
-        value = (await bucket.get("ledger")).value
-        assert value is not None
-        return value
-
-    return asked(means.server.url, question)
+def _has(means: StreamMeans, count: int) -> bool:
+    return means.last > count

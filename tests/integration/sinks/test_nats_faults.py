@@ -6,8 +6,8 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,18 @@ import pytest
 from nats.aio.client import Client
 
 from fixtures.jetstream import api, asked, messages
+from fixtures.nats_sink import MAIN, OTHER, StreamMeans, connection_of
 from fixtures.tls import Authority
 from fixtures.waiting import wait_until
-from integration.sinks.test_nats_exactly_once import MAIN, OTHER, Means, connection_of
 from trucker.adapters.nats import NatsConnection
 from trucker.errors import SinkError, SinkRefused, SinkUnavailable, TruckerError, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Workspace
+from trucker.sinks.letters import Choice
 from trucker.sinks.nats.sink import NatsSink
-from trucker.testing.handmade import insert
+from trucker.testing.handmade import copied_rows_of, insert
 from trucker.testing.jetstream import JetStreamServer
 from trucker.testing.suites.sink_suite import ITEMS
-
-
-@pytest.fixture
-def means(shared_nats: JetStreamServer, stream_name: str, tmp_path: Path) -> Iterator[Means]:
-    means = Means(shared_nats, stream_name, tmp_path)
-    yield means
-    means.close()
 
 
 def sink_of(connection: NatsConnection, folder: Path) -> NatsSink:
@@ -51,17 +45,17 @@ def failing(connection: NatsConnection, folder: Path) -> TruckerError:
     return failure.value
 
 
-def test_a_check_creates_nothing(means: Means) -> None:
-    with closing(sink_of(connection_of(means.url, means.stream), means.folder)) as sink:
+def test_a_check_creates_nothing(means: StreamMeans) -> None:
+    with closing(sink_of(means.connection, means.folder)) as sink:
         (finding,) = sink.check()
         assert finding.level is Level.OK
         assert "will be created" in finding.message
         assert sink.stored() == {}
         assert list(sink.examine([MAIN], [])) == []
-    streams = api(means.url, "STREAM.NAMES")["streams"] or []
+    streams = api(means.server.url, "STREAM.NAMES")["streams"] or []
     assert not [name for name in streams if means.stream in name.split("_")]
     means.started(MAIN)
-    (finding,) = sink_of(connection_of(means.url, means.stream), means.folder).check()
+    (finding,) = sink_of(means.connection, means.folder).check()
     assert "has 0 messages" in finding.message
 
 
@@ -91,11 +85,9 @@ def test_a_server_without_jetstream(stream_name: str, tmp_path: Path) -> None:
     assert "jetstream {}" in failure.remedy
 
 
-def test_a_full_stream_waits_for_room(means: Means) -> None:
+def test_a_full_stream_waits_for_room(means: StreamMeans) -> None:
     settings = {"max_messages": 100, "discard": "new"}
-    means.make_sink = lambda project="suite": sink_of(  # type: ignore[method-assign]
-        connection_of(means.url, means.stream, stream_settings=settings), means.folder
-    )
+    means.connection = connection_of(means.server.url, means.stream, stream_settings=settings)
     sink = means.started(MAIN)
     batch = means.batch([MAIN])
     receipts = means.write(batch, {MAIN: means.many(150)})
@@ -105,8 +97,8 @@ def test_a_full_stream_waits_for_room(means: Means) -> None:
         assert full.value.code == "TRK737"
         assert "nats stream edit" in full.value.remedy
         assert means.ids() == list(range(100))
-    config = api(means.url, f"STREAM.INFO.{means.stream}")["config"]
-    api(means.url, f"STREAM.UPDATE.{means.stream}", {**config, "max_msgs": 1000})
+    config = api(means.server.url, f"STREAM.INFO.{means.stream}")["config"]
+    api(means.server.url, f"STREAM.UPDATE.{means.stream}", {**config, "max_msgs": 1000})
     sink.commit(batch, receipts)
     assert means.ids() == list(range(150))
     sink.close()
@@ -115,7 +107,7 @@ def test_a_full_stream_waits_for_room(means: Means) -> None:
 def test_an_event_that_is_too_large_stops_its_truck_alone(
     own_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:
-    means = Means(own_nats, stream_name, tmp_path)
+    means = StreamMeans(own_nats, stream_name, tmp_path)
     sink = means.started(MAIN, OTHER)
     batch = means.batch([MAIN, OTHER])
     large = insert({"id": "7", "note": "private" * 200_000})
@@ -130,7 +122,7 @@ def test_an_event_that_is_too_large_stops_its_truck_alone(
         sink.commit(batch, receipts)
     assert failed.value.truck == "main"
     assert failed.value.reason.code == "TRK736"
-    assert "public.items" in str(failed.value)
+    assert "event 0/10F8/1 (insert of table public.items, row (id = 7))" in str(failed.value)
     assert "max_payload" in failed.value.reason.remedy
     assert "private" not in str(failed.value)
     sink.commit(batch.without(["main"]), [receipt for receipt in receipts if receipt.truck == "other"])
@@ -140,23 +132,61 @@ def test_an_event_that_is_too_large_stops_its_truck_alone(
     sink.close()
 
 
-def test_a_stream_that_was_created_again(means: Means) -> None:
+def test_an_event_that_is_too_large_is_set_aside_and_sent_again(
+    own_nats: JetStreamServer, stream_name: str, tmp_path: Path
+) -> None:
+    """Beside an instance that runs; rows of a copy, too."""
+    means = StreamMeans(own_nats, stream_name, tmp_path)
+    sink = means.committer()
+    sink.open()
+    large = {"name": "x" * 1_200_000, "qty": None, "note": None}
+    means.begin_copy(sink, [MAIN])
+    copied = replace(means.copied([MAIN]), dead_letters={"main": 10})
+    sink.commit(copied, means.write(copied, {MAIN: [[copied_rows_of(ITEMS, [{"id": "1", **large}])]]}))
+    batch = replace(means.batch([MAIN]), dead_letters={"main": 10})
+    changes = means.values(ITEMS, insert({"id": "2", **large}), insert({"id": "3"}))
+    sink.commit(batch, means.write(batch, {MAIN: [[changes]]}))
+    assert means.ids() == [3]
+    command = means.make_sink()
+    assert isinstance(command, NatsSink)
+    assert command.count_letters() == {"main": 2}
+    assert [each.applied for each in command.redrive(Choice(("main",)), dry_run=False)] == [False, False]
+    own_nats.kill()
+    own_nats.settings = "max_payload: 8MB"
+    own_nats.start()
+    with pytest.raises(SinkUnavailable):
+        means.apply(sink, {MAIN: means.many(1, 2, first=4)}, 2)
+    means.apply(sink, {MAIN: means.many(1, 2, first=4)}, 2)
+    assert [each.applied for each in command.redrive(Choice(("main",)), dry_run=False)] == [True, True]
+    with pytest.raises(SinkUnavailable):  # it finds what the command has written
+        means.apply(sink, {MAIN: means.many(1, 3, first=5)}, 3)
+    means.apply(sink, {MAIN: means.many(1, 3, first=5)}, 3)
+    assert means.ids() == [3, 4, 1, 2, 5]
+    assert command.count_letters() == {}
+    means.close()
+
+
+def test_a_stream_that_was_created_again(means: StreamMeans) -> None:
     sink = means.started(MAIN)
     means.apply(sink, {MAIN: means.many(3)})
     sink.close()
-    api(means.url, f"STREAM.DELETE.{means.stream}")
-    gone = failing(connection_of(means.url, means.stream), means.folder)
+    api(means.server.url, f"STREAM.DELETE.{means.stream}")
+    gone = failing(means.connection, means.folder)
     assert gone.code == "TRK734"
     assert "was deleted" in gone.message
-    api(means.url, f"STREAM.CREATE.{means.stream}", {"name": means.stream, "subjects": [f"{means.stream}.>"]})
-    assert "created again" in failing(connection_of(means.url, means.stream), means.folder).message
-    api(means.url, f"STREAM.DELETE.KV_trucker_{means.stream}")  # the remedy
+    api(means.server.url, f"STREAM.CREATE.{means.stream}", {"name": means.stream, "subjects": [f"{means.stream}.>"]})
+    assert "created again" in failing(means.connection, means.folder).message
+    api(means.server.url, f"STREAM.DELETE.KV_trucker_{means.stream}")  # the remedy
     assert means.committer().open() == {}
 
 
-def test_a_stream_that_does_not_take_a_subject(means: Means) -> None:
-    api(means.url, f"STREAM.CREATE.{means.stream}", {"name": means.stream, "subjects": [f"{means.stream}.public.bag"]})
-    sink = sink_of(connection_of(means.url, means.stream), means.folder)
+def test_a_stream_that_does_not_take_a_subject(means: StreamMeans) -> None:
+    api(
+        means.server.url,
+        f"STREAM.CREATE.{means.stream}",
+        {"name": means.stream, "subjects": [f"{means.stream}.public.bag"]},
+    )
+    sink = sink_of(means.connection, means.folder)
     with closing(sink):
         sink.open()
         with pytest.raises(SinkError) as untaken:
@@ -166,51 +196,51 @@ def test_a_stream_that_does_not_take_a_subject(means: Means) -> None:
         assert [(target, error.code) for target, error in sink.examine([MAIN], [])] == [(MAIN, "TRK735")]
 
 
-def test_a_ledger_that_is_no_ledger(means: Means) -> None:
+def test_a_ledger_that_is_no_ledger(means: StreamMeans) -> None:
     means.started(MAIN)
 
     async def damage(client: Client) -> None:
         await (await client.jetstream().key_value(f"trucker_{means.stream}")).put("ledger", b"{]")
 
-    asked(means.url, damage)
-    failure = failing(connection_of(means.url, means.stream), means.folder)
+    asked(means.server.url, damage)
+    failure = failing(means.connection, means.folder)
     assert failure.code == "TRK738"
     assert not failure.transient
 
 
-def test_a_second_connection_to_one_stream_is_refused(means: Means) -> None:
+def test_a_second_connection_to_one_stream_is_refused(means: StreamMeans) -> None:
     means.started(MAIN)
-    other = connection_of(means.url, means.stream).model_copy(update={"name": "second"})
+    other = means.connection.model_copy(update={"name": "second"})
     assert "belongs to connection 'bus'" in failing(other, means.folder).message
 
 
-def test_another_program_that_writes_to_the_stream(means: Means) -> None:
+def test_another_program_that_writes_to_the_stream(means: StreamMeans) -> None:
     """Trucker goes on behind its messages."""
     sink = means.started(MAIN)
 
     async def intrude(client: Client) -> None:
         await client.jetstream().publish(f"{means.stream}.public.items", b"{}")
 
-    asked(means.url, intrude)
+    asked(means.server.url, intrude)
     batch = means.batch([MAIN])
     receipts = means.write(batch, {MAIN: means.many(3)})
     with pytest.raises(SinkUnavailable) as refused:
         sink.commit(batch, receipts)
     assert refused.value.code == "TRK739"
     sink.commit(batch, receipts)
-    assert len(messages(means.url, means.stream)) == 4
+    assert len(messages(means.server.url, means.stream)) == 4
 
 
-def test_a_stream_that_consumers_empty_gets_a_warning(means: Means) -> None:
+def test_a_stream_that_consumers_empty_gets_a_warning(means: StreamMeans) -> None:
     settings = {"retention": "workqueue"}
-    connection = connection_of(means.url, means.stream, stream_settings=settings)
-    means.make_sink = lambda project="suite": sink_of(connection, means.folder)  # type: ignore[method-assign]
+    connection = connection_of(means.server.url, means.stream, stream_settings=settings)
+    means.connection = connection
     sink = means.started(MAIN)
     means.apply(sink, {MAIN: means.many(3)})
     fine, warning = sink_of(connection, means.folder).check()
     assert (fine.level, warning.level) == (Level.OK, Level.WARNING)
     assert "come again" in warning.message
-    wider = connection_of(means.url, means.stream, stream_settings={**settings, "max_messages": 5})
+    wider = connection_of(means.server.url, means.stream, stream_settings={**settings, "max_messages": 5})
     assert "max_messages" in sink_of(wider, means.folder).check()[1].message
     sink.close()
 
@@ -287,9 +317,8 @@ def test_rights_that_are_missing(stream_name: str, tmp_path: Path) -> None:
         none = failing(connection_of(server.url, stream_name, user="none", password="x"), tmp_path)
         assert none.code == "TRK732"
         assert "stream.info" in none.message.lower()
-        means = Means(server, stream_name, tmp_path)
         connection = connection_of(server.url, stream_name, user="few", password="x")
-        means.make_sink = lambda project="suite": sink_of(connection, tmp_path)  # type: ignore[method-assign]
+        means = StreamMeans(server, stream_name, tmp_path, connection)
         sink = means.started(MAIN)
         batch = means.batch([MAIN])
         with pytest.raises(SinkRefused) as forbidden:

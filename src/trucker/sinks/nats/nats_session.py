@@ -197,6 +197,12 @@ class NatsSession:
         self._run(self._publisher.settle())
         return self._publisher.last
 
+    def publish_late(self, message: OutgoingMessage) -> None:
+        """Publish one message behind whatever is there, and wait until the stream has it."""
+        answer = self._run(self._request(message.subject, message.payload, message.headers))
+        if "error" in answer:
+            raise api_failure(self._place, NatsApiError(answer["error"]), self._stream)
+
     # -- in the loop ------------------------------------------------------------------------------------------------
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:

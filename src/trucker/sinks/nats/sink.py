@@ -22,14 +22,14 @@ from typing import ClassVar, Final
 
 from trucker.abilities import Abilities
 from trucker.adapters.nats import NATS, NatsConnection, Retention
-from trucker.errors import DataError, SinkError, TruckerError, TruckFailed
+from trucker.errors import DataError, SinkError, TruckerError
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import TruckState
 from trucker.sinks.delivery import Delivery, OutdatedLedger
 from trucker.sinks.event import NO_TABLE, Event, Events, event_headers
-from trucker.sinks.events import EventSink
+from trucker.sinks.event_letters import LetterEventSink
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.nats.fenced_publisher import ID, OutgoingMessage
 from trucker.sinks.nats.nats_errors import TOO_LARGE, WRONG_LAST, NatsApiError, api_failure
@@ -37,18 +37,17 @@ from trucker.sinks.nats.nats_ledger import StreamLedger, from_value, ledger_stre
 from trucker.sinks.nats.nats_session import NatsSession, StreamStatus
 from trucker.sinks.nats.sent_events import is_stable
 from trucker.sinks.nats.stream_setup import bucket_config, differences, different_stream, stream_config, untaken
-from trucker.sinks.nats.stream_tail import COPIED, TRUCK, StreamTail
+from trucker.sinks.nats.stream_tail import COPIED, REDRIVEN, TRUCK, StreamTail
 from trucker.sinks.nats.subjects import subject_of
 from trucker.sinks.target import Target
 from trucker.table import TableId
 
 _AT_ONCE: Final = 1024
-# The first line, the fence, and what separates a header's name from its value.
-_HEADER_LINE, _FENCE_BYTES, _SEPARATORS = 12, 64, 4
-_LONGEST_HEADERS: Final = 8192
+# What separates a header's name from its value, and headers; the first line and the header of the fence.
+_SEPARATORS, _LINE_AND_FENCE = 4, 80
 
 
-class NatsSink(EventSink):
+class NatsSink(LetterEventSink):
     """Guarantee: exactly once, every change in commit order, whatever the stream's duplicate window."""
 
     name: ClassVar[str] = "nats"
@@ -137,12 +136,36 @@ class NatsSink(EventSink):
     def append(self, truck: str, events: Iterator[Events]) -> None:
         assert self._session is not None
         assert self._tail is not None
+        limit = self._limit(self._session, self._stream)
         for piece in events:
             for start in range(0, len(piece), _AT_ONCE):
-                rows = piece.slice(start, min(start + _AT_ONCE, len(piece))).rows()
-                self._session.publish(
-                    [self._message(truck, event) for event in rows if not self._tail.has(truck, event.id)]
-                )
+                messages: list[OutgoingMessage] = []
+                refused: list[tuple[Event, DataError]] = []
+                for event in piece.slice(start, min(start + _AT_ONCE, len(piece))).rows():
+                    if self._tail.has(truck, event.id):
+                        continue
+                    message = self._message(truck, event)
+                    if message.size > limit:
+                        refused.append((event, _too_large(message.size, limit)))
+                    else:
+                        messages.append(message)
+                self.refuse(truck, refused)
+                self._session.publish(messages)
+
+    def redeliver(self, truck: str, events: Sequence[Event]) -> Sequence[DataError | None]:
+        """A running instance finds these messages behind its own, and goes on behind them."""
+        errors: list[DataError | None] = []
+        with self._connected() as session:
+            stream = session.stream(self._stream_name)
+            self._check_ledger(session, stream)
+            limit = self._limit(session, stream)
+            for event in events:
+                message = self._message(truck, event)
+                message.headers[REDRIVEN] = "true"
+                errors.append(_too_large(message.size, limit) if message.size > limit else None)
+                if errors[-1] is None:
+                    session.publish_late(message)
+        return errors
 
     def store(self, ledger: Ledger) -> None:
         assert self._session is not None
@@ -219,29 +242,30 @@ class NatsSink(EventSink):
         # the server would recognize the one that was removed.
         attempt = "" if is_stable(event.id, snapshot=event.snapshot) else f"/{self._first_sequence}"
         headers[ID] = f"{self._project}/{truck}/{event.id}{attempt}"
-        self._check_size(truck, event, payload, headers)
-        return OutgoingMessage(self._subject(truck, event.table), payload, headers, len(payload) + 512)
+        return OutgoingMessage(self._subject(truck, event.table), payload, headers, _size(payload, headers))
 
-    def _check_size(self, truck: str, event: Event, payload: bytes, headers: Mapping[str, str]) -> None:
-        assert self._session is not None
-        assert self._stream is not None
-        limit = self._stream.config.get("max_msg_size", -1)
-        most = self._session.largest if limit < 0 else min(limit, self._session.largest)
-        if len(payload) + _LONGEST_HEADERS <= most:
-            return
-        sizes = [len(name) + len(value.encode()) + _SEPARATORS for name, value in headers.items()]
-        size = len(payload) + sum(sizes) + _HEADER_LINE + _FENCE_BYTES
-        if size > most:
-            raise TruckFailed(
-                truck,
-                DataError(
-                    f"an event of table {event.table} at {headers['trucker-lsn']} is {size} bytes large, and the "
-                    f"server takes {most}",
-                    remedy="raise max_payload in the server's configuration (and max_msg_size of the stream), or leave "
-                    "the large column out (except_columns)",
-                    code=TOO_LARGE,
-                ),
-            )
+    def _limit(self, session: NatsSession, stream: StreamStatus | None) -> int:
+        """How many bytes a message may have, headers included."""
+        limit = -1 if stream is None else int(stream.config.get("max_msg_size", -1))
+        return session.largest if limit < 0 else min(limit, session.largest)
+
+
+def _size(payload: bytes, headers: Mapping[str, str]) -> int:
+    """The bytes of a message as the server counts them, at the most."""
+    return (
+        len(payload)
+        + sum([len(name) + len(value) * (1 if value.isascii() else 4) + _SEPARATORS for name, value in headers.items()])
+        + _LINE_AND_FENCE
+    )
+
+
+def _too_large(size: int, limit: int) -> DataError:
+    return DataError(
+        f"it is {size} bytes large, and the server takes {limit}",
+        remedy="raise max_payload in the server's configuration (and max_msg_size of the stream), or leave the large "
+        "column out (except_columns)",
+        code=TOO_LARGE,
+    )
 
 
 class _ShortSession:

@@ -20,6 +20,7 @@ log = logging.getLogger("trucker.sink")
 ID = "trucker-id"
 TRUCK = "trucker-truck"
 COPIED = "trucker-copied"
+REDRIVEN = "trucker-redriven"
 
 
 class StreamTail:
@@ -81,7 +82,7 @@ class StreamTail:
     def _note(self, message: StoredHeaders, trucks: set[str]) -> bool:
         """Whether the message stays."""
         event_id, truck = message.headers.get(ID), message.headers.get(TRUCK)
-        if event_id is None or truck is None:
+        if event_id is None or truck is None or REDRIVEN in message.headers:
             return True
         if not is_stable(event_id, snapshot=COPIED in message.headers):
             return False

@@ -23,6 +23,7 @@ from trucker.errors import SinkError, SinkUnavailable
 from trucker.sinks.base import Workspace
 from trucker.sinks.batch import Batch
 from trucker.sinks.event import Events
+from trucker.sinks.nats.nats_session import NatsSession
 from trucker.sinks.nats.sink import NatsSink
 from trucker.testing.handmade import copied_rows_of, insert
 from trucker.testing.jetstream import JetStreamServer
@@ -85,6 +86,27 @@ def test_a_copy_that_was_interrupted_leaves_none_of_its_rows(means: StreamMeans)
     assert means.ids() == []
     means.copy(again, {MAIN: [[copied_rows_of(ITEMS, rows[::-1])]]}, name="first-2")
     assert means.ids() == list(range(2999, -1, -1))
+
+
+def test_a_replica_that_is_behind_hides_nothing(means: StreamMeans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the leader has and a consumer's server has not yet is waited for."""
+    broken = means.started(MAIN)
+    assert isinstance(broken.sink, BrokenSink)
+    broken.sink.left = 50
+    batch = means.batch([MAIN])
+    with pytest.raises(SinkUnavailable):
+        broken.commit(batch, means.write(batch, {MAIN: means.many(100)}))
+    means.await_window()
+    pull, behind = NatsSession._pull, iter([True, True])
+
+    async def pulled(session: NatsSession, consumer: Any) -> Any:
+        return ([], False) if next(behind, False) else await pull(session, consumer)
+
+    monkeypatch.setattr(NatsSession, "_pull", pulled)
+    again = means.committer()
+    again.open()
+    means.apply(again, {MAIN: means.many(100)})
+    assert means.ids() == list(range(100))
 
 
 def test_rows_that_sql_returned_come_again_as_a_whole(means: StreamMeans, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from trucker.errors import SinkError
-from trucker.sinks.nats.nats_errors import WRONG_LAST, NatsApiError, api_failure, unavailable
+from trucker.sinks.nats.nats_errors import NOBODY, WRONG_LAST, NatsApiError, api_failure, unavailable
 
 _FENCE: Final = "Nats-Expected-Last-Sequence"
 ID: Final = "Nats-Msg-Id"
-_NO_STREAM: Final = {"code": 503, "err_code": 0, "description": "no stream takes the subject"}
+_UNTAKEN: Final = {"err_code": NOBODY, "description": "no stream takes the subject"}
 _RECOGNIZED: Final = {"err_code": -1, "description": "the server recognizes the id"}
 _PASSING: Final = WRONG_LAST | {-1}
 
@@ -150,7 +150,7 @@ class FencedPublisher:
             self._answered.set()
 
     def _take_trouble(self, number: int, message: OutgoingMessage, data: bytes) -> None:
-        content = json.loads(data) if data else {"error": _NO_STREAM}
+        content = json.loads(data) if data else {"error": _UNTAKEN}
         if "error" in content:
             self._refused[number] = (message, NatsApiError(content["error"]))
             return

@@ -24,6 +24,8 @@ OTHER_WRITER: Final = "TRK739"
 
 # Error codes of the server's JetStream API.
 NO_STREAM: Final = 10059
+NOBODY: Final = -2
+"""Ours: nobody has answered a message."""
 WRONG_LAST: Final = frozenset({10071, 10164})
 _MESSAGE_TOO_LARGE: Final = 10054
 _FULL: Final = frozenset({10002, 10023, 10047, 10077, 10028, 10122})
@@ -94,6 +96,12 @@ def api_failure(place: str, error: NatsApiError, stream: str) -> SinkError:
     if error.number == NO_STREAM:
         return SinkUnavailable(
             f"{place}: there is no stream {stream}", remedy="none needed: trucker creates it", code=UNTAKEN
+        )
+    if error.number == NOBODY:
+        return SinkUnavailable(
+            f"{place}: stream {stream} does not take an event, because it has no leader for now, or not its subject",
+            remedy=f"compare its subjects (nats stream info {stream}) with the connection's `subject`; trucker retries",
+            code=UNTAKEN,
         )
     if error.number in _FULL:
         return SinkUnavailable(

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import time
 from base64 import b64decode
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -39,6 +40,7 @@ _NO_MESSAGE: Final = 10037
 _GONE: Final = frozenset({10043, 10057, 10037})
 _PULL: Final = 4096
 _AT_ONCE: Final = 256
+_BEHIND: Final = 0.05
 _NAME: Final = "trucker"
 _NOBODY: Final = {"code": 503, "err_code": 10076, "description": "JetStream is not enabled, or has no leader"}
 # A client that is not connected may wait for ever for the end of a handshake.
@@ -131,14 +133,20 @@ class NatsSession:
     def headers(self, first: int, last: int) -> Iterator[Sequence[StoredHeaders]]:
         """The headers of the stream's messages from `first` to `last`, in order, in pieces."""
         consumer = self._run(self._consumer(first))
+        deadline = time.monotonic() + self._settings.timeout
         try:
             at = first
             while at <= last:
                 piece, pending = self._run(self._pull(consumer))
-                yield [each for each in piece if each.sequence <= last]
-                if not pending or not piece:
-                    return
-                at = piece[-1].sequence + 1
+                if piece:
+                    yield [each for each in piece if each.sequence <= last]
+                    at = piece[-1].sequence + 1
+                    deadline = time.monotonic() + self._settings.timeout
+                if not pending:
+                    if self._run(self._has_all(at, last)):
+                        return
+                    if time.monotonic() > deadline:
+                        raise unavailable(self._place, f"stream {self._stream} cannot be read to its end")
         finally:
             self._run(self._remove_consumer(consumer))
 
@@ -336,6 +344,20 @@ class NatsSession:
         answer = await self._ask(f"CONSUMER.CREATE.{self._stream}", {"stream_name": self._stream, "config": config})
         inbox = self._client.new_inbox()
         return _Consumer(answer["name"], inbox, await self._client.subscribe(inbox))
+
+    async def _has_all(self, at: int, last: int) -> bool:
+        """Whether the stream has no message from `at` to `last`. Its leader says so; a consumer may be behind."""
+        try:
+            answer = await self._ask(f"STREAM.MSG.GET.{self._stream}", {"seq": at, "next_by_subj": ">"})
+            missing = int(answer["message"]["seq"]) <= last
+        except NatsApiError as error:
+            if error.number != _NO_MESSAGE:
+                raise
+            state = (await self._ask(f"STREAM.INFO.{self._stream}", {}))["state"]
+            missing = int(state["last_seq"]) < last
+        if missing:
+            await asyncio.sleep(_BEHIND)
+        return not missing
 
     async def _pull(self, consumer: _Consumer) -> tuple[list[StoredHeaders], bool]:
         """The next messages, and whether there are more."""

@@ -46,7 +46,7 @@ class StreamTail:
             for start, end in due:
                 if start <= end and first <= end:
                     self._read_range(session, max(start, first), end)
-                if start < first:
+                if start < min(first, end + 1):
                     log.warning(
                         "messages of an interrupted delivery are gone: they may come again",
                         extra={"sequences": f"{start} to {min(end, first - 1)}"},

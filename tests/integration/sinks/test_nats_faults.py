@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import secrets
 import time
 from contextlib import closing
@@ -15,8 +16,9 @@ import nkeys
 import pytest
 from nats.aio.client import Client
 
+from fixtures.documents import ROOT
 from fixtures.jetstream import api, asked, messages
-from fixtures.nats_sink import MAIN, OTHER, StreamMeans, connection_of
+from fixtures.nats_sink import MAIN, OTHER, BrokenSink, StreamMeans, connection_of
 from fixtures.tls import Authority
 from fixtures.waiting import wait_until
 from trucker.adapters.nats import NatsConnection
@@ -28,6 +30,8 @@ from trucker.sinks.nats.sink import NatsSink
 from trucker.testing.handmade import copied_rows_of, insert
 from trucker.testing.jetstream import JetStreamServer
 from trucker.testing.suites.sink_suite import ITEMS
+
+ALL = "{ user: all, password: x }"
 
 
 def sink_of(connection: NatsConnection, folder: Path) -> NatsSink:
@@ -326,6 +330,35 @@ def test_rights_that_are_missing(stream_name: str, tmp_path: Path) -> None:
         assert forbidden.value.code == "TRK732"
         assert f"{stream_name}.public.items" in forbidden.value.message
         sink.close()
+
+
+def test_the_rights_that_the_documentation_lists_are_enough(stream_name: str, tmp_path: Path) -> None:
+    """For a first start, an interruption, a copy that begins anew, and letters."""
+    page = (ROOT / "docs/reference/sinks/nats.md").read_text().split("## Rights")[1].split("\n## ")[0]
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("|"))
+    subjects = [re.sub(r"\bapp\b|(?<=_)app\b", stream_name, name) for name in re.findall(r"`([^`]+)`", table)]
+    allowed = json.dumps(subjects)
+    user = f'user: few, password: x, permissions: {{ publish: {allowed}, subscribe: ["_INBOX.>"] }}'
+    with JetStreamServer(tmp_path / "nats", f"authorization {{ users: [ {{ {user} }}, {ALL} ] }}") as server:
+        connection = connection_of(server.url, stream_name, user="few", password="x")
+        means = StreamMeans(server, stream_name, tmp_path, connection)
+        assert sink_of(connection, tmp_path).check()[0].level is Level.OK
+        broken = means.committer()
+        broken.open()
+        assert isinstance(broken.sink, BrokenSink)
+        broken.sink.left = 10
+        rows = copied_rows_of(ITEMS, [{"id": str(n), "name": "x", "qty": None, "note": None} for n in range(20)])
+        with pytest.raises(SinkUnavailable):
+            means.copy(broken, {MAIN: [[rows]]}, name="first-1")
+        again = means.committer()
+        again.open()
+        means.copy(again, {MAIN: [[rows]]}, name="first-2")
+        means.apply(again, {MAIN: means.many(10, first=20)})
+        login = {"user": "all", "password": "x"}
+        assert [json.loads(each.value)["new"]["id"] for each in messages(server.url, stream_name, **login)] == [
+            *range(30)
+        ]
+        means.close()
 
 
 def test_tls_on_both_sides(stream_name: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def shop(project: ProjectFolder, database: Database, shared_nats: JetStreamServe
             "servers": shared_nats.url,
             "stream": {"name": stream_name, "duplicate_window": "100ms", "max_bytes": "64 MiB"},
             "subject": f"{stream_name}.{{{{ schema }}}}.{{{{ table }}}}",
+            "transactions": "true",
         }
     )
     return project.truck("orders", ["public.orders", 'public."odd name"'], {"connection": "bus"})
@@ -74,6 +75,8 @@ def test_a_kill_between_the_events_and_the_ledger_doubles_nothing(
     odd = [message for message in read if message.subject == f"{stream_name}.public.odd%20name"]
     assert [json.loads(message.value)["new"]["note"] for message in odd] == ["a.b"] * 3
     assert {message.headers["trucker-table"] for message in odd} == {"public.odd name"}
+    marks = [message for message in read if message.subject == f"{stream_name}.transactions"]
+    assert [message.headers["trucker-operation"] for message in marks] == ["begin", "end"] * 10
     assert len({message.headers["trucker-id"] for message in read}) == len(read)
     status = run_cli("status", "--json", str(shop.folder))
     assert json.loads(status.stdout)["trucks"][0]["phase"] in ("streaming", "stopped")

@@ -2,8 +2,8 @@
 
     topic: "shop.{{ schema }}.{{ table }}"
 
-Jinja2 with strict names: `schema` and `table` of the destination table, `truck`. A setting with one of the names in `KEYS`
-takes such a template, and trucker.yml leaves these expressions alone there; in any other key they are an error.
+Jinja2 with strict names: `schema` and `table` of the destination table, `truck`. A setting with one of the names in
+`KEYS` takes such a template, and trucker.yml leaves these expressions alone there; in any other key they are an error.
 """
 
 from __future__ import annotations

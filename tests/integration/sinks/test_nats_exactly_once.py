@@ -171,7 +171,7 @@ def test_a_connection_that_is_cut_while_events_are_sent(
         sink = means.started(MAIN)
         batch = means.batch([MAIN])
         receipts = means.write(batch, {MAIN: means.many(5000)})
-        for _ in range(3):
+        for _ in range(2):
             proxy.slow(400_000)
             before = means.last
             cutter = _Watcher(partial(_has, means, before + 300), proxy.cut)

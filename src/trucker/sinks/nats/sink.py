@@ -87,7 +87,8 @@ class NatsSink(LetterEventSink):
             return self._check_ledger(session, session.stream(self._stream_name))[0].ledger.states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
-        """Tables whose events the stream does not take."""
+        """Tables whose events the stream does not take, too."""
+        yield from super().examine(targets, due)
         with self._connected() as session:
             stream = session.stream(self._stream_name)
         config = stream_config(self._connection) if stream is None else stream.config

@@ -26,6 +26,7 @@ MEASURES = (
     "decode",
     "stream",
     "sinks",
+    "nats_events",
     "snapshot",
     "beside_copy",
     "latency",

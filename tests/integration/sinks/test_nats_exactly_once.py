@@ -204,6 +204,22 @@ def test_a_connection_that_is_dead_without_knowing_it(
         means.close()
 
 
+def test_a_connection_that_is_lost_while_nothing_is_published_costs_no_retry(
+    own_nats: JetStreamServer, stream_name: str, tmp_path: Path
+) -> None:
+    means = StreamMeans(own_nats, stream_name, tmp_path)
+    sink = means.started(MAIN)
+    assert isinstance(sink.sink, BrokenSink)
+    session = sink.sink._session
+    assert session is not None
+    own_nats.kill()
+    wait_until(lambda: not session.is_usable)
+    own_nats.start()
+    means.apply(sink, {MAIN: means.many(3)})
+    assert means.ids() == [0, 1, 2]
+    means.close()
+
+
 def test_the_server_is_killed_while_events_are_sent(
     own_nats: JetStreamServer, stream_name: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from trucker.sinks.letters import Choice
 from trucker.sinks.nats.sink import NatsSink
 from trucker.testing.handmade import copied_rows_of, insert
 from trucker.testing.jetstream import JetStreamServer
-from trucker.testing.suites.sink_suite import ITEMS
+from trucker.testing.suites.sink_suite import ITEMS, START
 
 ALL = "{ user: all, password: x }"
 
@@ -155,11 +155,11 @@ def test_an_event_that_is_too_large_is_set_aside_and_sent_again(
     assert isinstance(command, NatsSink)
     assert command.count_letters() == {"main": 2}
     assert [each.applied for each in command.redrive(Choice(("main",)), dry_run=False)] == [False, False]
+    session = sink.sink._session  # type: ignore[attr-defined]
     own_nats.kill()
     own_nats.settings = "max_payload: 8MB"
+    wait_until(lambda: not session.is_usable)
     own_nats.start()
-    with pytest.raises(SinkUnavailable):
-        means.apply(sink, {MAIN: means.many(1, 2, first=4)}, 2)
     means.apply(sink, {MAIN: means.many(1, 2, first=4)}, 2)
     assert [each.applied for each in command.redrive(Choice(("main",)), dry_run=False)] == [True, True]
     with pytest.raises(SinkUnavailable):  # it finds what the command has written
@@ -210,6 +210,21 @@ def test_a_ledger_that_is_no_ledger(means: StreamMeans) -> None:
     failure = failing(means.connection, means.folder)
     assert failure.code == "TRK738"
     assert not failure.transient
+
+
+def test_a_bucket_that_is_there_is_used(means: StreamMeans) -> None:
+    """With settings of somebody's own, and a key that was removed."""
+    bucket = f"trucker_{means.stream}"
+
+    async def prepare(client: Client) -> None:
+        await (await client.jetstream().create_key_value(bucket=bucket, history=3)).put("ledger", b"{}")
+        await (await client.jetstream().key_value(bucket)).delete("ledger")
+
+    asked(means.server.url, prepare)
+    sink = means.started(MAIN)
+    means.apply(sink, {MAIN: means.many(3)})
+    assert means.committer().open()["main"].lsn > START
+    assert means.ids() == [0, 1, 2]
 
 
 def test_a_second_connection_to_one_stream_is_refused(means: StreamMeans) -> None:

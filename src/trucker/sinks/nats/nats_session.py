@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
-from nats.aio.subscription import Subscription
 
 from trucker.adapters.nats import NatsConnection
 from trucker.errors import SinkError
 from trucker.sinks.nats.fenced_publisher import FencedPublisher, OutgoingMessage
+from trucker.sinks.nats.header_reader import PIECE, HeaderReader, StoredHeaders
 from trucker.sinks.nats.loop_thread import LoopThread
 from trucker.sinks.nats.nats_errors import (
     NO_STREAM,
@@ -38,20 +38,12 @@ T = TypeVar("T")
 
 _NO_MESSAGE: Final = 10037
 _GONE: Final = frozenset({10043, 10057, 10037})
-_PULL: Final = 4096
 _AT_ONCE: Final = 256
 _BEHIND: Final = 0.05
 _NAME: Final = "trucker"
 _NOBODY: Final = {"code": 503, "err_code": 10076, "description": "JetStream is not enabled, or has no leader"}
 # A client that is not connected may wait for ever for the end of a handshake.
 _CLOSING: Final = 0.5
-
-
-class StoredHeaders(NamedTuple):
-    """A message of the stream, without its payload."""
-
-    sequence: int
-    headers: Mapping[str, str]
 
 
 class StreamStatus(NamedTuple):
@@ -68,12 +60,6 @@ class StoredValue(NamedTuple):
 
     value: bytes
     sequence: int
-
-
-class _Consumer(NamedTuple):
-    name: str
-    inbox: str
-    messages: Subscription
 
 
 class NatsSession:
@@ -132,12 +118,12 @@ class NatsSession:
 
     def headers(self, first: int, last: int) -> Iterator[Sequence[StoredHeaders]]:
         """The headers of the stream's messages from `first` to `last`, in order, in pieces."""
-        consumer = self._run(self._consumer(first))
+        reader = self._run(self._consumer(first))
         deadline = time.monotonic() + self._settings.timeout
         try:
             at = first
             while at <= last:
-                piece, pending = self._run(self._pull(consumer))
+                piece, pending = self._run(self._pull(reader))
                 if piece:
                     yield [each for each in piece if each.sequence <= last]
                     at = piece[-1].sequence + 1
@@ -148,7 +134,7 @@ class NatsSession:
                     if time.monotonic() > deadline:
                         raise unavailable(self._place, f"stream {self._stream} cannot be read to its end")
         finally:
-            self._run(self._remove_consumer(consumer))
+            self._run(self._remove_consumer(reader))
 
     def delete(self, sequences: Sequence[int]) -> None:
         """Remove messages from the stream; those that are not there any more do not matter."""
@@ -331,7 +317,7 @@ class NatsSession:
             request.cancel()
             failed.cancel()
 
-    async def _consumer(self, first: int) -> _Consumer:
+    async def _consumer(self, first: int) -> HeaderReader:
         config = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": first,
@@ -342,8 +328,9 @@ class NatsSession:
             "inactive_threshold": int(60e9),
         }
         answer = await self._ask(f"CONSUMER.CREATE.{self._stream}", {"stream_name": self._stream, "config": config})
-        inbox = self._client.new_inbox()
-        return _Consumer(answer["name"], inbox, await self._client.subscribe(inbox))
+        reader = HeaderReader(str(answer["name"]), self._client.new_inbox())
+        await self._client.subscribe(reader.inbox, cb=reader.take)
+        return reader
 
     async def _has_all(self, at: int, last: int) -> bool:
         """Whether the stream has no message from `at` to `last`. Its leader says so; a consumer may be behind."""
@@ -359,26 +346,17 @@ class NatsSession:
             await asyncio.sleep(_BEHIND)
         return not missing
 
-    async def _pull(self, consumer: _Consumer) -> tuple[list[StoredHeaders], bool]:
+    async def _pull(self, reader: HeaderReader) -> tuple[list[StoredHeaders], bool]:
         """The next messages, and whether there are more."""
-        request = json.dumps({"batch": _PULL, "no_wait": True}).encode()
-        await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer.name}", request, consumer.inbox)
-        piece: list[StoredHeaders] = []
-        while len(piece) < _PULL:
-            message = await consumer.messages.next_msg(self._settings.timeout)
-            headers = message.headers or {}
-            if "Status" in headers:
-                return piece, False
-            piece.append(StoredHeaders(message.metadata.sequence.stream, headers))
-            if not message.metadata.num_pending:
-                return piece, False
-        return piece, True
+        request = json.dumps({"batch": PIECE, "no_wait": True}).encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{reader.name}"
+        await self._client.publish(subject, request, reader.inbox)
+        return await reader.piece(self._settings.timeout)
 
-    async def _remove_consumer(self, consumer: _Consumer) -> None:
+    async def _remove_consumer(self, reader: HeaderReader) -> None:
         if self._failure is None:  # it goes by itself, too
-            await consumer.messages.unsubscribe()
             with contextlib.suppress(NatsApiError):
-                await self._ask(f"CONSUMER.DELETE.{self._stream}.{consumer.name}", {})
+                await self._ask(f"CONSUMER.DELETE.{self._stream}.{reader.name}", {})
 
     async def _delete(self, sequences: Sequence[int]) -> None:
         for start in range(0, len(sequences), _AT_ONCE):

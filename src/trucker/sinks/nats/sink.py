@@ -115,7 +115,8 @@ class NatsSink(LetterEventSink):
             stream = session.create_stream(stream_config(self._connection))
         self._stream = stream
         if not stored.created:
-            session.create_stream(bucket_config(stream))
+            if session.stream(ledger_stream(self._stream_name)) is None:
+                session.create_stream(bucket_config(stream))
             stored = StreamLedger(created=stream.created, last=stream.last)
             revision = self._replace(stored, revision)
         if self._tail is None or not self._tail.continues(stored, revision):
@@ -128,7 +129,8 @@ class NatsSink(LetterEventSink):
         return stored.ledger
 
     def publish(self, delivery: Delivery) -> None:
-        if self._interrupted and self.read_ledger() != delivery.before:
+        lost = self._session is None or not self._session.is_usable  # as while nothing was to be published
+        if (self._interrupted or lost) and self.read_ledger() != delivery.before:
             raise OutdatedLedger
         self._interrupted = True
         super().publish(delivery)

@@ -98,13 +98,13 @@ def differences(connection: NatsConnection, stream: StreamStatus) -> Iterator[Fi
             f"stream {settings.name} is there and has other settings than the connection: {names}",
             f"trucker does not change it; run `nats stream edit {settings.name}`, or correct the connection",
         )
-    if config.get("retention") != Retention.LIMITS.value:
+    if config.get("retention") != Retention.LIMITS.value or config.get("max_msgs_per_subject", -1) > 0:
         yield Finding(
             Level.WARNING,
             subject,
-            f"stream {settings.name} removes what consumers have taken: after a crash the events of the batch that was "
-            "interrupted come again, unless the duplicate window recognizes them",
-            "use a stream with retention limits where events must come exactly once",
+            f"stream {settings.name} removes messages that consumers have taken, or older ones of a subject: after a "
+            "crash those of the batch that was interrupted come again",
+            "use a stream with retention limits, and none per subject, where events must come exactly once",
         )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.sinks.ledger import Ledger
+from trucker.sinks.nats.header_reader import StoredHeaders
 from trucker.sinks.nats.nats_ledger import Range, StreamLedger
-from trucker.sinks.nats.nats_session import NatsSession, StoredHeaders
+from trucker.sinks.nats.nats_session import NatsSession
 from trucker.sinks.nats.sent_events import SentEvents, is_stable
 
 log = logging.getLogger("trucker.sink")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from fixtures.jetstream import messages
 from fixtures.pg import Database
 from fixtures.project import InThread, ProjectFolder, TruckerProcess, run_cli
+from fixtures.waiting import wait_until
 from trucker.testing.jetstream import JetStreamServer
 
 Start = Callable[..., TruckerProcess]
@@ -35,6 +37,33 @@ def shop(project: ProjectFolder, database: Database, shared_nats: JetStreamServe
         }
     )
     return project.truck("orders", ["public.orders", 'public."odd name"'], {"connection": "bus"})
+
+
+def test_a_server_that_is_away_at_the_start_and_in_the_middle(
+    shop: ProjectFolder, database: Database, own_nats: JetStreamServer, stream_name: str, spark: Any
+) -> None:
+    """Its truck waits, and `trucker status` says for what."""
+    shop.config["connections"][-1]["servers"] = own_nats.url
+    shop.save()
+    InThread(shop, spark, once=True).join()
+    own_nats.kill()
+
+    def waits() -> bool:
+        truck = run.truck()
+        return truck is not None and "TRK730" in json.dumps(asdict(truck), default=str)
+
+    with InThread(shop, spark) as run:
+        wait_until(waits)
+        own_nats.start()
+        run.wait_streaming()
+        own_nats.kill()
+        database.execute("insert into orders values (101, 1)")
+        wait_until(waits)
+        own_nats.start()
+        wait_until(lambda: len(messages(own_nats.url, stream_name)) == 103)
+    *_, begin, row, end = messages(own_nats.url, stream_name)
+    assert [each.headers["trucker-operation"] for each in (begin, row, end)] == ["begin", "insert", "end"]
+    assert json.loads(row.value)["key"] == {"id": 101}
 
 
 def test_a_kill_between_the_events_and_the_ledger_doubles_nothing(

@@ -17,6 +17,7 @@ Three things make it exactly once, whatever time passes:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -36,13 +37,22 @@ from trucker.sinks.nats.nats_errors import TOO_LARGE, WRONG_LAST, NatsApiError, 
 from trucker.sinks.nats.nats_ledger import StreamLedger, from_value, ledger_stream, ledger_subject, to_value
 from trucker.sinks.nats.nats_session import NatsSession, StreamStatus
 from trucker.sinks.nats.sent_events import is_stable
-from trucker.sinks.nats.stream_setup import bucket_config, differences, different_stream, stream_config, untaken
+from trucker.sinks.nats.stream_setup import (
+    bucket_config,
+    differences,
+    different_stream,
+    is_behind,
+    stream_config,
+    untaken,
+)
 from trucker.sinks.nats.stream_tail import COPIED, REDRIVEN, TRUCK, StreamTail
 from trucker.sinks.nats.subjects import subject_of
 from trucker.sinks.target import Target
 from trucker.table import TableId
 
 _AT_ONCE: Final = 1024
+# The seconds for which a new leader of the stream may be behind, and between two looks.
+_PATIENCE, _BETWEEN = 2.0, 0.1
 # What separates a header's name from its value, and headers; the first line and the header of the fence.
 _SEPARATORS, _LINE_AND_FENCE = 4, 80
 
@@ -71,8 +81,7 @@ class NatsSink(LetterEventSink):
         subject = f"connection {self._connection.name}"
         try:
             with self._connected() as session:
-                stream = session.stream(self._stream_name)
-                self._check_ledger(session, stream)
+                stream = self._look(session)[2]
                 if stream is None:
                     return [Finding(Level.OK, subject, f"stream {self._stream_name} will be created")]
                 if self._connection.transactions:
@@ -84,7 +93,7 @@ class NatsSink(LetterEventSink):
 
     def stored(self) -> Mapping[str, TruckState]:
         with self._connected() as session:
-            return self._check_ledger(session, session.stream(self._stream_name))[0].ledger.states()
+            return self._look(session)[0].ledger.states()
 
     def examine(self, targets: Sequence[Target], due: Collection[TableId]) -> Iterator[tuple[Target, TruckerError]]:
         """Tables whose events the stream does not take, too."""
@@ -109,8 +118,7 @@ class NatsSink(LetterEventSink):
     def read_ledger(self) -> Ledger:
         self.close()
         self._session = session = NatsSession(self._connection.refreshed(), self._place)
-        stream = session.stream(self._stream_name)
-        stored, revision = self._check_ledger(session, stream)
+        stored, revision, stream = self._look(session)
         if stream is None:
             stream = session.create_stream(stream_config(self._connection))
         self._stream = stream
@@ -159,8 +167,7 @@ class NatsSink(LetterEventSink):
         """A running instance finds these messages behind its own, and goes on behind them."""
         errors: list[DataError | None] = []
         with self._connected() as session:
-            stream = session.stream(self._stream_name)
-            self._check_ledger(session, stream)
+            stream = self._look(session)[2]
             limit = self._limit(session, stream)
             for event in events:
                 message = self._message(truck, event)
@@ -173,13 +180,12 @@ class NatsSink(LetterEventSink):
     def store(self, ledger: Ledger) -> None:
         assert self._session is not None
         assert self._tail is not None
-        last = self._session.settle()
-        stored = StreamLedger(ledger, self._stored.created, last, self._tail.settle(ledger))
         reach("sink.position.before")
-        value_revision = self._tail.revision
+        last = self._session.settle()
         reach("sink.position.after")
+        stored = StreamLedger(ledger, self._stored.created, last, self._tail.settle(ledger))
         reach("sink.commit.before")
-        revision = self._replace(stored, value_revision)
+        revision = self._replace(stored, self._tail.revision)
         reach("sink.commit.after")
         self._tail.stored(last, revision)
         self._stored = stored
@@ -202,15 +208,24 @@ class NatsSink(LetterEventSink):
     def _connected(self) -> _ShortSession:
         return _ShortSession(self._connection.refreshed(), self._place)
 
-    def _check_ledger(self, session: NatsSession, stream: StreamStatus | None) -> tuple[StreamLedger, int]:
-        """What is stored, and its revision. Raises where the stream is not the one that it is about."""
+    def _look(self, session: NatsSession) -> tuple[StreamLedger, int, StreamStatus | None]:
+        """What is stored, its revision, and the stream. Raises where the stream is not the one that it is about.
+
+        The stream is looked at last: another instance may be publishing. A server that has just become the stream's
+        leader may not know of its last messages yet.
+        """
         value, revision = session.stored(ledger_stream(self._stream_name), ledger_subject(self._stream_name))
+        stream = session.stream(self._stream_name)
         if not value:
-            return StreamLedger(), revision
+            return StreamLedger(), revision, stream
         stored = from_value(value, project=self._project, connection=self._connection.name, stream=self._stream_name)
+        began = time.monotonic()
+        while is_behind(stored, stream) and time.monotonic() - began < _PATIENCE:
+            time.sleep(_BETWEEN)
+            stream = session.stream(self._stream_name)
         if (different := different_stream(stored, stream, self._stream_name)) is not None:
             raise different
-        return stored, revision
+        return stored, revision, stream
 
     def _replace(self, stored: StreamLedger, revision: int) -> int:
         assert self._session is not None

@@ -53,9 +53,15 @@ def bucket_config(stream: StreamStatus) -> dict[str, Any]:
     }
 
 
+def is_behind(stored: StreamLedger, stream: StreamStatus | None) -> bool:
+    """Whether the stream that the ledger counts messages of ends before the last of them."""
+    return stream is not None and stream.created == stored.created and stream.last < stored.last
+
+
 def different_stream(stored: StreamLedger, stream: StreamStatus | None, name: str) -> SinkError | None:
     """Why the stream is not the one that the ledger counts messages of."""
-    if not stored.created or (stream is not None and stream.created == stored.created and stream.last >= stored.last):
+    same = stream is not None and stream.created == stored.created and not is_behind(stored, stream)
+    if same or not stored.created:
         return None
     if stream is None:
         what = "was deleted"

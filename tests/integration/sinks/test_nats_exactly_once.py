@@ -109,6 +109,21 @@ def test_a_replica_that_is_behind_hides_nothing(means: StreamMeans, monkeypatch:
     assert means.ids() == list(range(100))
 
 
+def test_a_ledger_that_comes_late_does_not_count_rows_that_were_removed(means: StreamMeans) -> None:
+    """The process that copied is cut off before its ledger arrives; another takes its rows for those of an interrupted
+    copy."""
+    early, late = means.committer(), means.committer()
+    early.open()
+    assert isinstance(early.sink, BrokenSink)
+    means.begin_copy(early, [MAIN])
+    early.sink.before_store = late.open
+    rows = [{"id": str(n), "name": "x", "qty": None, "note": None} for n in range(30)]
+    copied = means.copied([MAIN])
+    early.commit(copied, means.write(copied, {MAIN: [[copied_rows_of(ITEMS, rows)]]}))
+    assert means.ids() == list(range(30))
+    assert late.open()["main"].lsn == START
+
+
 def test_rows_that_sql_returned_come_again_as_a_whole(means: StreamMeans, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids differ where batches are cut otherwise."""
     plain = Events.rows

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from trucker.abilities import Abilities
 from trucker.adapters.nats import NATS, NatsConnection, Retention
-from trucker.errors import DataError, SinkError, TruckerError
+from trucker.errors import DataError, SinkError, SinkUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.finding import Finding, Level
 from trucker.sinks.base import Workspace
@@ -33,7 +34,7 @@ from trucker.sinks.event import NO_TABLE, Event, Events, event_headers
 from trucker.sinks.event_letters import LetterEventSink
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.nats.fenced_publisher import ID, OutgoingMessage
-from trucker.sinks.nats.nats_errors import TOO_LARGE, WRONG_LAST, NatsApiError, api_failure
+from trucker.sinks.nats.nats_errors import OTHER_WRITER, TOO_LARGE, NatsApiError, api_failure
 from trucker.sinks.nats.nats_ledger import StreamLedger, from_value, ledger_stream, ledger_subject, to_value
 from trucker.sinks.nats.nats_session import NatsSession, StreamStatus
 from trucker.sinks.nats.sent_events import is_stable
@@ -131,7 +132,7 @@ class NatsSink(LetterEventSink):
             self._tail = StreamTail(stored, revision)
         knows_end = stream.config.get("retention") == Retention.LIMITS.value
         if knows_end:
-            self._tail.read(session, stream.first, stream.last)
+            self._tail.read(session, stream.first, stream.last, partial(self._replace, stored))
         session.begin_publishing(stream.last, knows_end=knows_end)
         self._stored, self._first_sequence, self._interrupted = stored, stream.last + 1, False
         return stored.ledger
@@ -185,7 +186,12 @@ class NatsSink(LetterEventSink):
         reach("sink.position.after")
         stored = StreamLedger(ledger, self._stored.created, last, self._tail.settle(ledger))
         reach("sink.commit.before")
-        revision = self._replace(stored, self._tail.revision)
+        try:
+            revision = self._replace(stored, self._tail.revision)
+        except SinkUnavailable as error:
+            if error.code == OTHER_WRITER:
+                raise OutdatedLedger from None
+            raise
         reach("sink.commit.after")
         self._tail.stored(last, revision)
         self._stored = stored
@@ -234,8 +240,6 @@ class NatsSink(LetterEventSink):
         try:
             return self._session.replace(ledger_stream(name), ledger_subject(name), value, revision)
         except NatsApiError as error:
-            if error.number in WRONG_LAST:
-                raise OutdatedLedger from None
             raise api_failure(self._place, error, ledger_stream(name)) from None
 
     def _check_subject(self, subjects: Sequence[str], subject: str) -> None:

@@ -7,7 +7,7 @@ a copy that begins anew and rows that SQL returned, are removed: their delivery 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trucker.errors import SinkError, SinkUnavailable
 from trucker.sinks.ledger import Ledger
@@ -34,13 +34,19 @@ class StreamTail:
         self._ranges: dict[Range, frozenset[str]] = {}
         self._due = list(stored.unfinished)
         self._read_to = stored.last
+        self._replace: Callable[[int], int] | None = None
 
     def continues(self, stored: StreamLedger, revision: int) -> bool:
         """Whether what was read is still the end of that stream."""
         return self.revision == revision and self._created == stored.created
 
-    def read(self, session: NatsSession, first: int, last: int) -> None:
-        """Read what was not read yet of a stream that has messages from `first` to `last`."""
+    def read(self, session: NatsSession, first: int, last: int, replace: Callable[[int], int]) -> None:
+        """Read what was not read yet of a stream that has messages from `first` to `last`.
+
+        Before messages are removed, `replace` stores the same ledger again in the place of a revision: an earlier
+        process may have sent one that counts these messages, and which from then on is refused.
+        """
+        self._replace = replace
         due, self._due = [*self._due, (self._read_to + 1, last)], []
         self._read_to = max(last, self._read_to)
         try:
@@ -75,6 +81,8 @@ class StreamTail:
         trucks: set[str] = set()
         for piece in session.headers(first, last):
             void = [message.sequence for message in piece if not self._note(message, trucks)]
+            if void and self._replace is not None:
+                self.revision, self._replace = self._replace(self.revision), None
             if void:
                 _remove(session, void)
         if trucks:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import ClassVar, Final
 
@@ -211,8 +212,9 @@ class NatsSink(LetterEventSink):
     def _place(self) -> str:
         return f"connection {self._connection.name} ({', '.join(self._connection.servers)})"
 
-    def _connected(self) -> _ShortSession:
-        return _ShortSession(self._connection.refreshed(), self._place)
+    def _connected(self) -> closing[NatsSession]:
+        """A session for a look."""
+        return closing(NatsSession(self._connection.refreshed(), self._place))
 
     def _look(self, session: NatsSession) -> tuple[StreamLedger, int, StreamStatus | None]:
         """What is stored, its revision, and the stream. Raises where the stream is not the one that it is about.
@@ -288,16 +290,3 @@ def _too_large(size: int, limit: int) -> DataError:
         "column out (except_columns)",
         code=TOO_LARGE,
     )
-
-
-class _ShortSession:
-    """A session for a look."""
-
-    def __init__(self, connection: NatsConnection, place: str) -> None:
-        self._session = NatsSession(connection, place)
-
-    def __enter__(self) -> NatsSession:
-        return self._session
-
-    def __exit__(self, *_: object) -> None:
-        self._session.close()

@@ -27,6 +27,7 @@ MEASURES = (
     "stream",
     "sinks",
     "events",
+    "nats_events",
     "snapshot",
     "beside_copy",
     "latency",

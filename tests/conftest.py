@@ -40,6 +40,8 @@ pytest_plugins = [
     "fixtures.tls",
     "fixtures.campaign",
     "fixtures.examples",
+    "fixtures.jetstream",
+    "fixtures.nats_sink",
     "fixtures.object_storage",
     "fixtures.kafka",
 ]

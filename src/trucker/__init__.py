@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TruckFailed,
     )
     from trucker.finding import Finding, Level
+    from trucker.handlers import Batcher, Handler, Refused, SourceTransaction
     from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
     from trucker.pipeline import Pipeline
     from trucker.project import Project
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "Abilities": "abilities",
     "Adapter": "config.adapter",
+    "Batcher": "handlers",
     "ChangeLogError": "errors",
     "Changes": "change",
     "CheckFailed": "errors",
@@ -55,6 +57,7 @@ _HOMES: Final = {
     "EngineError": "errors",
     "FileError": "errors",
     "Finding": "finding",
+    "Handler": "handlers",
     "Level": "finding",
     "LockedError": "errors",
     "Pipeline": "pipeline",
@@ -62,6 +65,7 @@ _HOMES: Final = {
     "ProjectStatus": "observe.status",
     "Refresh": "control.answers",
     "RefreshState": "control.answers",
+    "Refused": "handlers",
     "Reloaded": "control.answers",
     "Replay": "control.answers",
     "RowChange": "row_changes",
@@ -70,6 +74,7 @@ _HOMES: Final = {
     "SinkError": "errors",
     "SinkUnavailable": "errors",
     "SourceError": "errors",
+    "SourceTransaction": "handlers",
     "SourceUnavailable": "errors",
     "StopRequest": "control.answers",
     "TableId": "table",
@@ -88,6 +93,7 @@ _HOMES: Final = {
 __all__ = [
     "Abilities",
     "Adapter",
+    "Batcher",
     "ChangeLogError",
     "Changes",
     "CheckFailed",
@@ -99,6 +105,7 @@ __all__ = [
     "EngineError",
     "FileError",
     "Finding",
+    "Handler",
     "Level",
     "LockedError",
     "Pipeline",
@@ -106,6 +113,7 @@ __all__ = [
     "ProjectStatus",
     "Refresh",
     "RefreshState",
+    "Refused",
     "Reloaded",
     "Replay",
     "RowChange",
@@ -114,6 +122,7 @@ __all__ = [
     "SinkError",
     "SinkUnavailable",
     "SourceError",
+    "SourceTransaction",
     "SourceUnavailable",
     "StopRequest",
     "TableId",

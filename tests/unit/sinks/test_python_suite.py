@@ -48,7 +48,7 @@ class TestBatcher(TableSinkSuite):
         return shelf(self.folder / "shelf", table)
 
     def put_foreign_row(self, table: TableId) -> None:
-        other = self.kind(self.folder / "shelf")
+        other = Shelf(self.folder / "shelf")
         other.open()
         other.upsert(table, [{"id": 77}])
         other.close()

@@ -1,7 +1,8 @@
 """Changes given to a user's class: staged on executors, called in the driver, truck by truck.
 
 A delivery is given to the handlers of all its trucks first, and then the positions are stored: a truck whose handler
-fails is left out, and what the others were given is not given to them again when the delivery comes without it.
+fails is left out, and what the others were given is not given to them again when the delivery comes without it. A
+handler that stores its position does so at once.
 """
 
 from __future__ import annotations
@@ -138,20 +139,21 @@ class PythonSink(Sink):
         self._spool.keep_only(delivery.batch, [receipt.staged for receipt in delivery.receipts])
         with self._folder.locked():
             documents = self._documents()
-            delivery.verify(merged(documents))
             failed: TruckFailed | None = None
+            ledger = delivery.verify(merged(documents))
             for truck in delivery.plan.trucks:
                 try:
                     self._give(truck, delivery, documents.get(truck, Document()))
+                    if self._keeps_position(truck):  # now: the next truck may write to the same database
+                        self._store(truck, ledger)
                 except TruckFailed as error:
                     failed = failed or error
             if failed is not None:
                 raise failed
             reach("sink.position.before")
-            ledger = delivery.verify(merged(documents))
             for truck in delivery.plan.trucks:
-                document = replace(self._given[truck].document, ledger=share_of(ledger, truck))
-                self._store(truck, document)
+                if truck in self._given:
+                    self._store(truck, ledger)
             reach("sink.position.after")
         self._spool.discard(delivery.batch)
 
@@ -230,9 +232,17 @@ class PythonSink(Sink):
             return Document()
         return Document.from_text(truck, self._project, str(text), f"the position of truck {truck}")
 
-    def _store(self, truck: str, document: Document) -> None:
+    def _keeps_position(self, truck: str) -> bool:
         handler = self._running.get(truck)
-        self._given.pop(truck, None)
+        return handler is not None and handler.keeps_position
+
+    def _store(self, truck: str, ledger: Ledger) -> None:
+        """Store the position behind what the truck's handler was given."""
+        document = self._given.pop(truck).document
+        self._save(truck, replace(document, ledger=share_of(ledger, truck)))
+
+    def _save(self, truck: str, document: Document) -> None:
+        handler = self._running.get(truck)
         if handler is None or not handler.keeps_position:
             self._folder.store(truck, document)
             return
@@ -299,7 +309,7 @@ class PythonSink(Sink):
                     outcomes += [Redriven(each.letter, applied=False) for each in chosen]
                     continue
                 after, results = called_again(self.opened(truck), document, chosen)
-                self._store(truck, after)
+                self._save(truck, after)
                 outcomes += results
         self._documents()
         return outcomes

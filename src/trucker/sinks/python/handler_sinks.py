@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
 import numpy as np
+import pyarrow as pa
 
 from trucker.abilities import Abilities
 from trucker.adapters.python import BATCHES_ABILITIES, EVENTS_ABILITIES
 from trucker.change import INSERT, UPDATE, Changes
 from trucker.errors import SinkError, TruckFailed
-from trucker.handlers import Refused
+from trucker.handlers import Refused, SourceTransaction
+from trucker.row_changes import RowChange
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import foreign_rows
-from trucker.sinks.python.calls import BatchCall, BatchCalls, Call, EventCalls
+from trucker.sinks.python.calls import BatchCall, BatchCalls, Call, EventCalls, staged_pieces
 from trucker.sinks.python.documents import Document
 from trucker.sinks.python.refusals import Letters, refusal, refused_row
 from trucker.sinks.python.running_handler import FAILURES, RunningHandler
@@ -61,6 +63,13 @@ class EventHandlerSink(PythonSink):
         letters.tell()
         return document.with_letters(letters.by_identity)
 
+    def foreseen_calls(self, target: Target, changes: Sequence[Changes]) -> Iterator[tuple[str, str]]:
+        defined = self.runnable(target.truck).defined
+        calls = EventCalls(defined, [Load(target, ())], _reading(changes), piece_rows=_PIECE_ROWS)
+        for call in calls.of_stream(0):
+            (argument,) = call.arguments
+            yield call.method, _shown(argument)
+
 
 class BatcherSink(PythonSink):
     """Guarantee: net changes by key, at least once, or exactly once with the handler's own position."""
@@ -101,6 +110,13 @@ class BatcherSink(PythonSink):
                 self._call(handler, call, letters)
         letters.tell()
         return document.with_letters(letters.by_identity)
+
+    def foreseen_calls(self, target: Target, changes: Sequence[Changes]) -> Iterator[tuple[str, str]]:
+        self.runnable(target.truck)
+        shaped = [self.shaped(each, target) for each in changes]
+        for call in BatchCalls(Load(target, ()), _reading(shaped), batch_rows=self._connection.batch.rows).calls():
+            for row in call.rows:
+                yield call.method, f"{call.table}, {dict(row.row)!r}"
 
     def _emptied(self, handler: RunningHandler, load: Load, delivery: Delivery, document: Document) -> Document:
         """Have the table emptied. A batcher that cannot do so may take the first copy of a table, and no other."""
@@ -143,6 +159,20 @@ class BatcherSink(PythonSink):
             letters.add(row, 0)
         if not call.rows:
             raise refusal(call.target, call.method, reason, None)
+
+
+def _reading(changes: Sequence[Changes]) -> Callable[[Load], Iterator[pa.RecordBatch]]:
+    """As from a spool."""
+    return lambda load: (piece for each in changes for piece in staged_pieces(each))
+
+
+def _shown(argument: object) -> str:
+    """What a handler would get, for a person."""
+    if isinstance(argument, SourceTransaction):
+        return f"transaction {argument.xid}, committed at {argument.commit_lsn}"
+    assert isinstance(argument, RowChange)
+    sides = (("new", argument.new), ("old", argument.old))
+    return ", ".join([str(argument.table), *(f"{name} {row!r}" for name, row in sides if row is not None)])
 
 
 def _made(handler: RunningHandler, call: BatchCall) -> BaseException | None:

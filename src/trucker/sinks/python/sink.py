@@ -188,6 +188,13 @@ class PythonSink(Sink):
                 raise TruckFailed(truck, SinkError(error.message, remedy=error.remedy, code=error.code)) from None
         return self._running[truck]
 
+    def runnable(self, truck: str) -> RunningHandler:
+        """The truck's handler, not opened. Raises `SinkError` where it cannot be used."""
+        try:
+            return self._handler(truck)
+        except TruckFailed as error:
+            raise error.reason from None
+
     def opened(self, truck: str) -> RunningHandler:
         """The truck's handler, ready to be called. Raises `TruckFailed`."""
         handler = self._handler(truck)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from trucker.config.problems import nearest
 from trucker.config.sql.sql_files import HANDLER as HANDLER
 from trucker.errors import ConfigError, Place
-from trucker.handlers import BATCHES, EVENTS, Batcher, Handler, defines
+from trucker.handlers import BATCHES, EVENTS, Batcher, Handler
 
 MISSING: Final = "TRK740"
 UNUSABLE: Final = "TRK741"
@@ -66,7 +66,7 @@ class HandlerClass:
 
     @property
     def batches(self) -> bool:
-        return any(defines(self.kind, name) for name in BATCHES)
+        return issubclass(self.kind, Batcher)
 
 
 HandlerFactory = Callable[..., Handler | Batcher]

@@ -14,6 +14,7 @@ import pytest
 from fixtures.handlers import FullJournal, Journal, KeepingShelf, Shelf, connection_of, journal, shelf
 from trucker import Batcher, Handler, Refused, RowChange, TableId
 from trucker.change import Lsn
+from trucker.config.handler_file import HandlerFile, HandlerText, read_handler
 from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Sink, Workspace
@@ -21,6 +22,7 @@ from trucker.sinks.batch import Batch
 from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Choice
 from trucker.sinks.python import python_sink
+from trucker.sinks.python.handler_code import check_class, instance_of
 from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
 from trucker.testing.suites.sink_suite import ITEMS, PAIR, START, SinkMeans, TargetLoad, target_of
 
@@ -506,3 +508,39 @@ def test_check_says_what_is_promised(tmp_path: Path) -> None:
         sink: Any = Desk(tmp_path, kind, settings={"path": tmp_path / "x"}).make_sink()
         (finding,) = sink.check()
         assert (finding.level, told in finding.message) == (Level.OK, True)
+
+
+TYPED = """
+from dataclasses import dataclass
+
+@dataclass
+class Typed:
+    host: str
+    port: int = 80
+    hosts: list[str] = ()
+    fast: bool = False
+    plain = None
+
+    def on_insert(self, change): ...
+"""
+
+
+def _typed(tmp_path: Path, **settings: Any) -> HandlerFile:
+    path = tmp_path / "handler.py"
+    code, errors = read_handler(HandlerText("t/handler.py", path, TYPED), settings)
+    assert code is not None
+    assert errors == []
+    return code
+
+
+def test_settings_have_the_types_that_the_class_is_annotated_with(tmp_path: Path) -> None:
+    """What a YAML file holds is text."""
+    made = instance_of(_typed(tmp_path, host="007", port="9200", hosts=["a", "b"], fast="true"))
+    assert (made.host, made.port, made.hosts, made.fast) == ("007", 9200, ["a", "b"], True)
+
+
+def test_a_setting_of_another_type_is_refused_without_its_value(tmp_path: Path) -> None:
+    (error,) = check_class(_typed(tmp_path, host="x", port=SECRET))
+    assert error.code == "TRK742"
+    assert "the setting port is not of type int" in error.message
+    assert SECRET not in str(error)

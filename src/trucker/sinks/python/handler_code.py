@@ -11,8 +11,12 @@ import inspect
 import sys
 import traceback
 import types
+import typing
 from collections.abc import Iterator
 from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
 
 from trucker.config.adapter import HandlerCode
 from trucker.config.handler_file import METHODS, UNUSABLE, HandlerClass, HandlerFile
@@ -35,8 +39,30 @@ def class_of(code: HandlerCode) -> type:
 def instance_of(code: HandlerCode) -> Any:
     """A new instance, made with the truck's settings."""
     kind = class_of(code)
-    assert isinstance(code, HandlerClass | HandlerFile)
-    return kind(*(code.arguments if isinstance(code, HandlerClass) else ()), **code.settings)
+    if isinstance(code, HandlerClass):
+        return kind(*code.arguments, **code.settings)
+    assert isinstance(code, HandlerFile)
+    return kind(**settings_of(code, kind))
+
+
+def settings_of(code: HandlerFile, kind: type) -> dict[str, Any]:
+    """The settings of truck.yml, which are text, in the types that `__init__` is annotated with. Raises `ConfigError`
+    for one that cannot be of its type."""
+    try:
+        hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    except Exception:  # a name that is there for type checking alone
+        hints = {}
+    settings = {}
+    for name, value in code.settings.items():
+        try:
+            settings[name] = TypeAdapter(hints[name]).validate_python(value) if name in hints else value
+        except PydanticSchemaGenerationError:
+            settings[name] = value
+        except ValidationError:
+            shown = getattr(hints[name], "__name__", str(hints[name]))
+            remedy = f"correct handler.{name} in truck.yml"
+            raise _error(f"the setting {name} is not of type {shown}", code, _line(kind), remedy, METHODS) from None
+    return settings
 
 
 def check_class(code: HandlerCode) -> list[ConfigError]:
@@ -128,6 +154,10 @@ def _constructor_errors(code: HandlerCode, kind: type) -> Iterator[ConfigError]:
     arguments = code.arguments if isinstance(code, HandlerClass) else ()
     try:
         inspect.signature(kind).bind(*arguments, **code.settings)
+        if isinstance(code, HandlerFile):
+            settings_of(code, kind)
+    except ConfigError as error:
+        yield error
     except TypeError as error:
         remedy = "give its arguments as handler: {name: value} in truck.yml, by the names that __init__ has"
         message = f"{kind.__name__} cannot be made with the truck's settings: {error}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from fixtures.examples import Example
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, run_cli
 
@@ -197,6 +200,31 @@ def test_a_project_with_handlers_is_checked_tried_run_and_killed(
     assert calls[-6:] == ["begin", "update", "commit", "begin", "delete", "commit"]
     assert len(calls) % 6 == 0, "at least once, each time in order"
     assert _index(shop) == [(1, "x", 2), (2, "two", 1), (27, "new", 1), (30, "new", 1)], "exactly once"
+
+
+def test_the_example_of_a_search_index(
+    example: Example, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "articles.db"
+    monkeypatch.setenv("SEARCH_INDEX", str(index))
+    folder = example("search_index").folder
+
+    def search(words: str) -> list[str]:
+        command = [sys.executable, str(folder / "search.py"), str(index), words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    done = run_cli("run", "--once", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert search("slots") == ["1 Slots", "2 Copies"], "words of one stem are found"
+    database.execute(
+        "begin; update articles set body = '<p>It <i>drives</i>.</p>' where id = 3; delete from articles where id = 1;"
+        "insert into articles select n, 'Number ' || n, 'drive' from generate_series(10, 1200) n; commit"
+    )
+    done = run_cli("run", "--once", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert search("slots") == ["2 Copies"]
+    assert search("driving AND trucks") == ["3 Trucks"]
+    assert search("number AND 1200") == ["1200 Number 1200"]
 
 
 @pytest.mark.parametrize(

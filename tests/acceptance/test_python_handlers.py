@@ -64,7 +64,7 @@ class Index:
         self.path = path
 
     def open(self):
-        self.database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self.database = sqlite3.connect(self.path, isolation_level=None)
         self.database.execute("create table if not exists items (id integer primary key, name text, seen integer)")
         self.database.execute("create table if not exists position (only integer primary key, text text)")
 

@@ -21,7 +21,7 @@ class SearchIndex(Batcher):
         self.tokenizer = {"english": "porter unicode61"}.get(language, "unicode61")
 
     def open(self) -> None:
-        self.database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self.database = sqlite3.connect(self.path, isolation_level=None)
         self.database.execute(
             f"create virtual table if not exists articles using fts5 (title, body, tokenize = '{self.tokenizer}')"
         )

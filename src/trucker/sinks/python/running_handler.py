@@ -1,4 +1,4 @@
-"""One instance of a handler's class in this process, and its event loop where it has coroutines."""
+"""One instance of a handler's class in this process, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +28,14 @@ _LONGEST: Final = 200
 
 
 class RunningHandler:
-    """Made once for a truck and process. Calls run in the caller's thread, coroutines in a thread with a loop."""
+    """Made once for a truck and process. It is made, called and closed in a thread of its own, whoever asks for it:
+    what it holds may belong to one thread, as SQLite's connections do. The thread has an event loop where one of the
+    methods is a coroutine."""
 
     def __init__(self, code: HandlerCode) -> None:
         self._code = code
         self._kind = class_of(code)
-        self._loop: EventLoop | None = None
+        self._thread: CallThread | EventLoop | None = None
         self._object: Any = None
         self.defined = frozenset(name for name in ARGUMENTS if defines(self._kind, name))
         self.is_async = any(inspect.iscoroutinefunction(getattr(self._kind, name)) for name in self.defined)
@@ -45,38 +49,36 @@ class RunningHandler:
         """Make the instance, if there is none, and open it. Raises what its code raises."""
         if self._object is not None:
             return
-        if self.is_async and self._loop is None:
-            self._loop = EventLoop()
-        made = instance_of(self._code)
+        if self._thread is None:
+            self._thread = EventLoop() if self.is_async else CallThread()
+        made = self._thread.finish(lambda: instance_of(self._code))
         if "open" in self.defined:
-            self._finish(made.open())
+            self._thread.finish(made.open)
         self._object = made
 
     def invoke(self, method: str, *arguments: Any) -> Any:
         """Call a method, and wait for it."""
-        return self._finish(getattr(self._object, method)(*arguments))
+        assert self._thread is not None
+        return self._thread.finish(partial(getattr(self._object, method), *arguments))
 
     def perform(self, calls: Iterator[Call], parallel: int, set_aside: SetAside) -> None:
         """Make these calls in order; those with keys, of which up to `parallel` run at once, in order per key."""
-        if self._loop is not None:
-            self._loop.finish(self._concurrently(calls, parallel, set_aside))
-            return
-        bound = {name: getattr(self._object, name) for name in self.defined}
-        for call in calls:
-            try:
-                bound[call.method](*call.arguments)
-            except FAILURES as error:
-                set_aside(call, error)
+        assert self._thread is not None
+        if self.is_async:
+            self._thread.finish(partial(self._concurrently, calls, parallel, set_aside))
+        else:
+            self._thread.finish(partial(self._plainly, calls, set_aside))
 
     def close(self) -> None:
         """Close the instance, whatever it raises; the next `open` makes another."""
+        if self._thread is None:
+            return
         with suppress(*FAILURES):
             if self._object is not None and "close" in self.defined:
-                self._finish(self._object.close())
+                self._thread.finish(self._object.close)
         self._object = None
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        self._thread.close()
+        self._thread = None
 
     def reason(self, error: BaseException) -> str:
         """What failed, without the exception's text, which may quote a row (I10); a `Refused` says what to show."""
@@ -95,12 +97,13 @@ class RunningHandler:
         except TypeError:
             return False
 
-    def _finish(self, result: Any) -> Any:
-        if not inspect.isawaitable(result):
-            return result
-        if self._loop is None:  # a plain method that returns an awaitable
-            self._loop = EventLoop()
-        return self._loop.finish(_awaited(result))
+    def _plainly(self, calls: Iterator[Call], set_aside: SetAside) -> None:
+        bound = {name: getattr(self._object, name) for name in self.defined}
+        for call in calls:
+            try:
+                bound[call.method](*call.arguments)
+            except FAILURES as error:
+                set_aside(call, error)
 
     async def _concurrently(self, calls: Iterator[Call], parallel: int, set_aside: SetAside) -> None:
         lanes = _Lanes(set_aside)
@@ -167,21 +170,31 @@ class _Lanes:
             self._set_aside(call, error)
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+class CallThread:
+    """A thread that makes calls, one after the other."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, "handler")
+
+    def finish(self, call: Callable[[], Any]) -> Any:
+        """Make a call there, and wait for it."""
+        return self._executor.submit(call).result()
+
+    def close(self) -> None:
+        self._executor.shutdown()
 
 
 class EventLoop:
-    """An event loop in a thread of its own: what a handler starts in it goes on between calls."""
+    """The same, with an event loop: what a handler starts in it goes on between calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="handler", daemon=True)
         self._thread.start()
 
-    def finish(self, coroutine: Any) -> Any:
-        """Run a coroutine there, and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def finish(self, call: Callable[[], Any]) -> Any:
+        """Make a call there, await what it gives, and wait for that."""
+        future = asyncio.run_coroutine_threadsafe(_awaited(call), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -190,10 +203,15 @@ class EventLoop:
 
     def close(self) -> None:
         """Cancel what is still running, and end the thread."""
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        self.finish(_cancel_others)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _awaited(call: Callable[[], Any]) -> Any:
+    result = call()
+    return await result if inspect.isawaitable(result) else result
 
 
 async def _cancel_others() -> None:

@@ -34,6 +34,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "trucker.config.starter": _EXAMPLE,
     },
     "duckdb": {"trucker.config.starter": _EXAMPLE},
+    "python": {"trucker.engine.spark": "the interpreter of Spark's workers, and Spark's settings for it"},
     "jsonl": {"trucker.config.starter": _EXAMPLE, "trucker.project": _FILE, "trucker.cli.output": _FILE},
     "stdout": {
         "trucker.config.starter": _EXAMPLE,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TruckFailed,
     )
     from trucker.finding import Finding, Level
-    from trucker.handlers import Batcher, Handler, Refused, SourceTransaction
+    from trucker.handlers import Batcher, Handler, RowRefused, SourceTransaction
     from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
     from trucker.pipeline import Pipeline
     from trucker.project import Project
@@ -65,10 +65,10 @@ _HOMES: Final = {
     "ProjectStatus": "observe.status",
     "Refresh": "control.answers",
     "RefreshState": "control.answers",
-    "Refused": "handlers",
     "Reloaded": "control.answers",
     "Replay": "control.answers",
     "RowChange": "row_changes",
+    "RowRefused": "handlers",
     "Sink": "sinks.base",
     "SinkConnection": "sinks.custom",
     "SinkError": "errors",
@@ -113,10 +113,10 @@ __all__ = [
     "ProjectStatus",
     "Refresh",
     "RefreshState",
-    "Refused",
     "Reloaded",
     "Replay",
     "RowChange",
+    "RowRefused",
     "Sink",
     "SinkConnection",
     "SinkError",

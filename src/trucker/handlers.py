@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trucker.row_changes import RowChange
     from trucker.table import TableId
 
-Row = Mapping[str, Any]
+HandlerRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SourceTransaction:
     snapshot: bool = False
 
 
-class Refused(Exception):
+class RowRefused(Exception):
     """Raised by a handler to say that a row can never be taken: it is not tried again, and the truck's `on_error`
     decides. The text is shown in logs and by `trucker status`, so that no data of the row belongs in it."""
 
@@ -75,10 +75,10 @@ class Batcher:
     Calls may come again with the same rows, and must leave the same behind (I4). No call has two rows of one key.
     """
 
-    def upsert(self, table: TableId, rows: Sequence[Row]) -> Awaitable[None] | None:
+    def upsert(self, table: TableId, rows: Sequence[HandlerRow]) -> Awaitable[None] | None:
         """These rows, all of them whole, are new or have changed."""
 
-    def delete(self, table: TableId, keys: Sequence[Row]) -> Awaitable[None] | None:
+    def delete(self, table: TableId, keys: Sequence[HandlerRow]) -> Awaitable[None] | None:
         """The rows with these keys are gone; a key has the key's columns."""
 
     def truncate(self, table: TableId) -> Awaitable[None] | None:

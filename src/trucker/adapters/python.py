@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 from trucker.abilities import Abilities, Visible
 from trucker.config.adapter import Adapter, Connection, HandlerCode
 from trucker.config.model import Model
-from trucker.types import Form, Kind, TypeForms
+from trucker.types import ColumnKind, Form, Kind, TypeForms
 
 _GUARANTEE: Final = "at least once, in order per key; exactly once where the handler stores the position"
 
@@ -104,8 +104,11 @@ class PythonTypes(TypeForms):
         Kind.TIMESTAMP: Form("datetime.datetime", _EXACT),
         Kind.TIMESTAMPTZ: Form("datetime.datetime", _EXACT),
         Kind.UUID: Form("uuid.UUID"),
-        Kind.JSON: Form("dict, list, …"),
+        Kind.JSON: Form("json.loads"),
     }
+
+    def of(self, column: ColumnKind) -> Form:
+        return Form("list") if column.array else super().of(column)
 
 
 PYTHON: Final = Adapter(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fixtures.handlers import FullJournal, Journal, KeepingShelf, Shelf, connection_of, journal, shelf
-from trucker import Batcher, Handler, Refused, RowChange, TableId
+from trucker import Batcher, Handler, RowChange, RowRefused, TableId
 from trucker.change import Lsn
 from trucker.config.handler_file import HandlerFile, HandlerText, read_handler
 from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
@@ -202,7 +202,7 @@ class Picky(Journal):
 
     def on_insert(self, change: RowChange) -> None:
         if change.new and change.new["name"] and not (self._path.parent / "tolerant").exists():
-            raise Refused("there is a name")
+            raise RowRefused("there is a name")
         super().on_insert(change)
 
 
@@ -323,7 +323,7 @@ class Counting(Shelf):
         self.seen.append(("upsert", len(rows)))
         for row in rows:
             if row["name"] == "refused" and not (self._path.parent / "tolerant").exists():
-                raise Refused("no such name")
+                raise RowRefused("no such name")
             if row["name"] == "broken":
                 raise KeyError(SECRET)
         super().upsert(table, rows)

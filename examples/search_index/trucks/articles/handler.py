@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trucker import Batcher, Refused, TableId
+from trucker import Batcher, RowRefused, TableId
 
 from .text import plain
 
@@ -33,7 +33,7 @@ class SearchIndex(Batcher):
     def upsert(self, table: TableId, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
             if len(row["body"] or "") > LONGEST:
-                raise Refused(f"an article has more than {LONGEST} characters")
+                raise RowRefused(f"an article has more than {LONGEST} characters")
         self.delete(table, rows)
         entries = [(row["id"], row["title"], plain(row["body"] or "")) for row in rows]
         self.database.executemany("insert into articles (rowid, title, body) values (?, ?, ?)", entries)

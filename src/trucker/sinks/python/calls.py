@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from trucker.change import DELETE, INSERT, NO_OLD, UPDATE, Changes
 from trucker.errors import DataError
-from trucker.handlers import Row, SourceTransaction
+from trucker.handlers import HandlerRow, SourceTransaction
 from trucker.row_changes import RowChange, row_changes
 from trucker.sinks.delivery import Load
 from trucker.sinks.target import Target
@@ -63,7 +63,7 @@ def unstaged(batches: Iterator[pa.RecordBatch]) -> Iterator[Changes]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
+class _PlacedChange:
     """A change and where it is from."""
 
     change: RowChange
@@ -124,14 +124,14 @@ class EventCalls:
                 yield from self._end(current, unit) if unit >= begin else ()
                 unit += 1
 
-    def _events(self, load: Load, *, snapshot: bool) -> Iterator[_Event]:
+    def _events(self, load: Load, *, snapshot: bool) -> Iterator[_PlacedChange]:
         target = load.target
         for changes in unstaged(self._read(load)):
             keys = lane_keys(changes)
             for index, change in enumerate(typed(changes, target, snapshot=snapshot)):
-                yield _Event(change, target, changes, index, keys[index])
+                yield _PlacedChange(change, target, changes, index, keys[index])
 
-    def _row(self, event: _Event, unit: int) -> Iterator[Call]:
+    def _row(self, event: _PlacedChange, unit: int) -> Iterator[Call]:
         change = event.change
         method = f"on_{change.operation}"
         if method in self._defined:
@@ -218,7 +218,7 @@ class BatchRow:
     """A row of a batch, or the key of one that is gone, and the change that it is from."""
 
     cells: Cells
-    row: Row
+    row: HandlerRow
     change: tuple[Changes, int]
 
 

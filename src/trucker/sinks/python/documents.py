@@ -91,14 +91,14 @@ class RefusedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class TruckDocument:
     """`copies` names, by table, the copy whose rows a batcher was given that cannot empty a table."""
 
     ledger: Ledger = field(default_factory=Ledger)
     letters: tuple[RefusedRow, ...] = ()
     copies: Mapping[TableId, str] = field(default_factory=dict)
 
-    def with_letters(self, letters: Mapping[tuple[object, ...], RefusedRow]) -> Document:
+    def with_letters(self, letters: Mapping[tuple[object, ...], RefusedRow]) -> TruckDocument:
         """With these letters, each with a number."""
         numbers = [each.letter.number for each in (*self.letters, *letters.values())]
         last, numbered = max(numbers, default=0), []
@@ -120,7 +120,7 @@ class Document:
         return json.dumps(content, ensure_ascii=False)
 
     @classmethod
-    def from_text(cls, truck: str, project: str, text: str, place: str) -> Document:
+    def from_text(cls, truck: str, project: str, text: str, place: str) -> TruckDocument:
         """Raises `SinkError` for a text that another version or project has written, or nobody."""
         try:
             content = json.loads(text)
@@ -146,14 +146,14 @@ def share_of(ledger: Ledger, truck: str) -> Ledger:
     )
 
 
-def merged(documents: Mapping[str, Document]) -> Ledger:
+def merged(documents: Mapping[str, TruckDocument]) -> Ledger:
     """The ledger of all trucks."""
     positions = {name: lsn for each in documents.values() for name, lsn in each.ledger.positions.items()}
     entries = {name: entry for each in documents.values() for name, entry in each.ledger.entries.items()}
     return Ledger(positions, entries)
 
 
-def remaining_copies(document: Document, truck: str, batch: Batch) -> Mapping[TableId, str]:
+def remaining_copies(document: TruckDocument, truck: str, batch: Batch) -> Mapping[TableId, str]:
     """A truck that was reset begins anew: the user was told to empty what is there."""
     return {} if truck in batch.forget else document.copies
 
@@ -165,16 +165,16 @@ class DocumentFolder:
         self._folder = folder
         self._project = project
 
-    def load(self) -> dict[str, Document]:
+    def load(self) -> dict[str, TruckDocument]:
         """All that are there, by truck."""
         documents = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             truck = unquote(path.name.removesuffix(_SUFFIX))
             text = path.read_text(encoding="utf-8")
-            documents[truck] = Document.from_text(truck, self._project, text, str(path))
+            documents[truck] = TruckDocument.from_text(truck, self._project, text, str(path))
         return documents
 
-    def store(self, truck: str, document: Document) -> None:
+    def store(self, truck: str, document: TruckDocument) -> None:
         """Replace the truck's file; durable when this returns."""
         path = self._folder / f"{quote(truck, safe='')}{_SUFFIX}"
         temporary = path.with_name(f"{path.name}.new")

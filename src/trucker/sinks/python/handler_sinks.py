@@ -13,12 +13,12 @@ from trucker.abilities import Abilities
 from trucker.adapters.python import BATCHES_ABILITIES, EVENTS_ABILITIES
 from trucker.change import INSERT, UPDATE, Changes
 from trucker.errors import SinkError, TruckFailed
-from trucker.handlers import Refused, SourceTransaction
+from trucker.handlers import RowRefused, SourceTransaction
 from trucker.row_changes import RowChange
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import foreign_rows
 from trucker.sinks.python.calls import BatchCall, BatchCalls, Call, EventCalls, staged_pieces
-from trucker.sinks.python.documents import Document
+from trucker.sinks.python.documents import TruckDocument
 from trucker.sinks.python.refusals import Letters, refusal, refused_row
 from trucker.sinks.python.running_handler import FAILURES, RunningHandler
 from trucker.sinks.python.sink import PythonSink, Resume, passing_failure
@@ -34,7 +34,7 @@ class EventHandlerSink(PythonSink):
 
     abilities: ClassVar[Abilities] = EVENTS_ABILITIES
 
-    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: Document) -> Document:
+    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: TruckDocument) -> TruckDocument:
         resume = self._resume.pop(truck, None)
         if resume is None or resume.delivery != delivery.name or handler.keeps_position:
             resume = Resume(delivery.name, 0, Letters.of(truck, delivery, document))
@@ -48,7 +48,7 @@ class EventHandlerSink(PythonSink):
             self._resume[truck] = Resume(delivery.name, call.unit, letters.before(call.unit))
             if not self._refusals.refused(truck, call.place, error):
                 raise TruckFailed(truck, passing_failure(truck, f"{call.method} of {call.target.table}", reason))
-            whole = isinstance(error, Refused) or not handler.keeps_position
+            whole = isinstance(error, RowRefused) or not handler.keeps_position
             if row is None or letters.most is None or not whole:
                 raise refusal(call.target, call.method, reason, row)
             letters.add(row, call.unit)
@@ -96,7 +96,7 @@ class BatcherSink(PythonSink):
             if not is_empty:
                 raise foreign_rows(copy.target)
 
-    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: Document) -> Document:
+    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: TruckDocument) -> TruckDocument:
         letters = Letters.of(truck, delivery, document)
         replaced = {target.table for target in delivery.replaced()}
         for load in delivery.loads():
@@ -118,7 +118,9 @@ class BatcherSink(PythonSink):
             for row in call.rows:
                 yield call.method, f"{call.table}, {dict(row.row)!r}"
 
-    def _emptied(self, handler: RunningHandler, load: Load, delivery: Delivery, document: Document) -> Document:
+    def _emptied(
+        self, handler: RunningHandler, load: Load, delivery: Delivery, document: TruckDocument
+    ) -> TruckDocument:
         """Have the table emptied. A batcher that cannot do so may take the first copy of a table, and no other."""
         target = load.target
         if "truncate" in handler.defined:
@@ -150,7 +152,7 @@ class BatcherSink(PythonSink):
         if not self._refusals.refused(truck, call.place, error):
             raise TruckFailed(truck, passing_failure(truck, f"{call.method} of {call.table}", reason))
         refused = list(_refused_rows(handler, call, error, letters))
-        whole = isinstance(error, Refused) or (len(refused) < max(len(call.rows), 2) and not handler.keeps_position)
+        whole = isinstance(error, RowRefused) or (len(refused) < max(len(call.rows), 2) and not handler.keeps_position)
         for single, cause in refused:
             changes, index = single.rows[0].change
             row = refused_row(call.target, call.method, changes, index, handler.reason(cause))

@@ -1,4 +1,4 @@
-"""Rows that a handler refuses: by `Refused`, or by raising something again and again."""
+"""Rows that a handler refuses: by `RowRefused`, or by raising something again and again."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from trucker.change import DELETE, OPERATIONS, Changes
 from trucker.errors import DataError, SinkError, TruckFailed
-from trucker.handlers import Refused, SourceTransaction
+from trucker.handlers import RowRefused, SourceTransaction
 from trucker.lsn import Lsn
 from trucker.sinks.delivery import Delivery
 from trucker.sinks.letters import Letter, Reason, Redriven, log_set_aside, name_row, too_many
 from trucker.sinks.python.calls import typed
-from trucker.sinks.python.documents import Document, RefusedRow
+from trucker.sinks.python.documents import RefusedRow, TruckDocument
 from trucker.sinks.python.running_handler import FAILURES, RunningHandler
 from trucker.sinks.target import Target
 from trucker.table import TableId
 
 REFUSED: Final = "TRK744"
 
-Identity = tuple[object, ...]
+LetterIdentity = tuple[object, ...]
 
 
 class Refusals:
@@ -34,7 +34,7 @@ class Refusals:
 
     def refused(self, truck: str, place: Hashable, error: BaseException) -> bool:
         """Whether it is not to be tried any more."""
-        if isinstance(error, Refused):
+        if isinstance(error, RowRefused):
             return True
         before, count = self._failing.get(truck, (None, 0))
         count = count + 1 if before == place else 1
@@ -48,12 +48,12 @@ class Letters:
 
     truck: str
     most: int | None
-    by_identity: dict[Identity, RefusedRow] = field(default_factory=dict)
-    fresh: dict[Identity, int] = field(default_factory=dict)
+    by_identity: dict[LetterIdentity, RefusedRow] = field(default_factory=dict)
+    fresh: dict[LetterIdentity, int] = field(default_factory=dict)
     """The unit of each that has come up in this delivery."""
 
     @classmethod
-    def of(cls, truck: str, delivery: Delivery, document: Document) -> Letters:
+    def of(cls, truck: str, delivery: Delivery, document: TruckDocument) -> Letters:
         letters = {each.identity: each for each in document.letters}
         return cls(truck, delivery.batch.dead_letters.get(truck), letters)
 
@@ -80,7 +80,7 @@ class Letters:
         for identity in [name for name, each in self.by_identity.items() if each.letter.source == source]:
             self._remove(identity)
 
-    def _remove(self, identity: Identity) -> None:
+    def _remove(self, identity: LetterIdentity) -> None:
         self.by_identity.pop(identity, None)
         self.fresh.pop(identity, None)
 
@@ -129,10 +129,10 @@ def refusal(target: Target, method: str, reason: str, row: RefusedRow | None) ->
 
 
 def called_again(
-    handler: RunningHandler, document: Document, chosen: Sequence[RefusedRow]
-) -> tuple[Document, list[Redriven]]:
+    handler: RunningHandler, document: TruckDocument, chosen: Sequence[RefusedRow]
+) -> tuple[TruckDocument, list[Redriven]]:
     """Call the handler for letters again, in the order of their positions; what is then stored, and the outcomes."""
-    remaining: dict[Identity, RefusedRow] = {each.identity: each for each in document.letters}
+    remaining: dict[LetterIdentity, RefusedRow] = {each.identity: each for each in document.letters}
     outcomes = []
     for row in sorted(chosen, key=lambda each: (each.letter.lsn, each.letter.ordinal)):
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trucker.config.adapter import HandlerCode
-from trucker.handlers import ARGUMENTS, POSITION, Refused, defines
+from trucker.handlers import ARGUMENTS, POSITION, RowRefused, defines
 from trucker.sinks.python.calls import Call
 from trucker.sinks.python.handler_code import class_of, instance_of
 
@@ -81,8 +81,8 @@ class RunningHandler:
         self._thread = None
 
     def reason(self, error: BaseException) -> str:
-        """What failed, without the exception's text, which may quote a row (I10); a `Refused` says what to show."""
-        if isinstance(error, Refused) and str(error):
+        """What failed, without the exception's text, which may quote a row (I10); a `RowRefused` says what to show."""
+        if isinstance(error, RowRefused) and str(error):
             return str(error).partition("\n")[0][:_LONGEST]
         folder = Path(inspect.getsourcefile(self._kind) or "?").parent if self._has_source else None
         frames = traceback.extract_tb(error.__traceback__)

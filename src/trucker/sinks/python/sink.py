@@ -28,7 +28,7 @@ from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.python.calls import staged_pieces
-from trucker.sinks.python.documents import Document, DocumentFolder, merged, remaining_copies, share_of
+from trucker.sinks.python.documents import DocumentFolder, TruckDocument, merged, remaining_copies, share_of
 from trucker.sinks.python.handler_code import check_class
 from trucker.sinks.python.refusals import Letters, Refusals, called_again
 from trucker.sinks.python.running_handler import FAILURES, RunningHandler
@@ -56,7 +56,7 @@ class _Given:
     """What a truck's handler was given of a delivery whose position is not stored yet."""
 
     delivery: object
-    document: Document
+    document: TruckDocument
 
 
 class PythonSink(Sink):
@@ -78,7 +78,7 @@ class PythonSink(Sink):
         self.letters: Mapping[str, int] = {}
 
     @abstractmethod
-    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: Document) -> Document:
+    def give(self, handler: RunningHandler, truck: str, delivery: Delivery, document: TruckDocument) -> TruckDocument:
         """Call a truck's handler for its share of a delivery; the document to store, with its letters. Raises
         `TruckFailed`."""
 
@@ -143,7 +143,7 @@ class PythonSink(Sink):
             ledger = delivery.verify(merged(documents))
             for truck in delivery.plan.trucks:
                 try:
-                    self._give(truck, delivery, documents.get(truck, Document()))
+                    self._give(truck, delivery, documents.get(truck, TruckDocument()))
                     if self._keeps_position(truck):  # now: the next truck may write to the same database
                         self._store(truck, ledger)
                 except TruckFailed as error:
@@ -214,7 +214,7 @@ class PythonSink(Sink):
 
     # -- what is stored --------------------------------------------------------------------------------------------
 
-    def _documents(self) -> dict[str, Document]:
+    def _documents(self) -> dict[str, TruckDocument]:
         """What is stored of every truck, in the state folder or by its handler."""
         documents = self._folder.load()
         for truck in self._connection.trucks:
@@ -228,7 +228,7 @@ class PythonSink(Sink):
         self.letters = {truck: len(each.letters) for truck, each in documents.items() if each.letters}
         return documents
 
-    def _own_document(self, truck: str) -> Document:
+    def _own_document(self, truck: str) -> TruckDocument:
         handler = self.opened(truck)
         try:
             text = handler.invoke("load_position")
@@ -236,8 +236,8 @@ class PythonSink(Sink):
             self._restart(truck)
             raise self._passing(truck, handler, "load_position", error) from None
         if text is None:
-            return Document()
-        return Document.from_text(truck, self._project, str(text), f"the position of truck {truck}")
+            return TruckDocument()
+        return TruckDocument.from_text(truck, self._project, str(text), f"the position of truck {truck}")
 
     def _keeps_position(self, truck: str) -> bool:
         handler = self._running.get(truck)
@@ -248,7 +248,7 @@ class PythonSink(Sink):
         document = self._given.pop(truck).document
         self._save(truck, replace(document, ledger=share_of(ledger, truck)))
 
-    def _save(self, truck: str, document: Document) -> None:
+    def _save(self, truck: str, document: TruckDocument) -> None:
         handler = self._running.get(truck)
         if handler is None or not handler.keeps_position:
             self._folder.store(truck, document)
@@ -261,7 +261,7 @@ class PythonSink(Sink):
             self._restart(truck)
             raise self._passing(truck, handler, "save_position", error) from None
 
-    def _give(self, truck: str, delivery: Delivery, document: Document) -> None:
+    def _give(self, truck: str, delivery: Delivery, document: TruckDocument) -> None:
         """Call the truck's handler, unless it was called for this very delivery before."""
         share = _share(delivery, truck)
         given = self._given.get(truck)
@@ -284,7 +284,9 @@ class PythonSink(Sink):
                 self._restart(truck)
             raise
 
-    def _patiently(self, handler: RunningHandler, truck: str, delivery: Delivery, document: Document) -> Document:
+    def _patiently(
+        self, handler: RunningHandler, truck: str, delivery: Delivery, document: TruckDocument
+    ) -> TruckDocument:
         """A copy is tried again here, from the piece that failed: given up, it would be read anew from the start."""
         for attempt in range(_COPY_TRIES):
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,6 +22,10 @@ from trucker.config.schema import project_schema
 from trucker.errors import ConfigError
 from trucker.sinks.base import Workspace
 from trucker.sinks.factory import make_sink
+
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OWN = list(_PROJECT["entry-points"]["trucker.adapters"])
+"""Trucker's own adapters."""
 
 WORKSPACE = Workspace("project", Path("unused"))
 
@@ -95,10 +100,10 @@ def refused(folder: Path) -> ConfigError:
 
 
 def test_truckers_own_are_listed_in_its_metadata_and_come_first() -> None:
-    assert installed().names[:4] == ["postgres", "duckdb", "jsonl", "stdout"]
-    assert [adapter.name for adapter in installed().built_in()] == ["postgres", "duckdb", "jsonl", "stdout"]
+    assert installed().names[: len(OWN)] == OWN
+    assert [adapter.name for adapter in installed().built_in()] == OWN
     assert {point.module for point in entry_points(group=GROUP) if point.dist and point.dist.name == "trucker"} == {
-        f"trucker.adapters.{name}" for name in ("postgres", "duckdb", "jsonl", "stdout")
+        f"trucker.adapters.{name}" for name in OWN
     }
 
 
@@ -166,7 +171,7 @@ def test_an_adapter_without_a_sink_is_no_output(install: Install, tmp_path: Path
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter=code)
     error = refused(project(tmp_path, "{name: there, adapter: shelf, path: x}"))
     assert (error.code, "cannot be an output" in error.message) == ("TRK109", True)
-    assert "postgres or duckdb or jsonl or stdout" in error.remedy
+    assert " or ".join(OWN) in error.remedy
 
 
 def test_an_unknown_adapter_lists_the_known_ones(install: Install, tmp_path: Path) -> None:
@@ -174,7 +179,7 @@ def test_an_unknown_adapter_lists_the_known_ones(install: Install, tmp_path: Pat
     error = refused(project(tmp_path, "{name: there, adapter: shef}"))
     assert (error.code, error.place and error.place.line) == ("TRK105", 3)
     assert 'did you mean "shelf"?' in error.remedy
-    assert "postgres, duckdb, jsonl, stdout, shelf" in error.remedy
+    assert ", ".join([*OWN, "shelf"]) in error.remedy
 
 
 @pytest.mark.parametrize(
@@ -205,7 +210,7 @@ def test_an_adapter_that_cannot_be_used_disturbs_no_other_project(install: Insta
     install("trucker-shelf", "shelf = shelf_adapter:SHELF", shelf_adapter="1 / 0")
     error = refused(project(tmp_path, "{name: there, adapter: jsonl, path: x}", "on_error: dead_letter\n"))
     assert error.code == "TRK115"
-    assert installed().offering(lambda adapter: adapter.sink) == ["postgres", "duckdb", "jsonl", "stdout"]
+    assert installed().offering(lambda adapter: adapter.sink) == OWN
 
 
 @pytest.mark.parametrize(("name", "told"), [("shelf", "trucker-shelf"), ("duckdb", "trucker")])

@@ -80,7 +80,7 @@ def told(error: ConfigError) -> tuple[str, str, str]:
             "connections:\n  - {name: main, adapter: postgre}\n" + DUCK,
             "2:27",
             "unknown adapter",
-            'did you mean "postgres"? use one of postgres, duckdb, jsonl, stdout',
+            'did you mean "postgres"? use one of postgres, duckdb, jsonl, ',
         ),
         (
             "connections:\n  - {name: main}\n  - {name: duck, adapter: duckdb}\n",

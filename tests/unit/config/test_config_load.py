@@ -217,7 +217,7 @@ def test_loading_changes_nothing(write: Write, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("example", ["replica", "warehouse", "enriched", "live_totals", "history"])
+@pytest.mark.parametrize("example", ["replica", "warehouse", "enriched", "live_totals", "history", "search_index"])
 def test_examples_load(example: str) -> None:
     folder = Path(__file__).parents[3] / "examples" / example
     config = load_project(folder)

@@ -47,10 +47,11 @@ class EventHandlerSink(PythonSink):
                 row = refused_row(call.target, call.method, *call.change, reason, snapshot=bool(delivery.snapshot))
             self._resume[truck] = Resume(delivery.name, call.unit, letters.before(call.unit))
             if not self._refusals.refused(truck, call.place, error):
-                raise TruckFailed(truck, passing_failure(truck, f"{call.method} of {call.target.table}", reason))
+                passing = passing_failure(truck, f"{call.method} of {call.target.table}", reason)
+                raise TruckFailed(truck, passing) from None
             whole = isinstance(error, RowRefused) or not handler.keeps_position
             if row is None or letters.most is None or not whole:
-                raise refusal(call.target, call.method, reason, row)
+                raise refusal(call.target, call.method, reason, row) from None
             letters.add(row, call.unit)
 
         loads = [load for load in delivery.loads_of(delivery.receipts) if load.target.truck == truck]
@@ -154,6 +155,9 @@ class BatcherSink(PythonSink):
         refused = list(_refused_rows(handler, call, error, letters))
         whole = isinstance(error, RowRefused) or (len(refused) < max(len(call.rows), 2) and not handler.keeps_position)
         for single, cause in refused:
+            if isinstance(error, RowRefused) and not isinstance(cause, RowRefused):  # the store fails now
+                passing = passing_failure(truck, f"{call.method} of {call.table}", handler.reason(cause))
+                raise TruckFailed(truck, passing)
             changes, index = single.rows[0].change
             row = refused_row(call.target, call.method, changes, index, handler.reason(cause))
             if letters is None or letters.most is None or not whole:

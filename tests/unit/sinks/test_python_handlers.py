@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,16 +16,18 @@ from fixtures.handlers import FullJournal, Journal, KeepingShelf, Shelf, connect
 from trucker import Batcher, Handler, RowChange, RowRefused, TableId
 from trucker.change import Lsn
 from trucker.config.handler_file import HandlerFile, HandlerText, read_handler
-from trucker.errors import DataError, SinkError, SinkUnavailable, TruckFailed
+from trucker.errors import DataError, SinkError, SinkHeld, SinkUnavailable, TruckFailed
 from trucker.finding import Level
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.batch import Batch
 from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Choice
 from trucker.sinks.python import python_sink
+from trucker.sinks.python.documents import DocumentFolder
 from trucker.sinks.python.handler_code import check_class, instance_of
-from trucker.testing.handmade import copied_rows_of, delete, insert, truncate, update
+from trucker.testing.handmade import copied_rows_of, delete, insert, schema_of, truncate, update
 from trucker.testing.suites.sink_suite import ITEMS, PAIR, START, SinkMeans, TargetLoad, target_of
+from trucker.types import Unfit
 
 MAIN = target_of(ITEMS)
 OTHER = target_of(PAIR, "other")
@@ -544,3 +547,78 @@ def test_a_setting_of_another_type_is_refused_without_its_value(tmp_path: Path) 
     assert error.code == "TRK742"
     assert "the setting port is not of type int" in error.message
     assert SECRET not in str(error)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 99, "project": "suite"}', "[]"])
+def test_a_damaged_position_is_refused(tmp_path: Path, text: str) -> None:
+    desk = Desk(tmp_path, Journal, settings={"path": tmp_path / "journal"})
+    desk.streaming().close()
+    (file,) = tmp_path.rglob("positions/main.json")
+    file.write_text(text)
+    with pytest.raises(SinkError) as caught:
+        desk.committer().open()
+    assert caught.value.code == "TRK747"
+
+
+def test_only_one_process_calls_the_handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trucker.sinks.python.documents._PATIENCE", 0.0)
+    desk = Desk(tmp_path, Journal, settings={"path": tmp_path / "journal"})
+    sink = desk.streaming()
+    with DocumentFolder(tmp_path / "suite" / "positions", "suite").locked(), pytest.raises(SinkHeld) as caught:
+        desk.change(sink, MAIN, insert(item(1)))
+    assert caught.value.code == "TRK749"
+    assert calls(tmp_path / "journal") == []
+
+
+def test_a_position_that_cannot_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path, Journal, settings={"path": tmp_path / "journal"})
+    sink = desk.streaming()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trucker.sinks.python.documents.os.fsync", full)
+        with pytest.raises(SinkUnavailable, match="No space left") as caught:
+            desk.change(sink, MAIN, insert(item(1)))
+    assert caught.value.code == "TRK748"
+    desk.change(sink, MAIN, insert(item(1)))
+    assert desk.committer().open()["main"].lsn == START + 0x100
+
+
+def test_a_value_that_does_not_fit_follows_its_policy(tmp_path: Path) -> None:
+    schema = schema_of(ITEMS.table, {"id": "integer not null", "day": "date"}, ["id"])
+    got: list[Any] = []
+    for unfit in (None, Unfit.TEXT, Unfit.NULL):
+        target = replace(target_of(schema), unfit=(("day", unfit),) if unfit else ())
+        folder = tmp_path / str(unfit)
+        desk = Desk(folder, Journal, settings={"path": tmp_path / f"{unfit}.out"})
+        desk.change(desk.streaming(target), target, insert({"id": "1", "day": "infinity"}))
+        got += [entry["new"]["day"] for entry in journal(tmp_path / f"{unfit}.out")]
+    assert got == ["infinity", "infinity", None]
+    target = replace(target_of(schema), unfit=(("day", Unfit.ERROR),))
+    desk = Desk(tmp_path / "error", Journal, settings={"path": tmp_path / "error.out"})
+    with pytest.raises(TruckFailed, match="column day") as caught:
+        desk.change(desk.streaming(target), target, insert({"id": "1", "day": "infinity"}))
+    assert caught.value.reason.code == "TRK746"
+
+
+def test_a_store_that_fails_while_refused_rows_are_looked_for_makes_no_letters(tmp_path: Path) -> None:
+    Fickle.calls = 0
+    desk = Desk(tmp_path, Fickle, settings={"path": tmp_path / "shelf"})
+    sink = desk.streaming()
+    with pytest.raises(TruckFailed) as caught:
+        _with_letters(desk, sink, insert(item(1)), insert(item(2)))
+    assert caught.value.reason.code == "TRK743"
+    store: Any = desk.make_sink()
+    assert store.count_letters() == {}
+
+
+class Fickle(Shelf):
+    """Refuses its first call, and then is not there."""
+
+    calls: ClassVar[int] = 0
+
+    def upsert(self, table: TableId, rows: Sequence[Mapping[str, Any]]) -> None:
+        Fickle.calls += 1
+        raise RowRefused("no") if Fickle.calls == 1 else ConnectionError(SECRET)

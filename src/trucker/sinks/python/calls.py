@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from trucker.change import DELETE, INSERT, NO_OLD, UPDATE, Changes
-from trucker.errors import DataError
+from trucker.errors import DataError, TruckFailed
 from trucker.handlers import HandlerRow, SourceTransaction
 from trucker.row_changes import RowChange, row_changes
 from trucker.sinks.delivery import Load
@@ -159,17 +159,19 @@ class EventCalls:
 
 
 def typed(changes: Changes, target: Target, *, snapshot: bool = False) -> Iterator[RowChange]:
-    """The changes with Python values, under the name that the truck gives their table."""
+    """The changes with Python values, under the name that the truck gives their table. Raises `TruckFailed` for a value
+    that does not fit, where its policy is an error."""
     unfit = target.unfit_of if target.unfit else None
     try:
         for change in row_changes(changes, unfit=unfit, snapshot=snapshot):
             yield _named(change, target)
     except ValueError as error:
-        raise DataError(
+        reason = DataError(
             f"table {target.table}: {error}",
             remedy="write unfit: null or text for the column in the truck's output, or leave unfit out",
             code="TRK746",
-        ) from None
+        )
+        raise TruckFailed(target.truck, reason, target.source.table) from None
 
 
 def _named(change: RowChange, target: Target) -> RowChange:

@@ -170,7 +170,10 @@ class DocumentFolder:
         documents = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             truck = unquote(path.name.removesuffix(_SUFFIX))
-            text = path.read_text(encoding="utf-8")
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise _unreadable(f"{path} cannot be read: {type(error).__name__}") from None
             documents[truck] = TruckDocument.from_text(truck, self._project, text, str(path))
         return documents
 

@@ -12,6 +12,8 @@ import pytest
 from trucker import Batcher, ConfigError, Handler, Pipeline, Project
 from trucker.config.handler_file import HandlerText, handler_class, read_handler
 from trucker.config.problems import ConfigErrors
+from trucker.engine.project.reload_plan import plan_reload, truck_texts
+from trucker.errors import ControlError
 
 TRUCK = "input: {connection: source, table: items}\noutput: {connection: %s}\n"
 
@@ -131,6 +133,20 @@ def test_all_that_is_wrong_is_told_at_once(folder: Path) -> None:
     with pytest.raises(ConfigErrors) as caught:
         Project.load(folder)
     assert [error.code for error in caught.value.errors] == ["TRK742", "TRK742"]
+
+
+def test_a_running_instance_cannot_take_up_another_handler(folder: Path) -> None:
+    truck(folder, "a", EVENTS, more="handler: {password: secret}\n")
+    before = Project.load(folder).config
+    (folder / "trucks" / "a" / "handler.py").write_text(EVENTS + "# changed\n")
+    after = Project.load(folder).config
+    for files in (before, Project.load(folder).config):
+        assert plan_reload(files, truck_texts(files), files, only=None, go_on=False).changed == ()
+    with pytest.raises(ControlError) as caught:
+        plan_reload(before, truck_texts(before), after, only=None, go_on=False)
+    assert caught.value.code == "TRK612"
+    assert "connection py (trucks/a/handler.py)" in caught.value.message
+    assert "secret" not in str(caught.value)
 
 
 class Mine(Batcher):

@@ -229,6 +229,7 @@ def test_refused_rows_become_dead_letters_that_can_be_redriven(tmp_path: Path) -
     sink = desk.streaming()
     _with_letters(desk, sink, insert(item(1)), insert(item(2, name="x")), insert(item(3)))
     assert calls(tmp_path / "journal") == [("insert", 1), ("insert", 3)]
+    assert getattr(sink.sink, "letters", None) == {"main": 1}, "as the status shows"
     other: Any = desk.make_sink()
     assert other.count_letters() == {"main": 1}
     choice = Choice(("main",))

@@ -249,6 +249,9 @@ class PythonSink(Sink):
         self._save(truck, replace(document, ledger=share_of(ledger, truck)))
 
     def _save(self, truck: str, document: TruckDocument) -> None:
+        self.letters = {name: count for name, count in self.letters.items() if name != truck}
+        if document.letters:
+            self.letters = {**self.letters, truck: len(document.letters)}
         handler = self._running.get(truck)
         if handler is None or not handler.keeps_position:
             self._folder.store(truck, document)

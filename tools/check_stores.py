@@ -40,6 +40,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "trucker.cli.output": _FILE,
         "trucker.sinks.files": "the ending of a file's name",
     },
+    "python": {"trucker.engine.spark": "the interpreter of Spark's workers, and Spark's settings for it"},
     "stdout": {
         "trucker.config.starter": _EXAMPLE,
         "trucker.pg.digest_sql": _COPY,

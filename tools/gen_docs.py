@@ -238,7 +238,7 @@ def types() -> str:
     titles = " | ".join(each.title for each in forms)
     head = f"| PostgreSQL | Arrow | {titles} | does not fit |\n|---|---|{'---|' * len(forms)}---|\n"
     rows = [row for each in BUILT_IN for row in _type_rows(each, forms)]
-    rows += [_row("arrays of all of these", forms, ColumnKind(Kind.TEXT))]
+    rows += [_row("arrays of all of these", forms, ColumnKind(Kind.TEXT, array=True))]
     rows += [_words("a domain, also over a domain or an array", [each.domain for each in forms])]
     user_types = [each.user_type or each.shown(each.text) for each in forms]
     rows += [

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TruckFailed,
     )
     from trucker.finding import Finding, Level
+    from trucker.handlers import Batcher, Handler, RowRefused, SourceTransaction
     from trucker.observe.status import ProjectStatus, TruckPhase, TruckStatus
     from trucker.pipeline import Pipeline
     from trucker.project import Project
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "Abilities": "abilities",
     "Adapter": "config.adapter",
+    "Batcher": "handlers",
     "ChangeLogError": "errors",
     "Changes": "change",
     "CheckFailed": "errors",
@@ -55,6 +57,7 @@ _HOMES: Final = {
     "EngineError": "errors",
     "FileError": "errors",
     "Finding": "finding",
+    "Handler": "handlers",
     "Level": "finding",
     "LockedError": "errors",
     "Pipeline": "pipeline",
@@ -65,11 +68,13 @@ _HOMES: Final = {
     "Reloaded": "control.answers",
     "Replay": "control.answers",
     "RowChange": "row_changes",
+    "RowRefused": "handlers",
     "Sink": "sinks.base",
     "SinkConnection": "sinks.custom",
     "SinkError": "errors",
     "SinkUnavailable": "errors",
     "SourceError": "errors",
+    "SourceTransaction": "handlers",
     "SourceUnavailable": "errors",
     "StopRequest": "control.answers",
     "TableId": "table",
@@ -88,6 +93,7 @@ _HOMES: Final = {
 __all__ = [
     "Abilities",
     "Adapter",
+    "Batcher",
     "ChangeLogError",
     "Changes",
     "CheckFailed",
@@ -99,6 +105,7 @@ __all__ = [
     "EngineError",
     "FileError",
     "Finding",
+    "Handler",
     "Level",
     "LockedError",
     "Pipeline",
@@ -109,11 +116,13 @@ __all__ = [
     "Reloaded",
     "Replay",
     "RowChange",
+    "RowRefused",
     "Sink",
     "SinkConnection",
     "SinkError",
     "SinkUnavailable",
     "SourceError",
+    "SourceTransaction",
     "SourceUnavailable",
     "StopRequest",
     "TableId",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from trucker.config.adapter import Connection
 from trucker.config.document import Item
+from trucker.config.handler_file import HandlerFactory, handler_class
 from trucker.config.project_build import Settings, assemble, item_of
+from trucker.config.registry import installed
 from trucker.errors import Place
 from trucker.project import Project
 
@@ -25,7 +27,7 @@ class Pipeline(Project):
     def __init__(
         self,
         source: Settings | Connection,
-        sink: Settings | Connection | SinkFactory,
+        sink: Settings | Connection | SinkFactory | HandlerFactory,
         *,
         name: str,
         tables: str | Sequence[str],
@@ -39,12 +41,16 @@ class Pipeline(Project):
 
         `source` and `sink` are connections: the keys that trucker.yml has, or a model; their names are `source` and
         `sink` unless they have others. A sink may also be a class that inherits `Sink`, or a `functools.partial` of
-        one: it is called with a workspace, and workers must be able to import the class (TRK127).
+        one: it is called with a workspace, and workers must be able to import the class (TRK127). Or it is a class
+        that inherits `Handler` or `Batcher`, or a partial of one: it runs in this process.
         `tables` are names and patterns. `input` and `output` are further keys of these sections of truck.yml,
         `options` its other keys, `sql` and `functions`; `project` other keys of trucker.yml. `name` and `state` are
         those of `Project.build`.
         """
+        handler = handler_class(sink)
         first, second = _connection(source, "source"), _connection(_settings_of(sink), "sink")
+        if handler is not None:
+            options["handler_class"] = sink
         truck = {
             "name": item_of(name, "name"),
             "input": _section(input, "input", {"connection": _name(first), "tables": item_of(tables, "tables")}),
@@ -61,13 +67,15 @@ class Pipeline(Project):
         super().__init__(config)
 
 
-def _settings_of(sink: Settings | Connection | SinkFactory) -> Settings | Connection:
+def _settings_of(sink: Settings | Connection | SinkFactory | HandlerFactory) -> Settings | Connection:
     """What describes the sink; a class becomes a connection of its own."""
     if isinstance(sink, Mapping | Connection):
         return sink
+    if handler_class(sink) is not None:
+        return {"adapter": installed().offering(lambda adapter: adapter.takes_handlers)[0]}
     from trucker.sinks.custom import SinkConnection
 
-    return SinkConnection(name="sink", sink=sink)
+    return SinkConnection(name="sink", sink=cast("SinkFactory", sink))
 
 
 def _connection(settings: Settings | Connection, role: str) -> Item:

@@ -19,9 +19,12 @@ from uuid import UUID
 from trucker.change import DELETE, NO_OLD, OLD_KEY, OPERATIONS, TRUNCATE, Changes
 from trucker.lsn import Lsn
 from trucker.table import Column, TableId
-from trucker.types import Kind, column_kind
+from trucker.types import Kind, Unfit, column_kind
 
 RowValues = dict[str, Any]
+
+UnfitOf = Callable[[str], Unfit | None]
+"""The policy of a column, by name."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,6 +36,8 @@ class RowChange:
     `operation` is `insert`, `update`, `delete` or `truncate`. `new` is the row after the change without the columns in
     `unsent`, which have not changed and were not sent; None for a delete or a truncate. `old` is the row before, or its
     key, where PostgreSQL sent it. `(commit_lsn, ordinal)` is the only key of a change that is stable over restarts.
+    `snapshot` says that the row was read by a copy of its table: `commit_lsn` is then the copy's position, and
+    `commit_time` and `xid` mean nothing.
     """
 
     table: TableId
@@ -43,15 +48,21 @@ class RowChange:
     commit_lsn: Lsn
     ordinal: int
     commit_time: datetime
+    xid: int = 0
+    snapshot: bool = False
 
 
-def row_changes(changes: Changes, *, typed: bool = True) -> Iterator[RowChange]:
+def row_changes(
+    changes: Changes, *, typed: bool = True, unfit: UnfitOf | None = None, snapshot: bool = False
+) -> Iterator[RowChange]:
     """The changes in their order. With `typed` false every value is PostgreSQL's text.
 
-    A value that the Python type cannot hold (a date before Christ, `infinity`) stays text.
+    A value that the Python type cannot hold (a date before Christ, `infinity`) stays text, unless `unfit` has another
+    policy for its column: `text` leaves the whole column text, `null` gives None, and `error` raises ValueError, which
+    names the column.
     """
     names, key = changes.schema.names, set(changes.schema.key)
-    new, old = (_columns(changes, rows, typed) for rows in (changes.new, changes.old))
+    new, old = (_columns(changes, rows, typed, unfit) for rows in (changes.new, changes.old))
     masks = changes.unchanged
     for i, op in enumerate(changes.op.tolist()):
         unsent = frozenset(name for name, mask in masks.items() if mask[i]) if masks else frozenset[str]()
@@ -66,22 +77,39 @@ def row_changes(changes: Changes, *, typed: bool = True) -> Iterator[RowChange]:
             Lsn(int(changes.commit_lsn[i])),
             int(changes.ordinal[i]),
             _EPOCH + timedelta(microseconds=int(changes.commit_time[i])),
+            int(changes.xid[i]),
+            snapshot,
         )
 
 
-def _columns(changes: Changes, rows: Any, typed: bool) -> dict[str, list[Any]]:
-    return {
-        column.name: _values(column, rows.column(number).to_pylist()) if typed else rows.column(number).to_pylist()
-        for number, column in enumerate(changes.schema.columns)
-    }
+def _columns(changes: Changes, rows: Any, typed: bool, unfit: UnfitOf | None) -> dict[str, list[Any]]:
+    columns = {}
+    for number, column in enumerate(changes.schema.columns):
+        texts = rows.column(number).to_pylist()
+        policy = unfit(column.name) if unfit else None
+        columns[column.name] = _values(column, texts, policy) if typed and policy is not Unfit.TEXT else texts
+    return columns
 
 
-def _values(column: Column, texts: list[str | None]) -> list[Any]:
+def _values(column: Column, texts: list[str | None], unfit: Unfit | None) -> list[Any]:
     kind = column_kind(column)
     convert = _CONVERT.get(kind.kind)
     if kind.array:
         return [None if text is None else _array(text, convert or str) for text in texts]
-    return texts if convert is None else [None if text is None else _value(text, convert) for text in texts]
+    if convert is None:
+        return texts
+    if unfit is None:
+        return [None if text is None else _value(text, convert) for text in texts]
+    return [None if text is None else _fitting(text, convert, column, unfit) for text in texts]
+
+
+def _fitting(text: str, convert: Callable[[str], Any], column: Column, unfit: Unfit) -> Any:
+    try:
+        return convert(text)
+    except ValueError:
+        if unfit is Unfit.NULL:
+            return None
+    raise ValueError(f"column {column.name} has a value that Python's type cannot hold")
 
 
 def _value(text: str, convert: Callable[[str], Any]) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shelve
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from urllib.parse import quote
 
@@ -77,8 +79,8 @@ def _lines(file: Path) -> list[tuple[str, int]]:
 def test_the_programs_of_the_reference_do_what_it_says(
     run: Run, shop: Database, destination: Database, tmp_path: Path
 ) -> None:
-    assert _programs(LIBRARY, tmp_path) == {"sales.py", "replica.py", "event_file.py", "events.py"}
-    for program in ("sales.py", "replica.py", "events.py"):
+    assert _programs(LIBRARY, tmp_path) == {"sales.py", "replica.py", "totals.py", "event_file.py", "events.py"}
+    for program in ("sales.py", "replica.py", "totals.py", "events.py"):
         run(program)
     shop.execute("insert into orders values (3, 1, 7)", "delete from orders where id = 1")
     assert "customers" in run("sales.py")
@@ -89,6 +91,9 @@ def test_the_programs_of_the_reference_do_what_it_says(
     run("replica.py")
     for query in ("select * from orders order by id", "select * from customers"):
         assert destination.query(query) == shop.query(query)
+    run("totals.py")
+    with shelve.open(str(tmp_path / "totals")) as totals:
+        assert dict(totals) == {"2": Decimal(3), "3": Decimal(7)}
     run("events.py")
     assert _lines(tmp_path / "events" / "events.jsonl") == [("insert", 1), ("insert", 2), ("insert", 3), ("delete", 1)]
 

@@ -23,7 +23,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from pydantic import Field, PrivateAttr, SecretStr
 
@@ -33,6 +33,17 @@ from trucker.errors import ConfigError
 from trucker.types import TypeForms
 
 BROKEN: Final = "TRK116"
+
+
+class HandlerCode(Protocol):
+    """A class of the user's that takes the changes of a truck; `batches` says that it takes net changes."""
+
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+
+    @property
+    def batches(self) -> bool: ...
 
 
 class Connection(Model):
@@ -56,6 +67,15 @@ class Connection(Model):
     def sink_module(self) -> str:
         """The module of a sink class that the connection brings; executors import it by this name."""
         return ""
+
+    def with_handlers(self, handlers: Mapping[str, HandlerCode]) -> Connection:
+        """The connection with the handlers of the trucks that write to it, by truck (`Adapter.takes_handlers`)."""
+        return self
+
+    def carried(self) -> Mapping[str, object]:
+        """What it has of its trucks' folders, by what errors call each: a running instance cannot take up changes of
+        it."""
+        return {}
 
     @classmethod
     def secret_keys(cls) -> dict[str, str]:
@@ -134,7 +154,8 @@ class Adapter:
     - `abilities`: what their tables or streams can do (`trucker.abilities`);
     - `uses_folder`: rows are handed from executors to the driver through files of the workspace, so that on a cluster
       the state folder must be one that all machines share;
-    - `uses_stdout`: they write to standard output, so that nothing else may.
+    - `uses_stdout`: they write to standard output, so that nothing else may;
+    - `takes_handlers`: changes are given to the handler.py that each truck then has in its folder.
 
     `driver` is the module that its sink needs and not everybody has, and `install` the command that installs it.
     `types` says what becomes of PostgreSQL's types there.
@@ -148,6 +169,7 @@ class Adapter:
     abilities: Abilities = field(default_factory=Abilities)
     uses_folder: bool = True
     uses_stdout: bool = False
+    takes_handlers: bool = False
     driver: str = ""
     install: str = ""
     types: TypeForms | None = None

@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 
 from trucker.config.adapter import Connection
 from trucker.config.copy_modes import CopyModes
+from trucker.config.handler_file import HandlerClass, HandlerFile
 from trucker.config.log import LogConfig, S3Config
 from trucker.config.lookups import LookupConfig, LookupName
 from trucker.config.model import MIB, Model, Name, Text
@@ -326,6 +327,9 @@ class TruckFile(Model):
     lookups: dict[LookupName, LookupConfig] = Field(
         default={}, description="Tables that the truck's Spark files can join, as `{{ lookups.<name> }}`."
     )
+    handler: dict[str, Any] = Field(
+        default={}, description="Settings of the truck's handler.py: its class is called with them as keywords."
+    )
 
 
 class TruckConfig(TruckFile):
@@ -338,6 +342,8 @@ class TruckConfig(TruckFile):
     folder: Path | None = None
     files: tuple[SqlFile, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
+    code: HandlerFile | HandlerClass | None = None
+    """Its handler.py."""
 
     @property
     def label(self) -> str:

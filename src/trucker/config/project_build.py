@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from trucker.config.adapter import Connection
 from trucker.config.document import Item
+from trucker.config.handler_file import UNUSABLE, HandlerClass, handler_class
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.problems import key_of, unknown_key
 from trucker.config.project_check import ProjectCheck, is_name
@@ -42,7 +43,8 @@ def build_project(
     """A project of these parts. Raises a `ConfigError`, or `ConfigErrors` where several things are wrong.
 
     `settings` are the other keys of trucker.yml. A truck has the keys of truck.yml, `name`, and where it needs them
-    `sql` (a mapping of file names to texts) and `functions` (Python functions for its Spark SQL).
+    `sql` (a mapping of file names to texts) and `functions` (Python functions for its Spark SQL)
+    and `handler_class` (a `Handler` or `Batcher`, in place of a handler.py).
     """
     return assemble(
         item_of(name, "name"),
@@ -122,7 +124,17 @@ def _truck(check: ProjectCheck, item: Item, name: str) -> TruckConfig | None:
     entries.pop("name", None)
     files = list(_sql_files(check, entries.pop("sql", None), name))
     functions = list(_functions(check, entries.pop("functions", None)))
-    return check.truck(name, replace(item, value=entries), files, functions=functions)
+    handler = _handler(check, entries.pop("handler_class", None))
+    return check.truck(name, replace(item, value=entries), files, functions=functions, handler=handler)
+
+
+def _handler(check: ProjectCheck, item: Item | None) -> HandlerClass | None:
+    if item is None:
+        return None
+    if (handler := handler_class(item.value)) is None:
+        remedy = "give a class that inherits trucker.Handler or trucker.Batcher, or functools.partial of one"
+        check.error("this is not a handler", item.place, remedy, UNUSABLE)
+    return handler
 
 
 def _sql_files(check: ProjectCheck, item: Item | None, truck: str) -> Iterator[SqlFile]:

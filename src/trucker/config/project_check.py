@@ -16,6 +16,15 @@ from pydantic import ValidationError
 
 from trucker.config.adapter import Adapter, Connection
 from trucker.config.document import Item
+from trucker.config.handler_file import (
+    HANDLER,
+    METHODS,
+    MISSING,
+    HandlerClass,
+    HandlerFile,
+    HandlerText,
+    read_handler,
+)
 from trucker.config.model import NAME, Model
 from trucker.config.models import ProjectConfig, ProjectFile, TruckConfig, TruckFile
 from trucker.config.problems import explain, keys_of, nearest, raise_if_any
@@ -45,14 +54,21 @@ class ProjectCheck:
 
         `unique_id` is used where the settings have none.
         """
+        self._refuse_mixed(trucks)
         raise_if_any(self.errors)
         assert settings is not None
         values = dict(settings) | {
             "unique_id": settings.unique_id or unique_id,
             "folder": self.folder.absolute(),
             "trucks": tuple(trucks),
+            "connections": tuple(self._with_handlers(each, trucks) for each in settings.connections),
         }
         return ProjectConfig.model_validate(values, context=self.context)
+
+    def _with_handlers(self, connection: Connection, trucks: Sequence[TruckConfig]) -> Connection:
+        """The connection with the handlers of the trucks that write to it, if it takes any."""
+        handlers = {t.name: t.code for t in trucks if t.code is not None and t.output.connection == connection.name}
+        return connection.with_handlers(handlers) if handlers else connection
 
     def error(self, message: str, place: Place, remedy: str, code: str) -> None:
         """Note what is wrong."""
@@ -193,6 +209,7 @@ class ProjectCheck:
         *,
         folder: Path | None = None,
         functions: Sequence[Callable[..., Any]] = (),
+        handler: HandlerText | HandlerClass | None = None,
     ) -> TruckConfig | None:
         """The truck with the settings of truck.yml in `document`; None, with the reasons collected, where they are
         wrong. A `name` that cannot be used is for the caller to report."""
@@ -202,9 +219,10 @@ class ProjectCheck:
         self._policies(document)
         self._output_sql(document, files)
         settings: TruckFile | None = self._check(TruckFile, document, document.plain())
+        code = self._handler(document, handler, settings.handler if settings is not None else {})
         if settings is None or not is_name(name):
             return None
-        more = {"name": name, "folder": folder, "files": tuple(files), "functions": tuple(functions)}
+        more = {"name": name, "folder": folder, "files": tuple(files), "functions": tuple(functions), "code": code}
         truck = TruckConfig.model_validate(dict(settings) | more, context=self.context)
         for index, rule in enumerate(truck.rules):
             rule.placed(document.at(("rules", index)))
@@ -320,6 +338,55 @@ class ProjectCheck:
                 f"remove on_error: dead_letter, or remove {file.label}",
                 "TRK119",
             )
+
+    def _handler(
+        self, document: Item, handler: HandlerText | HandlerClass | None, settings: Mapping[str, Any]
+    ) -> HandlerFile | HandlerClass | None:
+        """The truck's handler, checked: a destination that takes one needs it, and any other has no use for it."""
+        item, adapter = document.at(("output", "connection")), None
+        if self.adapters is not None and isinstance(item.value, str):
+            adapter = self.adapters.get(item.value)
+        if adapter is None:
+            return None
+        if handler is None:
+            if adapter.takes_handlers:
+                remedy = f"write {HANDLER} beside truck.yml; docs/howto/python_handlers.md shows how"
+                message = f'"{item.value}" is a {adapter.name} connection, and the truck has no {HANDLER}'
+                self.error(message, item.place, remedy, MISSING)
+            elif settings:
+                place = document.entries["handler"].key_place
+                self.error(f'"handler" is for a {HANDLER}, which the truck does not have', place, "remove it", MISSING)
+            return None
+        if not adapter.takes_handlers:
+            able = " or ".join(installed().offering(lambda other: other.takes_handlers))
+            self.error(
+                f"the truck has a {HANDLER}, and {item.value} is a {adapter.name} connection, which takes none",
+                Place(handler.label),
+                f"remove the file, or name a connection with the adapter {able} in the truck's output",
+                MISSING,
+            )
+            return None
+        if isinstance(handler, HandlerClass):
+            return handler
+        code, errors = read_handler(handler, settings)
+        self.errors.extend(errors)
+        return code
+
+    def _refuse_mixed(self, trucks: Sequence[TruckConfig]) -> None:
+        """A destination keeps every change or net changes, so that its trucks' handlers are all of one kind."""
+        kinds: dict[str, TruckConfig] = {}
+        for truck in trucks:
+            if truck.code is None:
+                continue
+            first = kinds.setdefault(truck.output.connection, truck)
+            if first.code is not None and first.code.batches != truck.code.batches:
+                self.error(
+                    f"truck {first.name} writes to {truck.output.connection}, too, and one of the two has a batcher, "
+                    "the other a handler of every change",
+                    Place(truck.code.label),
+                    f"add a connection to trucker.yml for {truck.name} alone, and name it in its output",
+                    METHODS,
+                )
 
     def _policies(self, document: Item) -> None:
         """`unfit: null` is a policy; an `unfit:` that somebody forgot to finish is not."""

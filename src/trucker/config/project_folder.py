@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trucker.config.document import Item, read_document
+from trucker.config.handler_file import HANDLER, HandlerText
 from trucker.config.models import ProjectConfig, TruckConfig
 from trucker.config.project_check import ProjectCheck, is_name
 from trucker.config.sql.sql_files import SqlFile, sql_files
@@ -108,12 +109,28 @@ class _Loading:
         document = self._document(folder / TRUCK_FILE)
         if document is None:
             return None
-        return self.check.truck(folder.name, document, files, folder=folder.absolute())
+        handler = self._handler(folder / HANDLER)
+        return self.check.truck(folder.name, document, files, folder=folder.absolute(), handler=handler)
+
+    def _handler(self, path: Path) -> HandlerText | None:
+        if not path.exists() and not path.is_symlink():
+            return None
+        label = self._label(path)
+        text = self._text(path, label)
+        return None if text is None else HandlerText(label, path.absolute(), text)
 
     def _sql_file(self, path: Path) -> SqlFile | None:
-        label = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+        label = self._label(path)
+        text = self._text(path, label)
+        return None if text is None else self.check.sql_file(path.name.lower(), label, text)
+
+    def _label(self, path: Path) -> str:
+        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+
+    def _text(self, path: Path, label: str) -> str | None:
+        """What a file of a truck holds; None, with the reason collected, where it cannot be read."""
         try:
-            text = path.read_bytes().decode()
+            return path.read_bytes().decode()
         except OSError as error:
             reason, remedy = reason_and_remedy(error, path)
             self.check.error(f"the file cannot be read: {reason}", Place(label), remedy, "TRK101")
@@ -121,7 +138,6 @@ class _Loading:
         except ValueError:
             self.check.error("the file is not UTF-8 text", Place(label), "save it as UTF-8", "TRK101")
             return None
-        return self.check.sql_file(path.name.lower(), label, text)
 
 
 def _no_project(folder: Path) -> ConfigError:

@@ -168,6 +168,15 @@ class ForeseesCopies(Protocol):
 
 
 @runtime_checkable
+class ForeseesCalls(Protocol):
+    """A sink that gives changes to code of the user's (`trucker try`)."""
+
+    def foreseen_calls(self, target: Target, changes: Sequence[Changes]) -> Iterator[tuple[str, str]]:
+        """What would be called for these changes, and with what, in words. Calls nothing, and needs no `open`; raises
+        `TruckerError` where the code cannot be used."""
+
+
+@runtime_checkable
 class SelectsKeys(Protocol):
     """A sink that finds rows by a condition (`trucker refresh --where`)."""
 

@@ -88,6 +88,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+        if re.search(r"adapter: python\b", files["trucker.yml"]) and name.endswith("/truck.yml"):
+            handler = "class Any:\n    def on_insert(self, change): ...\n"
+            (folder / name).with_name("handler.py").write_text(handler, encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", _MARKED, ids=str)

@@ -30,18 +30,20 @@ class SqlFile:
 
 
 FUNCTIONS: Final = "functions.py"
+HANDLER: Final = "handler.py"
+_ALL: Final = (*NAMES, FUNCTIONS, HANDLER)
 
 
 def misnamed_files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Files of a truck's folder that are not used, and the name that each was likely meant to have.
 
-    All that end in .sql, and Python files whose name is much like that of functions.py.
+    All that end in .sql, and Python files whose name is much like that of functions.py or handler.py.
     """
     for path in sorted(folder.iterdir()):
         name = path.name.lower()
-        if name in (*NAMES, FUNCTIONS) or name.startswith("."):
+        if name in _ALL or name.startswith("."):
             continue
-        likely = next(iter(difflib.get_close_matches(name, (*NAMES, FUNCTIONS), 1, 0.75)), "")
+        likely = next(iter(difflib.get_close_matches(name, _ALL, 1, 0.75)), "")
         if likely or name.endswith(".sql"):
             yield path, likely
 

@@ -13,7 +13,7 @@ from trucker.engine.spark.session_future import has_spark_sql
 from trucker.errors import ConfigError, ControlError
 
 _SQL: Final = frozenset({"rules", "lookups"})
-_NOT_SETTINGS: Final = frozenset({"folder", "files", "functions"})
+_NOT_SETTINGS: Final = frozenset({"folder", "files", "functions", "code"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,8 @@ def _changed_keys(before: Connection, after: Connection) -> Iterator[str]:
     for name, field in type(after).model_fields.items():
         if getattr(before, name) != getattr(after, name):
             yield field.alias or name
+    carried, now = before.carried(), after.carried()
+    yield from sorted(label for label in {*carried, *now} if carried.get(label) != now.get(label))
 
 
 def _needs_restart(what: str) -> ControlError:

@@ -18,7 +18,7 @@ from trucker.change import OPERATIONS, UPDATE, Changes, Lsn, TableId, TableSchem
 from trucker.changelog.location import LogLocation
 from trucker.changelog.reader import LogReader
 from trucker.config.models import ProjectConfig
-from trucker.config.sql.sql_files import ON_SPARK
+from trucker.config.sql.sql_files import HANDLER, ON_SPARK
 from trucker.config.sql.sql_template import SqlTemplate, TemplateRelation
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.fold import fold
@@ -31,7 +31,7 @@ from trucker.engine.truck.truck import Truck
 from trucker.errors import SinkUnavailable
 from trucker.pgoutput import decode
 from trucker.rows import OPERATION, Rows
-from trucker.sinks.base import Sink
+from trucker.sinks.base import ForeseesCalls, Sink
 from trucker.sinks.target import Target
 
 if TYPE_CHECKING:
@@ -116,10 +116,12 @@ class Trial:
         compiled = recipes.of(self._truck, plain)
         yield _changes(table, "changes", "from the change log", Changes.concat(list(changes)))
         if compiled is None:
-            net = [each for each in changes if len(each)]
-            yield from (
-                _changes(table, LAST, f"to {plain.table}", each) for each in fold(net, Recipe(plain.source).fold)
-            )
+            every = [each for each in changes if len(each)]
+            net = list(fold(every, Recipe(plain.source).fold))
+            if isinstance(self._sink, ForeseesCalls):
+                yield from self._called(table, plain, every if self._sink.abilities.every_change else net)
+                return
+            yield from (_changes(table, LAST, f"to {plain.table}", each) for each in net)
             return
         target, recipe = compiled
         yield from self._transformed_steps(table, target, recipe, changes, recipes)
@@ -179,6 +181,9 @@ class Trial:
             *transformed.changes,
             *(written(rows, target, Lsn(0), 0, every=recipe.every) for rows in spark or () if len(rows)),
         ]
+        if isinstance(self._sink, ForeseesCalls):
+            yield from self._called(table, target, changes)
+            return
         if target.statement is None:
             for each in changes:
                 yield _changes(table, LAST, f"to {target.table} by {', '.join(target.source.key)}", each)
@@ -188,6 +193,12 @@ class Trial:
             rows = Rows(target.source.columns, each.new, each.op, each.ordinal)
             sql = _text(target.statement, recipe, table, target.source.names)
             yield _rows(table, target.statement.name, f"its input; the file was {outcome}", sql, [rows])
+
+    def _called(self, table: TableId, target: Target, changes: Sequence[Changes]) -> Iterator[Shown]:
+        assert isinstance(self._sink, ForeseesCalls)
+        calls = tuple(self._sink.foreseen_calls(target, changes))
+        if calls:
+            yield Shown(str(table), HANDLER, "its calls; nothing was called", "", ("call", "with"), calls)
 
     def _prepared(self, target: Target) -> str:
         try:

@@ -311,3 +311,29 @@ def test_webhooks(
     finally:
         receiver.kill()
         receiver.wait()
+
+
+# -- a search index ----------------------------------------------------------------------------------------------------
+
+
+def test_the_search_index_follows_the_articles(
+    example: Example, database: Database, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "articles.db"
+    monkeypatch.setenv("SEARCH_INDEX", str(index))
+    project = example("search_index")
+
+    def search(words: str) -> list[str]:
+        command = [sys.executable, str(project.folder / "search.py"), str(index), words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    take(project, spark)
+    assert search("slots") == ["1 Slots", "2 Copies"], "words of one stem are found"
+    database.execute(
+        "begin; update articles set body = '<p>It <i>drives</i>.</p>' where id = 3; delete from articles where id = 1;"
+        "insert into articles select n, 'Number ' || n, 'drive' from generate_series(10, 1200) n; commit"
+    )
+    take(project, spark)
+    assert search("slots") == ["2 Copies"]
+    assert search("driving AND trucks") == ["3 Trucks"]
+    assert search("number AND 1200") == ["1200 Number 1200"]

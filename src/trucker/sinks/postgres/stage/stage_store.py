@@ -25,9 +25,9 @@ from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.dialect import SCHEMA
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.staged_rows import Chunk, Contents, sort_out
-from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import copied_columns, copy_in, plain_columns
 from trucker.sinks.target import Target
+from trucker.sinks.text_files import TextFiles
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _MAX_TABLES: Final = 64

@@ -135,7 +135,7 @@ class ProjectCheck:
         }
 
     def _with_files(self, item: Item, entries: Mapping[str, Item], keys: Collection[str]) -> dict[str, Item]:
-        """A connection's entries with every `<key>_path` of one of its `keys` replaced by the `<key>` its file holds."""
+        """A connection's entries with every `<key>_path` of these `keys` replaced by the `<key>` its file holds."""
         if isinstance(item.value, Connection):
             return {"name": replace(item, value=item.value.name)}
         if not isinstance(item.value, Mapping):

@@ -67,7 +67,9 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             del shares  # before the next piece is read: no more than one is in memory
     read, remaining = sum([net.read for net in nets]), sum([net.remaining for net in nets])
     reselected = any(net.reselected for net in nets)
-    return Outcome(receipts, failures, waiting, read=read, remaining=remaining, truncated=truncated, reselected=reselected)
+    return Outcome(
+        receipts, failures, waiting, read=read, remaining=remaining, truncated=truncated, reselected=reselected
+    )
 
 
 def _read(

@@ -19,8 +19,8 @@ SMALL: Final = 2
 
 
 class FoldAccumulator:
-    """For assignments that read a table alike. `read` counts the changes added, `remaining` the rows of their net change.
-    `reselected`: unsent values were read at the source before they were written."""
+    """For assignments that read a table alike. `read` counts the changes added, `remaining` the rows of their net
+    change. `reselected`: unsent values were read at the source before they were written."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self.assignments = assignments

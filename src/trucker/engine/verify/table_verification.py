@@ -120,7 +120,9 @@ def _detached(source: VerifiedSource, stream: SourceStream, truck: str, table: T
     )
 
 
-def _verification(truck: str, table: TableId, comparison: TableDifferences, rows_stay: bool, seconds: float) -> Verification:
+def _verification(
+    truck: str, table: TableId, comparison: TableDifferences, rows_stay: bool, seconds: float
+) -> Verification:
     differences = comparison.differences
     return Verification(
         truck,

@@ -15,16 +15,7 @@ from trucker.sinks.batch import Batch, Phase, Receipt
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.postgres import identity, state_tables
-from trucker.sinks.postgres.apply.merge_sql import (
-    Step,
-    Unforeseen,
-    check_touched,
-    gone,
-    staging_columns,
-    steps,
-    still_staged,
-    straight,
-)
+from trucker.sinks.postgres.apply.merge_sql import staging_columns, steps, straight
 from trucker.sinks.postgres.apply.output_sql import CopiedOutputs, PostgresOutputs
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.ddl import deferred_key
@@ -36,8 +27,9 @@ from trucker.sinks.postgres.letters.postgres_isolation import PostgresIsolation
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, list_stages, stage_name, stage_prefix
-from trucker.sinks.postgres.stage.staged_rows import Chunk
 from trucker.sinks.postgres.stage.text_stage import TextStage, copied_columns, copy_in, plain_columns, typed_from_plain
+from trucker.sinks.sql.merge_steps import Step, Unforeseen, check_touched, gone, still_staged
+from trucker.sinks.sql.staged_text import Chunk
 from trucker.sinks.sql.written_tables import WrittenTables
 from trucker.sinks.table_identity import TableIdentity
 from trucker.sinks.target import Target, TruckTable

@@ -24,13 +24,13 @@ from trucker.sinks import output_sql
 from trucker.sinks.batch import Receipt
 from trucker.sinks.delivery import Load
 from trucker.sinks.output_sql import Piece, Share
-from trucker.sinks.postgres.apply.merge_sql import gone
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import called, passing
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
 from trucker.sinks.postgres.stage.stage_store import Describe, Temporaries, stage_name
+from trucker.sinks.sql.merge_steps import gone
 from trucker.sinks.sql.output_statements import OutputStatements
 from trucker.sinks.target import Target
 from trucker.table import quote_identifier
@@ -75,6 +75,14 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     return rows
 
 
+def refuse_statement(piece: Piece) -> None:
+    """Raise for a statement that must not be part of the batch's transaction."""
+    words = _words(piece.text)
+    setting = words[0] == "set" and (words[:2] not in _SETTABLE or (words[2:3] and words[2] in _NEVER_SET))
+    if words[0] in _REFUSED or setting:
+        raise output_sql.not_allowed(piece, " ".join(words[:2] if setting else words[:1]).upper())
+
+
 def _words(statement: str) -> tuple[str, ...]:
     """The first words, in small letters; at least one, which may be empty."""
     words: list[str] = []
@@ -99,11 +107,8 @@ class PostgresOutputs(OutputStatements):
         return _role_settings(self._session, self._timeout)
 
     def judge(self, target: Target, piece: Piece) -> bool:
-        words = _words(piece.text)
-        setting = words[0] == "set" and (words[:2] not in _SETTABLE or (words[2:3] and words[2] in _NEVER_SET))
-        if words[0] in _REFUSED or setting:
-            raise output_sql.not_allowed(piece, " ".join(words[:2] if setting else words[:1]).upper())
-        return words[0] in _MAKING
+        refuse_statement(piece)
+        return _words(piece.text)[0] in _MAKING
 
     def plan(self, target: Target, piece: Piece) -> None:
         try:
@@ -145,7 +150,7 @@ class PostgresOutputs(OutputStatements):
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def execute(self, target: Target, piece: Piece) -> None:
-        self.judge(target, piece)
+        refuse_statement(piece)
         pgconn = self._session.connection.pgconn
         began = time.monotonic()
         try:

@@ -15,9 +15,9 @@ from trucker.sinks.letters import Letter
 from trucker.sinks.postgres import failure
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW
 from trucker.sinks.postgres.stage.text_stage import TextStage, letter_stage
 from trucker.sinks.sql.isolation import Check, Isolation, TrialRow, TrialRows
+from trucker.sinks.sql.staged_text import DELETE_ROW
 from trucker.sinks.target import Target
 from trucker.table import TableId
 

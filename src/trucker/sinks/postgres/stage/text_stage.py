@@ -19,11 +19,12 @@ from trucker.errors import SinkError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.copy_text import Cells, copy_text
 from trucker.sinks.letters import Letter, Operation, Reason, Row
-from trucker.sinks.postgres.apply.merge_sql import Step, check_touched, staging_columns, steps
+from trucker.sinks.postgres.apply.merge_sql import staging_columns, steps
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.sql.isolation import Check, TrialRow, TrialRows
+from trucker.sinks.sql.merge_steps import Step, check_touched
+from trucker.sinks.sql.staged_text import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.target import Target
 from trucker.table import quote_identifier
 

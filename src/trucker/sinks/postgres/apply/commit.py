@@ -83,7 +83,7 @@ class Commit:
         self.letters: dict[str, int] = {}
 
     def run(self, delivery: Delivery) -> None:
-        """Commit. Where a row is refused, all is done again with that truck's rows apart (`sinks.sql.isolation`)."""
+        """Commit. Where a row is refused, all is done again with that truck's rows apart (`PostgresIsolation`)."""
         apart: frozenset[str] = frozenset()
         while True:
             try:
@@ -236,7 +236,9 @@ class Commit:
         stored = letter_table.load(session, self._project, [truck])
         isolation = PostgresIsolation(session, truck, self._describe, stored, most)
         try:
-            isolation.run([rounds[each] for each in sorted(rounds)], [target.source.table for target in emptied])
+            targets = [load.target for load in loads]
+            stages = [rounds[each] for each in sorted(rounds)]
+            isolation.run(targets, lambda: stages, [target.source.table for target in emptied])
         except psycopg.Error as error:
             if passing(error):
                 raise

@@ -1,10 +1,10 @@
-"""The search for refused rows (`sinks.sql.isolation`) in a PostgreSQL server: no row goes back to the driver."""
+"""The search for refused rows (`transactional.isolation`) in a PostgreSQL server: no row goes back to the driver."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Final
 
@@ -16,9 +16,10 @@ from trucker.sinks.postgres import failure
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.text_stage import TextStage, letter_stage
-from trucker.sinks.sql.isolation import Check, Isolation, TrialRow, TrialRows
+from trucker.sinks.sql.examination import parents_first
 from trucker.sinks.sql.staged_text import DELETE_ROW
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.isolation import Check, Isolation, TrialRow, TrialRows
 from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
@@ -67,7 +68,8 @@ class PostgresIsolation(Isolation):
         assert isinstance(reason, DataError)
         return reason
 
-    def parents(self, tables: Sequence[TableId]) -> Mapping[TableId, Collection[TableId]]:
+    def places(self, targets: Sequence[Target]) -> Mapping[TableId, int]:
+        tables = sorted({target.table for target in targets})
         rows = self._session.run(
             """select w.n, v.n from unnest($1::text[]) with ordinality w(name, n)
             join pg_constraint c on c.conrelid = to_regclass(w.name) and c.contype = 'f'
@@ -78,7 +80,7 @@ class PostgresIsolation(Isolation):
         parents: dict[TableId, set[TableId]] = defaultdict(set)
         for child, parent in rows:
             parents[tables[child - 1]].add(tables[parent - 1])
-        return parents
+        return {table: place for place, table in enumerate(parents_first(tables, parents))}
 
     def stage_letters(self, letters: Sequence[Letter]) -> TrialRows:
         table = self._describe(self._session, letters[0].as_target())

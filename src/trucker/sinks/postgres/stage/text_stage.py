@@ -22,10 +22,10 @@ from trucker.sinks.letters import Letter, Operation, Reason, Row
 from trucker.sinks.postgres.apply.merge_sql import staging_columns, steps
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.sql.isolation import Check, TrialRow, TrialRows
 from trucker.sinks.sql.merge_steps import Step, check_touched
 from trucker.sinks.sql.staged_text import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.isolation import Check, TrialRow, TrialRows
 from trucker.table import quote_identifier
 
 # Below this a look at all rows is as quick as one through an index.

@@ -10,14 +10,15 @@ refused for good: letters, or, for a truck that sets nothing aside, the reason t
 Deferred constraints are looked at when all is done. Only where they do not hold is it all done again, looking at them
 after every step.
 
-A store implements the abstract methods of `Isolation`, and `TrialRows` over what it has staged.
+`transactional.trials` has both over rows that are staged as those of any store with transactions. A store that stages
+rows of its own kind implements the abstract methods of `Isolation` and of `TrialRows`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
@@ -25,7 +26,6 @@ from typing import ClassVar, Final
 from trucker.errors import DataError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.letters import Letter, Pending, Reason, Row, fold, name_row, too_many
-from trucker.sinks.sql.examination import parents_first
 from trucker.sinks.target import Target
 from trucker.table import TableId
 
@@ -41,7 +41,7 @@ _TOGETHER: Final = ("23503", "23505", "23P01")
 _UNKNOWN: Final = Reason("", "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrialRow:
     """One of `TrialRows`; `cells` are those that are there, `kind` is the store's."""
 
@@ -109,6 +109,10 @@ class TrialRows(ABC):
         """An attempt was rolled back to before the rows were changed."""
 
 
+Rounds = Callable[[], Iterable[Sequence[TrialRows]]]
+"""Reads the rounds from the beginning: the rows of each, by target."""
+
+
 class Isolation(ABC):
     """Applies the rows of one truck inside the caller's transaction; `pending` then has its letters.
 
@@ -125,7 +129,7 @@ class Isolation(ABC):
         self._most = most
         self._strict = False
         self._errors: dict[int, DataError] = {}
-        self._order: dict[TableId, int] = {}
+        self._order: Mapping[TableId, int] = {}
 
     # -- what a store does --------------------------------------------------------------------------------------------
 
@@ -154,8 +158,8 @@ class Isolation(ABC):
         """Permanent errors inside are `TruckFailed` of the target's truck."""
 
     @abstractmethod
-    def parents(self, tables: Sequence[TableId]) -> Mapping[TableId, Collection[TableId]]:
-        """By table those that it refers to by foreign keys."""
+    def places(self, targets: Sequence[Target]) -> Mapping[TableId, int]:
+        """A number for each target's table, less than those of tables that refer to it (circles are cut somewhere)."""
 
     @abstractmethod
     def stage_letters(self, letters: Sequence[Letter]) -> TrialRows:
@@ -163,9 +167,9 @@ class Isolation(ABC):
 
     # -- batches and letters ------------------------------------------------------------------------------------------
 
-    def run(self, rounds: Sequence[Sequence[TrialRows]], emptied: Sequence[TableId] = ()) -> None:
+    def run(self, targets: Sequence[Target], rounds: Rounds, emptied: Sequence[TableId] = ()) -> None:
         """Apply the rows of every round, one round after the other. `emptied` are source tables truncated before."""
-        self._order = self._places([rows.target.table for group in rounds for rows in group])
+        self._order = self.places(targets)
         held = self._violated() is None
         self.execute("savepoint trucker_truck")
         self._attempt(rounds, emptied)
@@ -179,14 +183,14 @@ class Isolation(ABC):
 
     def redrive(self, letters: Sequence[Letter]) -> None:
         """Try stored letters again, in order."""
-        self._order = self._places([letter.target for letter in letters])
+        self._order = self.places([letter.as_target() for letter in letters])
         self._strict = True
         self._drive(letters)
 
-    def _attempt(self, rounds: Sequence[Sequence[TrialRows]], emptied: Sequence[TableId]) -> None:
+    def _attempt(self, rounds: Rounds, emptied: Sequence[TableId]) -> None:
         for table in emptied:
             self.pending.clear(table)
-        for group in rounds:
+        for group in rounds():
             ordered = sorted(group, key=lambda rows: self._order[rows.target.table])
             for rows in group:
                 self._take_up(rows)
@@ -203,11 +207,6 @@ class Isolation(ABC):
         changed = self.pending.changed
         if changed and self._most is None:
             raise TruckFailed(self._truck, self._errors[id(changed[0])], changed[0].source)
-
-    def _places(self, tables: Sequence[TableId]) -> dict[TableId, int]:
-        """A number for each table, less than those of tables that refer to it (circles are cut somewhere)."""
-        names = sorted(set(tables))
-        return {table: place for place, table in enumerate(parents_first(names, self.parents(names)))}
 
     # -- by halves ----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ LOOSE = {
 TIGHT = {
     **LOOSE,
     "orders": "id INTEGER PRIMARY KEY, name TEXT, qty INTEGER CHECK (qty >= 0 AND qty < 30000), "
-    "note TEXT CHECK (length(note) < 5), code TEXT, parent INTEGER",
+    "note TEXT CHECK (length(note) < 5), code TEXT UNIQUE, parent INTEGER",
     "heap": "a INTEGER CHECK (a >= 0), b TEXT CHECK (length(b) < 5)",
 }
 

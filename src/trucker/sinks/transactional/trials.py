@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trucker.change import DELETE, INSERT, UPDATE
-from trucker.errors import DataError, SinkError
+from trucker.errors import DataError, SinkError, TruckFailed
 from trucker.sinks.letters import Letter, Reason, Row
 from trucker.sinks.target import Target
 from trucker.sinks.transactional.isolation import Check, Isolation, TrialRow, TrialRows
@@ -276,10 +276,11 @@ def _nothing() -> None:
     """The store itself looks at how many rows it has touched."""
 
 
-def _lost(target: Target) -> SinkError:
-    return SinkError(
+def _lost(target: Target) -> TruckFailed:
+    reason = SinkError(
         f"table {target.table}: an updated row is missing, and the source did not send all of its values",
         remedy="another program changed the table; to copy it again, run `trucker reset --truck"
         f" {target.truck}`, then `trucker run`",
         code="TRK440",
     )
+    return TruckFailed(target.truck, reason, target.source.table)

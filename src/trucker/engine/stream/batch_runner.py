@@ -129,7 +129,7 @@ class BatchRunner:
         """See how much was folded, by which the next batches are cut. Small ones do not tell."""
         if staging.bytes > self.small_bytes:
             read = sum(outcome.read for outcome in outcomes)
-            self._fold_ratio = sum(outcome.remaining for outcome in outcomes) / read if read else 1.0
+            self._fold_ratio = sum(outcome.left for outcome in outcomes) / read if read else 1.0
 
     def bring_up_workers(self) -> None:
         """Have Spark start its Python workers, if they have not been needed yet: small batches do without."""

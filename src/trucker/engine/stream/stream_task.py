@@ -65,11 +65,9 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
             for net in group_nets:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
             del shares  # before the next piece is read: no more than one is in memory
-    read, remaining = sum([net.read for net in nets]), sum([net.remaining for net in nets])
+    read, remaining = sum([net.read for net in nets]), sum([net.left for net in nets])
     reselected = any(net.reselected for net in nets)
-    return Outcome(
-        receipts, failures, waiting, read=read, remaining=remaining, truncated=truncated, reselected=reselected
-    )
+    return Outcome(receipts, failures, waiting, read=read, left=remaining, truncated=truncated, reselected=reselected)
 
 
 def _read(

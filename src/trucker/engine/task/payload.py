@@ -111,8 +111,8 @@ class WaitingRows:
 class Outcome:
     """The result of a task: receipts by destination, rows that wait for Spark SQL, failures, slow statements.
 
-    `read` counts the changes that were folded, `remaining` the rows of their net change. `copied` are the chunks of a
-    copy, `truncated` the tables with a truncate among the changes. `reselected`: unsent values were read at the source.
+    `read` counts the changes that were folded, `left` the rows of their net change. `copied` are the chunks of a copy,
+    `truncated` the tables with a truncate among the changes. `reselected`: unsent values were read at the source.
     """
 
     receipts: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Outcome:
     waiting: Sequence[WaitingRows] = ()
     slow: Sequence[SlowStatement] = ()
     read: int = 0
-    remaining: int = 0
+    left: int = 0
     copied: Sequence[Copied] = ()
     truncated: frozenset[TableId] = frozenset()
     reselected: bool = False

@@ -19,12 +19,12 @@ SMALL: Final = 2
 
 
 class FoldAccumulator:
-    """For assignments that read a table alike. `read` counts the changes added, `remaining` the rows of their net
-    change. `reselected`: unsent values were read at the source before they were written."""
+    """For assignments that read a table alike. `read` counts the changes added, `left` the rows of their net change.
+    `reselected`: unsent values were read at the source before they were written."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self.assignments = assignments
-        self.read = self.remaining = 0
+        self.read = self.left = 0
         self.reselected = False
         self._number = 0
         self._changes: list[Changes] = []
@@ -47,7 +47,7 @@ class FoldAccumulator:
 
     def take(self) -> tuple[int, list[Changes]]:
         """The number of the first piece, and the net change of all pieces; the accumulator is empty afterwards."""
-        self.remaining += self._rows
+        self.left += self._rows
         changes, self._changes, self._small = self._changes, [], True
         return self._number, changes
 

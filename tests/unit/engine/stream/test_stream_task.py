@@ -139,12 +139,12 @@ def test_pieces_of_a_part_are_folded_together_while_little_is_left(log: Path, mo
     (outcome,) = stream(log, monkeypatch, {"x": two}, assignment("x", "a", key=("id",)), count=2, left=0.1)
     assert [work.part for work, _ in two.given] == [0, 1]
     assert _values(two) == ["a2", "a3", "a5", "a6"]
-    assert (outcome.read, outcome.remaining) == (6, 4)
+    assert (outcome.read, outcome.left) == (6, 4)
     monkeypatch.setattr(fold_accumulator, "SMALL", 1.5)
     (outcome,) = stream(log, monkeypatch, {"x": one}, assignment("x", "a", key=("id",)), count=2, left=0.1)
     assert [work.part for work, _ in one.given] == [0]
     assert _values(one) == ["a5", "a6"], "the last of each key"
-    assert (outcome.read, outcome.remaining) == (6, 2)
+    assert (outcome.read, outcome.left) == (6, 2)
 
 
 def test_what_waits_keeps_the_number_of_its_first_piece(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

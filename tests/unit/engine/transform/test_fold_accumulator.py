@@ -43,7 +43,7 @@ def test_few_keys_wait_and_become_a_row_each(net: FoldAccumulator) -> None:
     number, left = net.take()
     assert number == 3
     assert texts(left) == [("1", "5 3"), ("2", "5 3")]
-    assert (net.read, net.remaining) == (24, 2)
+    assert (net.read, net.left) == (24, 2)
 
 
 def test_many_keys_do_not_wait(net: FoldAccumulator) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Name → why several modules may define it.
 _SINKS = "each sink has its own"
-ALLOWED: dict[str, str] = dict.fromkeys(("Cells", "Describe", "Indices", "Lend", "Outputs", "Session"), _SINKS)
+ALLOWED: dict[str, str] = dict.fromkeys(("Cells", "Describe", "Indices", "Session"), _SINKS)
 
 
 def names(file: Path) -> Iterator[tuple[str, int]]:

@@ -32,6 +32,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "postgres": {
         "trucker.config.registry": "DEFAULT: a connection that names no adapter is the source",
         "trucker.config.starter": _EXAMPLE,
+        "trucker.pg.text_settings": "a style of intervals has this name",
     },
     "duckdb": {"trucker.config.starter": _EXAMPLE},
     "jsonl": {

@@ -74,8 +74,8 @@ class LogReader:
     def _covering(self, end: Lsn) -> Durable:
         """A durable end that is not before `end`, if there is one. The end only moves forward, so an earlier reading
         will do: a batch asks many times, and each reading is one of a file or an object."""
-        known = self._durable
-        return known if known is not None and end <= known.commit_lsn else self.durable()
+        before = self._durable
+        return before if before is not None and end <= before.commit_lsn else self.durable()
 
     def wait(self, after: Lsn, timeout: float, watch: EndWatch | None = None) -> Durable:
         """Sleep until a commit ends after `after`, for at most `timeout` seconds. Returns the durable end.

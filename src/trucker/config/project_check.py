@@ -107,12 +107,12 @@ class ProjectCheck:
         adapters = [self._adapter_of(whole, part) for whole, part in zip(item.value, entries, strict=True)]
         names = [_text(entry, "name", "") for entry in entries]
         self.adapters = dict(zip(names, adapters, strict=True)) if all(names) else None
-        made = [
+        connections = [
             self._connection(whole, part, adapter)
             for whole, part, adapter in zip(item.value, entries, adapters, strict=True)
             if adapter is not None
         ]
-        return tuple(connection for connection in made if connection is not None)
+        return tuple(connection for connection in connections if connection is not None)
 
     def _adapter_of(self, item: Item, entries: Mapping[str, Item]) -> Adapter | None:
         """The adapter that a connection names; None, with the reason collected, where it cannot be used."""
@@ -150,8 +150,8 @@ class ProjectCheck:
             if key.endswith("_path") and isinstance(entry.value, str | Path)
         }
 
-    def _with_files(self, item: Item, entries: Mapping[str, Item], known: Collection[str]) -> dict[str, Item]:
-        """A connection's entries with every `<key>_path` of a known key replaced by the `<key>` its file holds."""
+    def _with_files(self, item: Item, entries: Mapping[str, Item], keys: Collection[str]) -> dict[str, Item]:
+        """A connection's entries with every `<key>_path` of these `keys` replaced by the `<key>` its file holds."""
         if isinstance(item.value, Connection):
             return {"name": replace(item, value=item.value.name)}
         if not isinstance(item.value, Mapping):
@@ -159,18 +159,18 @@ class ProjectCheck:
                 "a connection must contain keys and values", item.place, "write its keys, such as name: …", "TRK105"
             )
             return {"name": _UNREADABLE}
-        found: dict[str, Item] = {}
+        items: dict[str, Item] = {}
         for key, entry in entries.items():
             stem = key.removesuffix("_path")
-            if stem == key or stem not in known:
-                found.setdefault(key, entry)
+            if stem == key or stem not in keys:
+                items.setdefault(key, entry)
             elif stem in entries:
                 self.error(
                     f'the connection has both "{stem}" and "{key}"', entry.key_place, "remove one of them", "TRK105"
                 )
             else:
-                found[stem] = self._from_file(key, entry)
-        return found
+                items[stem] = self._from_file(key, entry)
+        return items
 
     def _from_file(self, key: str, entry: Item) -> Item:
         if not isinstance(entry.value, str | Path):
@@ -244,8 +244,8 @@ class ProjectCheck:
         rules = document.entries.get("rules")
         if rules is None or not isinstance(rules.value, tuple):
             return document
-        made = replace(rules, value=tuple(self._with_rule_key(rule) for rule in rules.value))
-        return replace(document, value={**document.entries, "rules": made})
+        keyed = replace(rules, value=tuple(self._with_rule_key(rule) for rule in rules.value))
+        return replace(document, value={**document.entries, "rules": keyed})
 
     def _with_rule_key(self, rule: Item) -> Item:
         hashing = rule.entries.get("hash")
@@ -256,8 +256,8 @@ class ProjectCheck:
         if "key" in rest:
             self.error('the rule has both "key" and "key_path"', path.key_place, "remove one of them", "TRK105")
         else:
-            found = self._from_file("key_path", path)
-            rest["key"] = replace(path, value="?") if found is _UNREADABLE else found
+            content = self._from_file("key_path", path)
+            rest["key"] = replace(path, value="?") if content is _UNREADABLE else content
         return replace(rule, value={**rule.entries, "hash": replace(hashing, value=rest)})
 
     def _references(self, document: Item) -> None:

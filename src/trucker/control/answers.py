@@ -174,9 +174,9 @@ class Verification:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        keys = {kind: tuple(map(tuple, own.get(kind, ()))) for kind in ("missing", "extra", "different")}
-        return cls(**{**own, **keys})
+        values = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        keys = {kind: tuple(map(tuple, values.get(kind, ()))) for kind in ("missing", "extra", "different")}
+        return cls(**{**values, **keys})
 
 
 @dataclass(frozen=True, slots=True)

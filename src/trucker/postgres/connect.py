@@ -18,22 +18,12 @@ from psycopg import errors
 from trucker.adapters.postgres import PostgresConnection
 from trucker.errors import SourceError, SourceRefused, SourceUnavailable
 from trucker.pg.listening import Listening
+from trucker.pg.text_settings import TEXT_SETTINGS
 
 SESSION_SETTINGS: Mapping[str, str] = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
-    "array_nulls": "on",
-    "quote_all_identifiers": "off",
+    **TEXT_SETTINGS,
     # Names of types, tables and functions (regclass and its kin) are qualified unless they are PostgreSQL's own.
     "search_path": "pg_catalog",
-    "row_security": "off",
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
 }
 """What every connection to a source sets, ordinary and replication alike."""
 

@@ -21,9 +21,9 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.letters import Letter
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.letters import letter_table
-from trucker.sinks.postgres.letters.bisect import Isolation
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.isolation import Isolation
 from trucker.testing.handmade import Change, changes_of, delete, insert, schema_of, update
 from trucker.testing.server import Server
 from trucker.testing.suites.sink_suite import START, TargetLoad, target_of

@@ -12,11 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from trucker_sqlite.adapter import SqliteConnection
 from trucker_sqlite.sink import SqliteDialect, SqliteSink
 
-from fixtures.strict import BATCHES, Action, StrictDestination, run_model
-from trucker.change import TableId
+from fixtures.strict import BATCHES, TARGETS, Action, StrictDestination, run_model
+from trucker.change import Lsn, TableId
 from trucker.sinks.base import Sink, Workspace
 from trucker.sinks.letters import Choice, KeepsLetters, Letter
 from trucker.sinks.sql.letter_table import LetterTable
+from trucker.sinks.transactional.staged_changes import StagedLoad
+from trucker.testing.handmade import changes_of, insert
+from trucker.testing.suites.sink_suite import START, TargetLoad
 
 LOOSE = {
     "parents": "id INTEGER PRIMARY KEY, name TEXT",
@@ -26,7 +29,7 @@ LOOSE = {
 TIGHT = {
     **LOOSE,
     "orders": "id INTEGER PRIMARY KEY, name TEXT, qty INTEGER CHECK (qty >= 0 AND qty < 30000), "
-    "note TEXT CHECK (length(note) < 5), code TEXT, parent INTEGER",
+    "note TEXT CHECK (length(note) < 5), code TEXT UNIQUE, parent INTEGER",
     "heap": "a INTEGER CHECK (a >= 0), b TEXT CHECK (length(b) < 5)",
 }
 
@@ -100,3 +103,24 @@ def test_to_count_and_to_redrive_creates_nothing(strict: StrictSqlite) -> None:
     assert sink.count_letters() == {}
     assert sink.redrive(Choice(("main",)), dry_run=False) == []
     assert not strict.file.exists()
+
+
+def test_one_bad_row_among_many_costs_few_trials(strict: StrictSqlite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves down to the row, in one transaction; what fits is applied once."""
+    sink = strict.begin()
+    orders, trials, apply = TARGETS[0], list[int](), SqliteSink.apply
+
+    def applying(self: SqliteSink, transaction: sqlite3.Connection, load: StagedLoad) -> None:
+        trials.append(sum(len(batch) for batch in load.batches()))
+        apply(self, transaction, load)
+
+    monkeypatch.setattr(SqliteSink, "apply", applying)
+    cells = {"name": "x", "note": None, "code": None, "parent": None}
+    rows = [insert({"id": str(n), "qty": "-1" if n in (17, 1234) else "1", **cells}) for n in range(2000)]
+    load: TargetLoad = {orders: [[changes_of(orders.source, rows, lsn=Lsn(START + 0x100 - 8))]]}
+    batch = strict.with_letters(strict.batch(tuple(load), 1))
+    sink.commit(batch, strict.write(batch, load))
+    assert sorted(str(letter.data["id"]) for letter in strict.letters()) == ["1234", "17"]
+    assert len(strict.rows(orders.table)) == 1998
+    assert len(trials) < 60
+    sink.close()

@@ -64,6 +64,7 @@ class SqliteSink(SqlSink[sqlite3.Connection]):
     name: ClassVar[str] = "sqlite"
     abilities: ClassVar[Abilities] = SQLITE.abilities
     keeps_letters: ClassVar[bool] = True
+    has_savepoints: ClassVar[bool] = True
 
     def __init__(self, connection: SqliteConnection, workspace: Workspace) -> None:
         super().__init__(SqliteDialect(), workspace, str(connection.path))

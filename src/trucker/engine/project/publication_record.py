@@ -56,10 +56,10 @@ class PublicationRecord:
 
     def keep(self, truck_tables: Iterable[TruckTable]) -> None:
         """Forget the entries of all others: a table that comes back to its truck is none that was read all the time."""
-        kept = frozenset(truck_tables)
+        followed = frozenset(truck_tables)
         with self._lock:
-            if not self._entries.keys() <= kept:
-                self._entries = {each: entry for each, entry in self._entries.items() if each in kept}
+            if not self._entries.keys() <= followed:
+                self._entries = {each: entry for each, entry in self._entries.items() if each in followed}
                 self._save()
 
     def clear(self) -> None:

@@ -106,10 +106,13 @@ class SourceRun:
         listeners: Sequence[Listener] = (),
         refreshes: RefreshRecord | None = None,
         work: SourceWork | None = None,
+        stopping: threading.Event | None = None,
+        capture: CaptureSupervisor | None = None,
     ) -> None:
         """`stop` ends it, as `stop()` does; with `anew` all that is there of the source is forgotten at the start.
         Trucks that are `paused` apply nothing. `listeners` hear of all that happens to its trucks. `work` does what
-        goes on beside it, by default threads."""
+        goes on beside it, by default threads; `stopping` is the event that ends all of it. `capture` is one that runs
+        already: `start_capture` is not called then."""
         self.name = resolved.name
         self.resolved = resolved
         self.log = location_of(config, self.name)
@@ -127,7 +130,7 @@ class SourceRun:
         self._paused = frozenset(paused)
         self._refreshes = refreshes or RefreshRecord(config.state_folder)
         self._project_stop = stop
-        self._stop = threading.Event()
+        self._stop = stopping or threading.Event()
         self._work = work or SourceThreads(self.name, self._stop)
         self.fatal: Exception | None = None
         self.lost: TruckerError | None = None
@@ -139,7 +142,7 @@ class SourceRun:
         # Trucks' tables that were not published as needed until this start: not all their changes are in the log.
         self._incomplete: frozenset[TruckTable] = frozenset()
         self._first: ExportedSnapshot | None = None
-        self._capture: CaptureSupervisor | None = None
+        self._capture = capture
         self._copiers: list[Copier | IncrementalCopier | SnapshotLane] = []
         self._jobs: Jobs | None = None
         self.schema_store = SchemaStore(shapes_file(config, self.name))

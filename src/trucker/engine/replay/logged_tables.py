@@ -141,11 +141,11 @@ class _Reading:
     def followed(self) -> bool:
         """Whether each column of each shape is surely one that the table still has."""
         look = self.last.look
-        known = all(
+        present = all(
             relation.oid == look.oid and all(self._seen(column) for column in relation.columns)
             for relation in self.relations
         )
-        return known and all(
+        return present and all(
             seen is not None and self.xid is not None and is_older(seen.altered, self.xid)
             for seen in map(self._seen, self.relations[0].columns)
         )

@@ -181,10 +181,10 @@ def _begin_of_tables(request: ReplayRequest, stored: TruckState | None, start: L
     if stored is not None:
         return min([stored.lsn, *apart(stored).values()])
     if start is None:
-        own = request.truck.output.connection
+        output = request.truck.output.connection
         raise ControlError(
             f"{request.into.name} has no copy of truck {request.truck.name}, and the change log has only what changed",
-            remedy=f"restore a backup of {own} there, with trucker's own tables; or, if its rows are those of the "
+            remedy=f"restore a backup of {output} there, with trucker's own tables; or, if its rows are those of the "
             "source at some moment, name that moment: --from",
             code=UNFIT,
         )

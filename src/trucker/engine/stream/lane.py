@@ -53,7 +53,7 @@ class LaneRunner:
 
     def run(self, stop: threading.Event) -> bool:
         """Whether it has joined, or is at its goal."""
-        while self._still_alive() and not stop.is_set():
+        while self.still_alive() and not stop.is_set():
             if self.round(stop):
                 return True
         return False
@@ -73,7 +73,8 @@ class LaneRunner:
             stop.wait(self._stream.pace.wait_seconds)  # a table has caught up before its truck has
         return False
 
-    def _still_alive(self) -> bool:
+    def still_alive(self) -> bool:
+        """Whether one of its trucks still runs."""
         self._lane.runs = [run for run in self._lane.runs if not run.has_ended]
         return bool(self._lane.runs)
 
@@ -201,7 +202,7 @@ class LaneRunner:
             self._spawn(Lane(self._lane.destination, runs, position))
 
     def _note(self, runs: Sequence[TruckRun], error: TruckerError) -> None:
-        """A failure of these trucks; one for good ends them, which `_still_alive` sees."""
+        """A failure of these trucks; one for good ends them, which `still_alive` sees."""
         for run in runs:
             note_failure(run, error, self._lane)
 

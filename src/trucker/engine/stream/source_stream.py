@@ -133,7 +133,7 @@ class SourceStream:
             self.name,
             lambda: self.reader,
             lambda: self.main,
-            self._on_batch,
+            self.on_batch,
             self._on_turn,
             max_bytes=self.max_bytes,
             until=self._until,
@@ -166,7 +166,8 @@ class SourceStream:
         error = self._loop.error if self._loop is not None else None
         return error if isinstance(error, ChangeLogError) and not isinstance(error, ChangeLogUnavailable) else None
 
-    def _on_batch(self, batch: LogRange) -> None:
+    def on_batch(self, batch: LogRange) -> None:
+        """Apply a range of the log that begins where the main lane is, or before."""
         with self.turn:
             if self.stopping.is_set() or batch.end <= self.main:
                 return

@@ -51,15 +51,15 @@ def consecutive(blocks: Sequence[BlockRef], part_bytes: int, cores: int = 1) -> 
     return [StreamPart(index, (blocks[first:last],)) for index, (first, last) in enumerate(bounds)]
 
 
-def joined(parts: Sequence[StreamPart], left: float) -> list[StreamPart]:
-    """Fewer parts, of more pieces, where folding leaves only the share `left` of a part's changes: changes of the same
+def joined(parts: Sequence[StreamPart], share: float) -> list[StreamPart]:
+    """Fewer parts, of more pieces, where folding leaves only this share of a part's changes: changes of the same
     keys are then more often in one part, and the destination gets fewer rows.
 
     Memory stays that of a piece and little more (`fold_accumulator`).
     """
-    if left > FOLDS or len(parts) < 2:
+    if share > FOLDS or len(parts) < 2:
         return list(parts)
-    tasks = max(1, ceil(len(parts) * left), ceil(len(parts) / PIECES))
+    tasks = max(1, ceil(len(parts) * share), ceil(len(parts) / PIECES))
     groups = [parts[len(parts) * task // tasks : len(parts) * (task + 1) // tasks] for task in range(tasks)]
     return [StreamPart(group[0].index, tuple(piece for part in group for piece in part.pieces)) for group in groups]
 

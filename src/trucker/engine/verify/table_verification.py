@@ -94,8 +94,8 @@ def verify_table(
     with closing(source.at_snapshot(Verifier, lane)) as verifier:
         source.run_at_snapshot(verifier)
         comparison = verifier.compare(stop)
-    kept = keeps_rows(source.runs[truck].truck, table)
-    verification = _verification(truck, table, comparison, kept, time.monotonic() - began)
+    rows_stay = keeps_rows(source.runs[truck].truck, table)
+    verification = _verification(truck, table, comparison, rows_stay, time.monotonic() - began)
     facts = {"truck": truck, "table": str(table), "position": str(comparison.position)}
     counts = {"rows": comparison.expected_rows, "differing": verification.differing}
     log.info("table verified", extra={**facts, **counts, "seconds": verification.seconds})
@@ -120,7 +120,9 @@ def _detached(source: VerifiedSource, stream: SourceStream, truck: str, table: T
     )
 
 
-def _verification(truck: str, table: TableId, comparison: TableDifferences, kept: bool, seconds: float) -> Verification:
+def _verification(
+    truck: str, table: TableId, comparison: TableDifferences, rows_stay: bool, seconds: float
+) -> Verification:
     differences = comparison.differences
     return Verification(
         truck,
@@ -129,11 +131,11 @@ def _verification(truck: str, table: TableId, comparison: TableDifferences, kept
         source_rows=comparison.expected_rows,
         destination_rows=comparison.stored_rows,
         missing=differences.missing,
-        extra=() if kept else differences.extra,
+        extra=() if rows_stay else differences.extra,
         different=differences.different,
         keyless_missing=differences.keyless_missing,
-        keyless_extra=0 if kept else differences.keyless_extra,
+        keyless_extra=0 if rows_stay else differences.keyless_extra,
         complete=comparison.complete,
-        keeps_rows=kept,
+        keeps_rows=rows_stay,
         seconds=round(seconds, 3),
     )

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 import duckdb
-import pyarrow as pa
 
-from trucker.change import Changes, CopiedRows
-from trucker.config.sql.sql_template import RenderedSql
-from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.errors import SinkError, TruckerError
 from trucker.rows import OPERATION
 from trucker.sinks import output_sql
-from trucker.sinks.batch import Receipt, Work
-from trucker.sinks.delivery import Load
+from trucker.sinks.batch import Receipt
 from trucker.sinks.duckdb.apply import Applier, scan
 from trucker.sinks.duckdb.session import run
-from trucker.sinks.duckdb.table import Table, constraint_of, refuse_capitals
+from trucker.sinks.duckdb.table import DuckDBColumn, Table, constraint_of, refuse_capitals
 from trucker.sinks.duckdb.types import duckdb_type, from_text
-from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
+from trucker.sinks.output_sql import Piece, Share
 from trucker.sinks.spool import Spool
+from trucker.sinks.sql.output_statements import OutputStatements
 from trucker.sinks.target import Target
-from trucker.sinks.transactional.staged_changes import StagedLoad, StagedPart
+from trucker.sinks.transactional.staged_changes import StagedLoad
 
 _Kind: Final = duckdb.StatementType
 _CHECKED: Final = frozenset({_Kind.SELECT, _Kind.INSERT, _Kind.UPDATE, _Kind.DELETE, _Kind.MERGE_INTO})
@@ -57,63 +53,17 @@ _PASSING: Final = (
 )
 
 
-# -- staging, in an executor ------------------------------------------------------------------------------------------
-
-
-def stage_rows(spool: Spool, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
-    """Stage the rows of one part: run, operation, and the cells as text."""
-    counted: list[int] = []
-    rows = spool.stage(work, _batches(work.target, changes, counted))
-    staged = StagedPart(rows, rounds=1 if rows else 0)
-    return work.receipt(sum(counted), staged)
-
-
-def _batches(target: Target, changes: Iterator[Changes | CopiedRows], counted: list[int]) -> Iterator[pa.RecordBatch]:
-    for value in output_sql.as_rows(changes):
-        shaped = value.reshaped(target.source)
-        output_sql.refuse_partial(target, shaped)
-        counted.append(len(shaped))
-        if len(shaped):
-            names = ["n", "k", *(f"n{number}" for number in range(len(target.source.names)))]
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(shaped.ordinal), pa.array(shaped.op), *shaped.new.columns], names=names
-            )
-
-
-# -- checking ---------------------------------------------------------------------------------------------------------
-
-
-def prepare(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+def prepare(connection: duckdb.DuckDBPyConnection, spool: Spool, target: Target) -> None:
     """Check the file against the database, running none of it. The caller owns the transaction."""
     output_sql.refuse_names(target)
     refuse_capitals(target, (*target.source.names, OPERATION))
     types = ", ".join(f"c{number} {kind}" for number, kind in enumerate(_types(target)))
     run(connection, f"CREATE TEMP TABLE {_CHECK} (n BIGINT, k UTINYINT, {types})")
     try:
-        with _json_errors(connection):
-            texts = renderings(target, f"temp.{_CHECK}")
-            statements = [piece for rendered in texts for piece in _checked(connection, target, rendered)]
+        DuckDBOutputs(connection, spool, None).check(target, f"temp.{_CHECK}")
     finally:
         with suppress(duckdb.Error):
             run(connection, f"DROP TABLE IF EXISTS temp.{_CHECK}")
-    refuse_empty(target, statements)
-
-
-def _checked(connection: duckdb.DuckDBPyConnection, target: Target, rendered: RenderedSql) -> list[Piece]:
-    statements = pieces(rendered)
-    kinds = [_kind(connection, target, piece) for piece in statements]
-    for piece, kind in zip(statements, kinds, strict=True):
-        if kind in _MAKING:
-            break
-        if kind not in _CHECKED or piece.text[:8].lower() == "truncate":
-            continue
-        try:
-            run(connection, f"{_EXPLAIN}{piece.text}")
-        except _PASSING:
-            raise
-        except duckdb.Error as error:
-            raise _failed(target, piece, error, checked=True) from None
-    return statements
 
 
 def _kind(connection: duckdb.DuckDBPyConnection, target: Target, piece: Piece) -> duckdb.StatementType:
@@ -133,44 +83,41 @@ def _kind(connection: duckdb.DuckDBPyConnection, target: Target, piece: Piece) -
 # -- running, in the driver -------------------------------------------------------------------------------------------
 
 
-class Outputs:
-    """Runs the files of a batch's trucks over what was staged, inside the transaction that the connection is in."""
+class DuckDBOutputs(OutputStatements):
+    """Runs files over what was staged, inside the transaction that the connection is in."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, spool: Spool, timeout: float | None) -> None:
         self._connection = connection
         self._spool = spool
         self._timeout = timeout
         self._transaction = run(connection, "SELECT txid_current()")
-        self._checked_texts: set[str] = set()
+        self._kinds: dict[str, duckdb.StatementType] = {}
 
-    def run(self, loads: Sequence[Load]) -> None:
-        """Raises `TruckFailed` for the truck whose file fails."""
-        trucks: dict[str, list[Load]] = defaultdict(list)
-        for load in loads:
-            trucks[load.target.truck].append(load)
-        for truck, due in trucks.items():
-            try:
-                self._run_truck(due)
-            except SinkUnavailable:
-                raise
-            except TruckerError as error:
-                raise TruckFailed(truck, error) from None
+    def settings(self) -> AbstractContextManager[None]:
+        return _json_errors(self._connection)
 
-    def _run_truck(self, loads: Sequence[Load]) -> None:
-        by_part: dict[int, list[tuple[Target, Receipt]]] = defaultdict(list)
-        for load in loads:
-            for receipt in load.parts:
-                if receipt.rows:
-                    by_part[receipt.part].append((load.target, receipt))
-        for part in sorted(by_part):
-            shares = [self._share(f"output_{i}", *each) for i, each in enumerate(by_part[part])]
-            with _json_errors(self._connection):
-                run_part(shares, self._run)
-            for share in shares:
-                run(self._connection, f"DROP TABLE {share.staged}")
+    def judge(self, target: Target, piece: Piece) -> bool:
+        text = piece.statement.text
+        if text not in self._kinds:
+            self._kinds[text] = _kind(self._connection, target, piece)
+        return self._kinds[text] in _MAKING
 
-    def _share(self, name: str, target: Target, receipt: Receipt) -> Share:
-        types, staged = _types(target), receipt.staged.rows
+    def plan(self, target: Target, piece: Piece) -> None:
+        if self._kinds[piece.statement.text] not in _CHECKED or piece.text[:8].lower() == "truncate":
+            return
+        try:
+            run(self._connection, f"{_EXPLAIN}{piece.text}")
+        except _PASSING:
+            raise
+        except duckdb.Error as error:
+            raise _failed(target, piece, error, checked=True) from None
+
+    def release(self, shares: Sequence[Share]) -> None:
+        for share in shares:
+            run(self._connection, f"DROP TABLE {share.staged}")
+
+    def share(self, number: int, target: Target, receipt: Receipt) -> Share:
+        name, types, staged = f"output_{number}", _types(target), receipt.staged.rows
         cells = (
             f"{from_text(f'n{i}', kind, target.unfit_of(column))} AS c{i}"
             for i, (column, kind) in enumerate(zip(target.source.names, types, strict=True))
@@ -186,7 +133,7 @@ class Outputs:
     def _unfit(self, target: Target, types: Sequence[str], receipt: Receipt) -> TruckerError:
         """The column whose value does not fit: found with another cursor, because the transaction has failed."""
         load = StagedLoad(target, [receipt.staged], lambda: self._spool.read(receipt.staged.rows))
-        table = Table("", dict(zip(target.source.names, types, strict=True)))
+        table = Table("", dict(zip(target.source.names, map(DuckDBColumn, types), strict=True)))
         with self._connection.cursor() as cursor:
             unfit = Applier(cursor, table, load).unfit()
         if not unfit:
@@ -198,10 +145,8 @@ class Outputs:
             reason.message.replace(f"table {target.table}", "the rows"), remedy=reason.remedy, code=reason.code
         )
 
-    def _run(self, target: Target, piece: Piece) -> None:
-        if piece.statement.text not in self._checked_texts:
-            _kind(self._connection, target, piece)
-            self._checked_texts.add(piece.statement.text)
+    def execute(self, target: Target, piece: Piece) -> None:
+        self.judge(target, piece)
         try:
             with self._interrupting(piece):
                 run(self._connection, piece.text)

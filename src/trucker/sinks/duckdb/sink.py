@@ -25,7 +25,7 @@ from trucker.sinks.duckdb import output_sql
 from trucker.sinks.duckdb.apply import Applier, apply_load
 from trucker.sinks.duckdb.compared_table import DuckDBComparedTable
 from trucker.sinks.duckdb.dialect import DuckDBDialect
-from trucker.sinks.duckdb.identity import Identities
+from trucker.sinks.duckdb.identity import DuckDBIdentities
 from trucker.sinks.duckdb.session import Session, connect, refuse_held, run, written_here
 from trucker.sinks.duckdb.table import (
     Table,
@@ -42,6 +42,7 @@ from trucker.sinks.duckdb.table import (
 from trucker.sinks.duckdb.types import to_text
 from trucker.sinks.ledger import Copy, Ledger
 from trucker.sinks.letters import Choice, Redriven, Row
+from trucker.sinks.sql.output_statements import stage_rows
 from trucker.sinks.sql.sql_sink import SqlSink
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
@@ -64,7 +65,7 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
         self._connection = connection
         self._path = connection.path
         self._session = Session(connection.path, connection.memory)
-        self._identities = Identities(self.dialect, workspace.project)
+        self._identities = DuckDBIdentities(self.dialect, workspace.project)
         self._looked = -1
         self._changes: Sequence[TableChange] = ()
 
@@ -156,7 +157,7 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
     def prepare(self, target: Target) -> frozenset[str]:
         if target.statement is not None:
             with self._explaining(f"checking {target.statement.label}"), self._session.transaction() as connection:
-                output_sql.prepare(connection, target)
+                output_sql.prepare(connection, self._spool, target)
             return frozenset()
         with self._explaining(f"preparing table {target.table}"), self._session.transaction() as connection:
             self._session.tables.pop(target.table, None)
@@ -170,7 +171,7 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
 
     def stage(self, work: Work, changes: Iterator[Changes | CopiedRows]) -> Receipt:
         if work.target.statement is not None:
-            return output_sql.stage_rows(self._spool, work, changes)
+            return stage_rows(self._spool, work, changes)
         return super().stage(work, changes)
 
     def publish(self, delivery: Delivery) -> None:
@@ -216,7 +217,7 @@ class DuckDBSink(SqlSink[duckdb.DuckDBPyConnection]):
         apply_load(transaction, self._table(transaction, load.target), load)
 
     def run_statements(self, transaction: duckdb.DuckDBPyConnection, loads: Sequence[Load]) -> None:
-        output_sql.Outputs(transaction, self._spool, self._connection.timeouts.statement).run(loads)
+        output_sql.DuckDBOutputs(transaction, self._spool, self._connection.timeouts.statement).run(loads)
         self._session.tables.clear()  # the statements may have altered them
 
     # -- dead letters -------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import duckdb
 
@@ -24,26 +24,40 @@ from trucker.sinks.duckdb.session import catalog, run
 from trucker.sinks.duckdb.types import describe, duckdb_type, holds, literal, to_text, widens
 from trucker.sinks.ledger import Ledger
 from trucker.sinks.letters import Row
+from trucker.sinks.sql.alterations import Alterations
 from trucker.sinks.sql.examination import examine_targets, parents_first
-from trucker.sinks.strict import refuse_columns
 from trucker.sinks.target import Target
 from trucker.table import Column, SchemaChanges, TableId, quote_identifier
 from trucker.types import Unfit
 
 
 @dataclass(frozen=True, slots=True)
+class DuckDBColumn:
+    """See `alterations.PresentColumn`."""
+
+    bare_type: str
+    not_null: bool = False
+    fills_itself: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the file's catalog has it: its name for SQL, and its columns' types."""
+    """A table as the file's catalog has it: its name for SQL, and its columns."""
 
     sql: str
-    types: Mapping[str, str]
+    columns: Mapping[str, DuckDBColumn]
+    types: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", {name: column.bare_type for name, column in self.columns.items()})
 
 
 def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table | None:
     """The table, None where there is none. Raises `SinkError` if only its capitals differ: to DuckDB it is the same."""
     rows = run(
         connection,
-        "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() "
+        "SELECT schema_name, table_name, column_name, data_type, NOT is_nullable, column_default IS NOT NULL "
+        "FROM duckdb_columns() "
         "WHERE database_name = current_database() AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?) "
         "ORDER BY column_index",
         [table.schema, table.name],
@@ -57,7 +71,7 @@ def find_table(connection: duckdb.DuckDBPyConnection, table: TableId) -> Table |
             remedy="name another table in the truck's output",
             code="TRK435",
         )
-    return Table(_sql_name(connection, table), {name: kind for _, _, name, kind in rows})
+    return Table(_sql_name(connection, table), {name: DuckDBColumn(*column) for _, _, name, *column in rows})
 
 
 def has_unique(connection: duckdb.DuckDBPyConnection, table: TableId) -> bool:
@@ -83,7 +97,7 @@ def prepare_table(connection: duckdb.DuckDBPyConnection, target: Target) -> froz
         _create(connection, target)
         return frozenset()
     if due is None:
-        return _missing_columns(target, table)
+        return frozenset(target.source.names) - table.columns.keys()
     for action in due:
         run(connection, f"ALTER TABLE {table.sql} {action}")
         log_altered(target, action)
@@ -99,22 +113,14 @@ def due_actions(connection: duckdb.DuckDBPyConnection, target: Target) -> tuple[
     table = find_table(connection, target.table)
     if table is None:
         return None, []
+    alterations = DuckDBAlterations(connection, target, table.columns)
     if target.strict:
-        refuse_columns(target, table.types, _default_columns(connection, target.table))
+        alterations.refuse_other_columns()
     elif target.schema_changes is SchemaChanges.IGNORE:
-        _missing_columns(target, table)
+        if not alterations.called_otherwise():
+            _refuse_missing_key(target, table)
         return table, None
-    moves = target.renames(table.types)
-    renames = [f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in moves]
-    table = _renamed(table, moves)
-    due = [*_changes(connection, target, table), *_releases(connection, target)]
-    manual = [*renames, *_retypings(target, table)]
-    if target.schema_changes is SchemaChanges.STOP:
-        gone = [quote_identifier(name) for name in target.dropped if name in table.types]
-        manual, due = [*manual, *due, *(f"DROP COLUMN {name}" for name in gone)], []
-    if manual:
-        raise _statements(target, manual)
-    return table, due
+    return table, alterations.due()
 
 
 def examine_tables(
@@ -130,84 +136,67 @@ def examine_tables(
     )
 
 
-def _default_columns(connection: duckdb.DuckDBPyConnection, table: TableId) -> list[str]:
-    """The columns that have a default."""
-    rows = run(
-        connection,
-        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
-        "AND schema_name = ? AND table_name = ? AND column_default IS NOT NULL",
-        [table.schema, table.name],
-    )
-    return [name for (name,) in rows]
-
-
-def _renamed(table: Table, moves: Sequence[tuple[str, str]]) -> Table:
-    types = dict(table.types)
-    for old, new in moves:
-        types[new] = types.pop(old)
-    return Table(table.sql, types)
-
-
-def _missing_columns(target: Target, table: Table) -> frozenset[str]:
-    missing = frozenset(name for name in target.source.names if name not in table.types)
-    if any(column.name in missing and column.was_name in table.types for column in target.source.columns):
-        return missing  # it is then asked for by that name
-    lost = sorted(missing & frozenset(target.source.key))
+def _refuse_missing_key(target: Target, table: Table) -> None:
+    lost = sorted(frozenset(target.source.key) - table.columns.keys())
     if lost:
         raise SinkError(
             f"table {target.table} has no column {lost[0]!r}, which is part of the key of {target.source.table}",
             remedy=f"ALTER TABLE {target.table.quoted} ADD COLUMN {quote_identifier(lost[0])} …",
             code="TRK438",
         )
-    return missing
 
 
-def _changes(connection: duckdb.DuckDBPyConnection, target: Target, table: Table) -> Iterator[str]:
-    """What columns that are new or wider need."""
-    for column in target.source.columns:
-        wanted = _wanted(target, column)
-        actual = table.types.get(column.name)
-        if actual is None:
-            _check_capitals(target, column.name, table)
-            yield from _added(connection, target, column)
-        elif target.unfit_of(column.name) is Unfit.TEXT and actual != TEXT:
-            yield _text_conversion(target, table, column.name)
-        elif not holds(actual, wanted):
-            if widens(actual, wanted):
-                yield f"ALTER COLUMN {quote_identifier(column.name)} SET DATA TYPE {wanted}"
-            elif not column.was_type:
-                raise _unfit(target, column.name, actual, wanted)
+class DuckDBAlterations(Alterations[DuckDBColumn]):
+    """How a table of the file follows the source's."""
 
+    retype: ClassVar[str] = "SET DATA TYPE"
+    text: ClassVar[str] = TEXT
+    place: ClassVar[str] = "in the DuckDB file"
 
-def _retypings(target: Target, table: Table) -> Iterator[str]:
-    """Types that are for a person to alter."""
-    for column in target.source.columns:
-        actual, name = table.types.get(column.name), quote_identifier(column.name)
-        if actual is None or not column.was_type or target.unfit_of(column.name) is Unfit.TEXT:
-            continue
-        wanted = _wanted(target, column)
-        if not (holds(actual, wanted) or widens(actual, wanted)):
-            # Rows that come again need not be converted, which may well fail.
-            value = "NULL" if target.stale else f"{name}::VARCHAR::{wanted}"
-            yield f"ALTER COLUMN {name} SET DATA TYPE {wanted} USING {value}"
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, target: Target, columns: Mapping[str, DuckDBColumn]
+    ) -> None:
+        super().__init__(target, columns)
+        self._connection = connection
 
+    def wanted(self, column: Column) -> str:
+        return _wanted(self.target, column)
 
-def _statements(target: Target, actions: Sequence[str]) -> SinkError:
-    statements = "; ".join(f"ALTER TABLE {target.table.quoted} {action}" for action in actions)
-    return SinkError(
-        f"the columns of {target.source.table} changed at the source, and {target.table} must be altered",
-        remedy=f"run in the DuckDB file: {statements}; then trucker run",
-        code="TRK425",
-    )
+    def holds(self, kind: str, other: str) -> bool:
+        return holds(kind, other)
+
+    def widens(self, kind: str, other: str) -> bool:
+        return widens(other, kind)
+
+    def missing_value(self, column: Column) -> str:
+        unfit, wanted, text = self.target.unfit_of(column.name), self.wanted(column), column.missing_value or ""
+        value = literal(text, wanted, unfit)
+        if unfit is not Unfit.NULL and run(self._connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
+            raise unfit_value(self.target, column.name, wanted, text)
+        return value
+
+    def check_name(self, column: Column, columns: Mapping[str, DuckDBColumn]) -> None:
+        for existing in columns:
+            if existing.lower() == column.name.lower():
+                raise _same_name(self.target, column.name, existing)
+
+    def widened(self, column: Column, present: DuckDBColumn) -> Iterator[str]:
+        target, actual, wanted = self.target, present.bare_type, self.wanted(column)
+        if target.unfit_of(column.name) is Unfit.TEXT:
+            yield _text_conversion(target, column.name, actual)
+        elif widens(actual, wanted):
+            yield f"ALTER COLUMN {quote_identifier(column.name)} {self.retype} {wanted}"
+        elif not column.was_type:
+            raise _unfit(target, column.name, actual, wanted)
 
 
 def _wanted(target: Target, column: Column) -> str:
     return duckdb_type(column, target.unfit_of(column.name))
 
 
-def _text_conversion(target: Target, table: Table, column: str) -> str:
+def _text_conversion(target: Target, column: str, actual: str) -> str:
     """The truck's policy has become `text`: rows that are there get PostgreSQL's text of their values, too."""
-    name, actual = quote_identifier(column), table.types[column]
+    name = quote_identifier(column)
     text = to_text(name, actual)
     if text is None:
         raise SinkError(
@@ -224,34 +213,6 @@ def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
     columns = ", ".join(f"{quote_identifier(c.name)} {_wanted(target, c)}" for c in target.source.columns)
     run(connection, f"CREATE SCHEMA IF NOT EXISTS {catalog(connection)}.{quote_identifier(target.table.schema)}")
     run(connection, f"CREATE TABLE {_sql_name(connection, target.table)} ({columns})")
-
-
-def _added(connection: duckdb.DuckDBPyConnection, target: Target, column: Column) -> Iterator[str]:
-    """Rows that are there hold what the source gave them; rows that come bring their own."""
-    name, wanted = quote_identifier(column.name), _wanted(target, column)
-    if column.missing_value is None:
-        yield f"ADD COLUMN {name} {wanted}"
-        return
-    unfit = target.unfit_of(column.name)
-    value = literal(column.missing_value, wanted, unfit)
-    if unfit is not Unfit.NULL and run(connection, f"SELECT TRY({value}) IS NULL") == [(True,)]:
-        raise unfit_value(target, column.name, wanted, column.missing_value)
-    yield f"ADD COLUMN {name} {wanted} DEFAULT {value}"
-    yield f"ALTER COLUMN {name} DROP DEFAULT"
-
-
-def _releases(connection: duckdb.DuckDBPyConnection, target: Target) -> Iterator[str]:
-    """Columns that the source no longer has must not demand a value."""
-    rows = run(
-        connection,
-        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
-        "AND schema_name = ? AND table_name = ? AND NOT is_nullable AND column_default IS NULL",
-        [target.table.schema, target.table.name],
-    )
-    former = {column.was_name for column in target.source.columns}
-    for (name,) in rows:
-        if name not in target.source.names and name not in former:
-            yield f"ALTER COLUMN {quote_identifier(name)} DROP NOT NULL"
 
 
 def _check_names(target: Target) -> None:
@@ -271,12 +232,6 @@ def refuse_capitals(target: Target, names: Sequence[str]) -> None:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise _same_name(target, name, other)
-
-
-def _check_capitals(target: Target, name: str, table: Table) -> None:
-    for existing in table.types:
-        if existing.lower() == name.lower():
-            raise _same_name(target, name, existing)
 
 
 def _same_name(target: Target, name: str, other: str) -> SinkError:

@@ -20,13 +20,13 @@ from trucker.pg.digest_sql import fingerprint, fingerprint_query, rows_query, su
 from trucker.row_digest import DigestedColumns, DigestedRow, GroupSums
 from trucker.sinks.compared_table import ComparedTable
 from trucker.sinks.copy_text import copy_text
-from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.ddl.tables import describe, no_table
 from trucker.sinks.postgres.failure import explain
-from trucker.sinks.postgres.session import Session, session
+from trucker.sinks.postgres.session import session
 from trucker.sinks.postgres.stage.text_stage import copy_in
-from trucker.sinks.postgres.stage.unfit_values import fitting
+from trucker.sinks.postgres.stage.unfit_values import unfit_values
 from trucker.sinks.target import Target
+from trucker.sinks.unfit_values import fitting
 from trucker.table import quote_identifier
 
 _EXPECTED: Final = "pg_temp.trucker_expected"
@@ -99,16 +99,12 @@ class PostgresComparedTable(ComparedTable):
                 self._session.run(f"create temporary table trucker_expected on commit drop as {like}")
                 self._expects = True
             with self._session.connection.transaction():  # a savepoint: a row that is refused ends nothing else
-                for changes in as_changes(fitting(self._target, self._lend, self._described, iter([rows]))):
+                for changes in as_changes(fitting(self._target, iter([rows]), self._find_unfit)):
                     cells = [changes.new.column(name) for name in names]
                     copy_in(self._session, f"{_EXPECTED} ({columns})", copy_text(cells, len(changes)))
 
-    @contextmanager
-    def _lend(self) -> Iterator[Session]:
-        yield self._session
-
-    def _described(self, _session: Session, _target: Target) -> DestinationTable:
-        return self._table
+    def _find_unfit(self, name: str, texts: pa.Array) -> pa.Array:
+        return unfit_values(self._session, self._table, name, texts)
 
     def _roll_back(self) -> None:
         with suppress(psycopg.Error):

@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import psycopg
 
-from trucker.errors import SinkError
 from trucker.sinks.batch import Phase
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.sql.filled_tables import FilledTables, StoredTable
-from trucker.sinks.table_identity import TableChange, TableIdentity, compare, replaced_while_copied
-from trucker.sinks.target import Target, TruckTable
+from trucker.sinks.table_identity import TableChange, TableIdentity, compare
+from trucker.sinks.target import TruckTable
 from trucker.table import Column, TableId
 
 TABLE: Final = """create table trucker.identities (
@@ -85,7 +84,7 @@ class OidIdentities(FilledTables[Session, TableIdentity, TableIdentity]):
         """All columns included."""
         wanted = list(tables)
         rows = ask(transaction, wanted) if wanted else ()
-        return {wanted[number - 1]: _identity(oid, columns) for number, oid, columns in rows}
+        return {wanted[number - 1]: identity_of((oid, columns)) for number, oid, columns in rows}
 
     def identify(
         self, transaction: Session, table: TableId, now: TableIdentity, written: Collection[str] | None
@@ -113,61 +112,8 @@ def ask(session: Session, tables: Sequence[TableId]) -> psycopg.Cursor[Any]:
     return session.run(_NOW, [table.quoted for table in tables])
 
 
-def _identity(oid: int, columns: Sequence[str]) -> TableIdentity:
+def identity_of(seen: tuple[int, Sequence[str]]) -> TableIdentity:
+    """A table of the query's answer: its oid, and its columns with their numbers."""
+    oid, columns = seen
     pairs = (column.partition(" ") for column in columns)
     return TableIdentity(str(oid), {name: int(number) for number, _, name in pairs})
-
-
-class WrittenTables:
-    """The identities of the tables that a sink writes, kept so that a commit reads only what the tables are now."""
-
-    def __init__(self, identities: OidIdentities) -> None:
-        self._identities = identities
-        self._stored: dict[TruckTable, TableIdentity | None] = {}
-        self._same: dict[TruckTable, tuple[int, list[str]]] = {}
-
-    def clear(self) -> None:
-        self._stored.clear()
-        self._same.clear()
-
-    def forget(self, target: Target) -> None:
-        """What is stored of the target may be something else now."""
-        self._stored.pop(target.truck_table, None)
-        self._same.pop(target.truck_table, None)
-
-    def learn(self, session: Session, targets: Iterable[Target]) -> None:
-        """Load the stored identities of these targets, before they are compared."""
-        for target in targets:
-            if target.truck_table not in self._stored:
-                state = self._identities.load(session, target.truck_table).get(target.truck_table)
-                self._stored[target.truck_table] = state.identity if state else None
-
-    def compare(
-        self, targets: Sequence[Target], rows: Sequence[tuple[int, int, list[str]]]
-    ) -> dict[TruckTable, TableChange]:
-        """Which of the targets' tables are others; `rows` is the answer to `ask` for these tables."""
-        by_number = {number: (oid, columns) for number, oid, columns in rows}
-        changes: dict[TruckTable, TableChange] = {}
-        for number, target in enumerate(targets, 1):
-            truck_table, seen = target.truck_table, by_number.get(number)
-            if seen is not None and self._same.get(truck_table) == seen:
-                continue
-            current = _identity(*seen) if seen else None
-            change = compare(
-                *truck_table,
-                target.table,
-                self._stored[truck_table],
-                current,
-                target.source.columns,
-                shared=target.shared,
-            )
-            if change is not None:
-                changes[truck_table] = change
-            elif seen is not None:
-                self._same[truck_table] = seen
-        return changes
-
-
-def reason(change: TableChange, *, copied: bool) -> SinkError:
-    """Why a commit fails; of a table that was `copied` all rows come again."""
-    return replaced_while_copied(change.source, change.table) if copied else change.error()

@@ -20,26 +20,15 @@ from psycopg.pq import TransactionStatus
 
 from trucker.adapters.postgres import PostgresConnection
 from trucker.pg.listening import Listening
+from trucker.pg.text_settings import TEXT_SETTINGS
 from trucker.sinks.postgres import pooler
 from trucker.sinks.postgres.failure import cannot_connect
 
-# Text means the same here as where it was written, whatever the database's or the role's defaults are. Row-level
-# security fails rather than hides rows. Plans are made for the rows at hand: staged rows are ten or a million.
+# Plans are made for the rows at hand: staged rows are ten or a million.
 SETTINGS: Final = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
+    **TEXT_SETTINGS,
     "xmloption": "content",
-    "array_nulls": "on",
-    "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
-    "row_security": "off",
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
     "client_min_messages": "error",
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",

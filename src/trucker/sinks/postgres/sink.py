@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 import psycopg
+import pyarrow as pa
 
 from trucker.abilities import Abilities
 from trucker.adapters.postgres import POSTGRES, PostgresConnection
@@ -33,10 +34,12 @@ from trucker.sinks.postgres.letters.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.stage.output_stage import copy_rows, describe_rows, write_rows
 from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, list_stages, stage_prefix
-from trucker.sinks.postgres.stage.text_file import TextFiles
-from trucker.sinks.postgres.stage.unfit_values import fitting
+from trucker.sinks.postgres.stage.unfit_values import unfit_values
+from trucker.sinks.sql.written_tables import WrittenTables
 from trucker.sinks.table_identity import TableChange
 from trucker.sinks.target import Target, TruckTable
+from trucker.sinks.text_files import TextFiles
+from trucker.sinks.unfit_values import fitting
 from trucker.table import Key
 
 
@@ -64,7 +67,7 @@ class PostgresSink(Sink):
         self._unsure: set[TruckTable] = set()
         self._sizes: Mapping[TruckTable, int] = {}
         self._identities = identity.OidIdentities(workspace.project)
-        self._written = identity.WrittenTables(self._identities)
+        self._written = WrittenTables(self._identities)
         self._letter_table = letter_table.letters_of(workspace.project)
 
     def open(self) -> Ledger:
@@ -121,7 +124,7 @@ class PostgresSink(Sink):
         where = f"writing table {target.table}"
         if target.statement is not None:
             return self._stage_rows(work, changes)
-        changes = fitting(target, lambda: self._session(where, target), self._describe, changes)
+        changes = self._fitting(work.target, where, changes)
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_part(lent, self._project, work, self._describe(lent, target), changes)
@@ -130,6 +133,15 @@ class PostgresSink(Sink):
         for value in as_changes(changes):
             writer.add(value if value.schema.names == names else value.only(names))
         return work.receipt(writer.rows, writer.chunks())
+
+    def _fitting(
+        self, target: Target, where: str, values: Iterator[Changes | CopiedRows]
+    ) -> Iterator[Changes | CopiedRows]:
+        def find_unfit(name: str, texts: pa.Array) -> pa.Array:
+            with self._session(where, target) as lent:
+                return unfit_values(lent, self._describe(lent, target), name, texts)
+
+        return fitting(target, values, find_unfit)
 
     def unfinished(self, receipt: Receipt) -> bool:
         return bool(receipt.staged == UNFINISHED)
@@ -146,7 +158,7 @@ class PostgresSink(Sink):
         """Rows for output.sql."""
         target = work.target
         where = f"staging rows of {target.source.table}"
-        fit = as_changes(fitting(target, lambda: self._session(where, target), self._describe, as_rows(changes)))
+        fit = as_changes(self._fitting(target, where, as_rows(changes)))
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_rows(lent, self._project, work, fit)

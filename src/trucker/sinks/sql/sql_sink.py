@@ -45,6 +45,9 @@ class SqlSink(TransactionalSink[T], Generic[T]):
     def store(self, transaction: T, ledger: Ledger, plan: Plan) -> None:
         self.ledger_tables.store(transaction, plan)
 
+    def execute(self, transaction: T, statement: str) -> None:
+        self.dialect.run(transaction, statement)
+
     @property
     def letter_store(self) -> LetterTable[T] | None:
         return self.letter_table if self.keeps_letters else None

@@ -9,14 +9,13 @@ may only have come too early. Then everything is committed, letters and position
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Generic
 
 from trucker.change import DELETE
-from trucker.errors import DataError, SinkError, TruckFailed
+from trucker.errors import DataError, TruckFailed
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Batch
@@ -38,7 +37,8 @@ from trucker.sinks.spool import Spool
 from trucker.sinks.target import Target, TruckTable
 from trucker.sinks.transactional.sieve import Sieve
 from trucker.sinks.transactional.staged_changes import StagedLoad, flat_rows, read_parts
-from trucker.sinks.transactional.store import LetterStore, T, TransactionalStore
+from trucker.sinks.transactional.store import LetterStore, T, TransactionalStore, blaming
+from trucker.sinks.transactional.trials import StoreIsolation, staged_rounds
 from trucker.table import TableId
 
 RowGroup = tuple[str, TableId, tuple[str, ...], bool]
@@ -96,6 +96,7 @@ class Publication(Generic[T]):
         self.redriven = redriven
         self.refused: dict[tuple[str, Identity], DataError] = {}
         self.sieves: dict[TruckTable, Sieve] = {}
+        self.apart: set[str] = set()
         self.trial = _TO_THE_END
         self.letter_counts: Mapping[str, int] = {}
         self.remaining: list[Letter] = []
@@ -107,10 +108,27 @@ class Publication(Generic[T]):
             attempt()
             return
         except RowsRefused as refused:
-            self._set_aside(refused)
+            refusal = refused
+        if self.store.has_savepoints:
+            self._isolate(refusal, attempt)
+            return
+        self._set_aside(refusal)
         self._set_aside_all()
         self._try_constrained_again()
         attempt()
+
+    def _isolate(self, refusal: RowsRefused, attempt: Callable[[], None]) -> None:
+        """Do all again, each truck of which a row was refused apart."""
+        while True:
+            target = refusal.load.target
+            if target.truck in self.apart:
+                raise TruckFailed(target.truck, refusal.error, target.source.table)
+            self.apart.add(target.truck)
+            try:
+                attempt()
+                return
+            except RowsRefused as refused:
+                refusal = refused
 
     def _set_aside_all(self) -> None:
         while True:
@@ -224,7 +242,7 @@ class _TransactionRows(Generic[T]):
         redriven = {letter.truck for letter in publication.redriven}
         set_aside = {truck for truck, _ in publication.sieves}
         letters = publication.store.letter_store
-        for truck in redriven | {target.truck for target in self._delivery.batch.targets}:
+        for truck in (redriven | {target.truck for target in self._delivery.batch.targets}) - publication.apart:
             if letters is not None and (truck in redriven | set_aside or counts.get(truck)):
                 self._pending[truck] = Pending(tuple(letters.read(transaction, truck)))
 
@@ -245,11 +263,15 @@ class _TransactionRows(Generic[T]):
         if not delivery.snapshot:
             # Part by part: a row may leave one of the tables that share one and come to another.
             loads.sort(key=lambda load: load.part)
-        for load in loads:
+        apart = self._publication.apart
+        together = [load for load in loads if load.target.truck not in apart]
+        for load in together:
             with blaming(load.target):
                 self._fold(load)
-        for load in loads:
+        for load in together:
             self._apply(load, self._sieve(load))
+        for truck in sorted(apart):
+            self._isolate(truck, [load for load in loads if load.target.truck == truck])
         if statements := [load for target, load in due.items() if target.statement]:
             self._store.run_statements(transaction, statements)
         for truck, pending in self._pending.items():
@@ -261,7 +283,8 @@ class _TransactionRows(Generic[T]):
     def _loads(self, load: Load) -> Iterator[StagedLoad]:
         """What is due for a target: at once, but part by part where other tables' rows are in its table, too."""
         target, snapshot = load.target, bool(self._delivery.snapshot)
-        by_part = target.shared and target.truck not in self._pending and not snapshot
+        alone = self._pending.keys() | self._publication.apart
+        by_part = target.shared and target.truck not in alone and not snapshot
         groups = [(receipt,) for receipt in load.parts] if by_part else [load.parts] if load.parts else []
         for receipts in groups:
             yield StagedLoad(
@@ -307,6 +330,23 @@ class _TransactionRows(Generic[T]):
             sieve.limit = None
         if last:
             raise _RollBack
+
+    def _isolate(self, truck: str, loads: Sequence[StagedLoad]) -> None:
+        """Apply the rows of one truck, or letters of it that are redriven, so that refused rows are found."""
+        store, transaction, letters = self._store, self._transaction, self._store.letter_store
+        redriven = [letter for letter in self._publication.redriven if letter.truck == truck]
+        most = self._delivery.batch.dead_letters.get(truck)
+        stored = redriven or (list(letters.read(transaction, truck)) if letters is not None else [])
+        isolation = StoreIsolation(store, transaction, truck, stored, most)
+        if redriven:
+            isolation.redrive(redriven)
+            self._publication.remaining = isolation.pending.changed
+        else:
+            targets = [load.target for load in loads]
+            emptied = [load.target.source.table for load in loads if load.truncates]
+            isolation.run(targets, partial(staged_rounds, store, transaction, loads), emptied)
+        if letters is not None:
+            self._store_letters(truck, isolation.pending)
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -379,17 +419,3 @@ def _chosen(
 def _identity(target: Target, row: Row) -> Identity:
     names = target.source.key or tuple(sorted(row))
     return target.source.table, tuple(row[name] for name in names)
-
-
-@contextmanager
-def blaming(target: Target) -> Iterator[None]:
-    """A permanent failure is the target's truck's alone. A `DataError` is not permanent yet: its row may be set
-    aside."""
-    try:
-        yield
-    except (TruckFailed, DataError):
-        raise
-    except SinkError as error:
-        if error.transient:
-            raise
-        raise TruckFailed(target.truck, error, target.source.table) from error

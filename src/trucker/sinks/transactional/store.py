@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import ClassVar, Generic, Protocol, TypeVar
 
-from trucker.errors import DataError
+from trucker.errors import DataError, SinkError, TruckFailed
 from trucker.sinks.delivery import Load
 from trucker.sinks.ledger import Copy, Ledger, Plan, foreign_rows
 from trucker.sinks.letters import Letter, Row
@@ -86,6 +86,14 @@ class TransactionalStore(ABC, Generic[T]):
         """Run the output.sql of these targets over what was staged for them. `Sink.prepare` refuses those of a store
         that cannot."""
 
+    has_savepoints: ClassVar[bool] = False
+    """Whether a part of a transaction can be rolled back. Refused rows are then found in one transaction
+    (`transactional.isolation`), and otherwise by trials, each of which is a transaction."""
+
+    def execute(self, transaction: T, statement: str) -> None:
+        """Run a statement about savepoints."""
+        raise NotImplementedError
+
     # -- for stores with dead letters ---------------------------------------------------------------------------------
 
     @property
@@ -106,3 +114,17 @@ class TransactionalStore(ABC, Generic[T]):
         """The row as it would be stored: with NULL where the truck asks for that in place of a value that does not
         fit."""
         return row
+
+
+@contextmanager
+def blaming(target: Target) -> Iterator[None]:
+    """A permanent failure is the target's truck's alone. A `DataError` is not permanent yet: its row may be set
+    aside."""
+    try:
+        yield
+    except (TruckFailed, DataError):
+        raise
+    except SinkError as error:
+        if error.transient:
+            raise
+        raise TruckFailed(target.truck, error, target.source.table) from error

@@ -160,13 +160,13 @@ def test_stopping_waits_for_the_batch_in_hand_and_for_no_other(engine: SmallEngi
     """A batch that waits for its turn when the stop begins returns without having done anything."""
     engine.commit("a")
     stream = engine.run.stream
-    on_batch, begun = stream._on_batch, threading.Event()
+    on_batch, begun = stream.on_batch, threading.Event()
 
     def noted(batch: LogRange) -> None:
         begun.set()
         on_batch(batch)
 
-    stream._on_batch = noted  # type: ignore[method-assign]
+    stream.on_batch = noted  # type: ignore[method-assign]
     with stream.turn:
         stream.start(once=False)
         assert begun.wait(20)

@@ -74,13 +74,13 @@ class Filter(RuleStep):
         changes = frame.changes
         concerned = frame.among(self.operations) & (changes.op != TRUNCATE)
         passes = ~concerned | self._passes(changes, concerned)
-        known, passed = self._passed(changes, concerned)
-        refused = known & ~passed  # the destination does not have these rows
+        judged, passed = self._passed(changes, concerned)
+        refused = judged & ~passed  # the destination does not have these rows
         fails = np.isin(changes.op, (INSERT, UPDATE)) & ~passes
         nothing = (fails & ((changes.op == INSERT) | refused)) | ((changes.op == DELETE) & refused)
         entering = (changes.op == UPDATE) & passes & refused
         leaving = fails & ~nothing
-        unknown = frame.unknown | ((changes.op == UPDATE) & passes & concerned & ~known)
+        unknown = frame.unknown | ((changes.op == UPDATE) & passes & concerned & ~judged)
         if entering.any():
             changes = as_inserts(changes, entering)
         if leaving.any():
@@ -111,8 +111,8 @@ class Filter(RuleStep):
             has_old = has_old | same | (changes.old_kind == OLD_KEY)
             if same.any():
                 cells = pc.if_else(pa.array(same), changes.new.column(self.column.name), cells)
-        known = has_old & concerned & np.isin(changes.op, (UPDATE, DELETE))
-        return known, self._passing(cells) & known if known.any() else none
+        judged = has_old & concerned & np.isin(changes.op, (UPDATE, DELETE))
+        return judged, self._passing(cells) & judged if judged.any() else none
 
 
 def settled(frame: Frame) -> Changes:

@@ -146,10 +146,10 @@ def _return_type(function: types.FunctionType, label: str) -> str:
         raise _error(f"the annotations of {function.__name__} fail: {type(error).__name__}", label, line) from None
     if "return" not in hints:
         raise _error(f"{function.__name__} has no return annotation", label, line, _ANNOTATE)
-    found = _spark_type(hints["return"])
-    if found is None:
+    kind = _spark_type(hints["return"])
+    if kind is None:
         raise _error(f"{function.__name__} returns a type that Spark SQL does not have", label, line, _ANNOTATE)
-    return found
+    return kind
 
 
 def _spark_type(hint: Any) -> str | None:

@@ -15,31 +15,25 @@ from trucker.sinks.batch import Batch, Phase, Receipt
 from trucker.sinks.delivery import Delivery, Load
 from trucker.sinks.ledger import Copy, Plan, foreign_rows
 from trucker.sinks.postgres import identity, state_tables
-from trucker.sinks.postgres.apply.merge_sql import (
-    Step,
-    Unforeseen,
-    check_touched,
-    gone,
-    staging_columns,
-    steps,
-    still_staged,
-    straight,
-)
-from trucker.sinks.postgres.apply.output_sql import Outputs
+from trucker.sinks.postgres.apply.merge_sql import staging_columns, steps, straight
+from trucker.sinks.postgres.apply.output_sql import CopiedOutputs, PostgresOutputs
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.ddl import deferred_key
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.ddl.foreign_keys import refuse_foreign_keys
 from trucker.sinks.postgres.failure import blaming, explain, passing
 from trucker.sinks.postgres.letters import letter_table
-from trucker.sinks.postgres.letters.bisect import Isolation
+from trucker.sinks.postgres.letters.postgres_isolation import PostgresIsolation
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
 from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, list_stages, stage_name, stage_prefix
-from trucker.sinks.postgres.stage.staged_rows import Chunk
-from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import TextStage, copied_columns, copy_in, plain_columns, typed_from_plain
+from trucker.sinks.sql.merge_steps import Step, Unforeseen, check_touched, gone, still_staged
+from trucker.sinks.sql.staged_text import Chunk
+from trucker.sinks.sql.written_tables import WrittenTables
+from trucker.sinks.table_identity import TableIdentity
 from trucker.sinks.target import Target, TruckTable
+from trucker.sinks.text_files import TextFiles
 from trucker.table import TableId
 
 Describe = Callable[[Session, Target], DestinationTable]
@@ -65,7 +59,7 @@ class Commit:
         new: Collection[TableId] = (),
         files: TextFiles | None = None,
         unsure: set[TruckTable] | None = None,
-        written: identity.WrittenTables | None = None,
+        written: WrittenTables[Session, TableIdentity, TableIdentity],
         sizes: Mapping[TruckTable, int] | None = None,
         lettered: Collection[str] = (),
     ) -> None:
@@ -74,7 +68,7 @@ class Commit:
         whose batch sets rows aside."""
         self._sizes = sizes or {}
         self._lettered = lettered
-        self._written = written or identity.WrittenTables(identity.OidIdentities(project))
+        self._written = written
         self._touched: list[Target] = []
         self._ends_copies = False
         self._files = files
@@ -89,7 +83,7 @@ class Commit:
         self.letters: dict[str, int] = {}
 
     def run(self, delivery: Delivery) -> None:
-        """Commit. Where a row is refused, all is done again with that truck's rows apart (`bisect`)."""
+        """Commit. Where a row is refused, all is done again with that truck's rows apart (`PostgresIsolation`)."""
         apart: frozenset[str] = frozenset()
         while True:
             try:
@@ -194,7 +188,9 @@ class Commit:
             self._settle_begun(delivery)
         outputs = [target for target in due if target.statement]
         if outputs:
-            Outputs(session, self._project, self._describe, self._timeout).run(delivery)
+            self._outputs(copied=copied).run(
+                load for load in delivery.loads_of(delivery.receipts) if load.target.statement
+            )
         if copied:
             self._run([], plan)
             return
@@ -208,6 +204,11 @@ class Commit:
         for truck in sorted(apart):
             self._apply_apart(truck, delivery, [load for load in loads if load.target.truck == truck])
         self._run([], plan)
+
+    def _outputs(self, *, copied: bool) -> PostgresOutputs:
+        if copied:
+            return CopiedOutputs(self._session, self._project, self._describe, self._timeout)
+        return PostgresOutputs(self._session, self._describe, self._timeout)
 
     def _apply_by_part(self, delivery: Delivery) -> None:
         """Part by part, while later ones are still being staged."""
@@ -233,9 +234,11 @@ class Commit:
                     with blaming(load.target, chunk.contents.columns):
                         rounds[receipt.part, place].append(self._text_stage(chunk, load.target))
         stored = letter_table.load(session, self._project, [truck])
-        isolation = Isolation(session, truck, self._describe, stored, most)
+        isolation = PostgresIsolation(session, truck, self._describe, stored, most)
         try:
-            isolation.run([rounds[each] for each in sorted(rounds)], [target.source.table for target in emptied])
+            targets = [load.target for load in loads]
+            stages = [rounds[each] for each in sorted(rounds)]
+            isolation.run(targets, lambda: stages, [target.source.table for target in emptied])
         except psycopg.Error as error:
             if passing(error):
                 raise
@@ -461,8 +464,11 @@ class Commit:
 
     def _refuse_changed(self, rows: Sequence[tuple[int, int, list[str]]]) -> None:
         """Raise where a table that has been written to is not the one that trucker has filled."""
-        for (truck, _), change in self._written.compare(self._touched, rows).items():
-            raise TruckFailed(truck, identity.reason(change, copied=self._ends_copies))
+        by_number = {number: (oid, columns) for number, oid, columns in rows}
+        seen = [by_number.get(number) for number in range(1, len(self._touched) + 1)]
+        changed = self._written.compare(self._touched, seen, identity.identity_of, copied=self._ends_copies)
+        for target, reason in changed:
+            raise TruckFailed(target.truck, reason)
 
 
 def _failure(step: Step, error: psycopg.Error) -> TruckerError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Final
 
@@ -19,18 +19,19 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from trucker.config.sql.sql_lexer import NAME, tokens
-from trucker.config.sql.sql_template import RenderedSql
-from trucker.errors import SinkError, SinkUnavailable, TruckerError, TruckFailed
+from trucker.errors import SinkError, SinkUnavailable, TruckerError
 from trucker.sinks import output_sql
-from trucker.sinks.delivery import Delivery, Load
-from trucker.sinks.output_sql import Piece, Share, pieces, refuse_empty, renderings, run_part
-from trucker.sinks.postgres.apply.merge_sql import gone
+from trucker.sinks.batch import Receipt
+from trucker.sinks.delivery import Load
+from trucker.sinks.output_sql import Piece, Share
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import called, passing
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, copy_rows_in, describe_rows, rows_columns
 from trucker.sinks.postgres.stage.stage_store import Describe, Temporaries, stage_name
+from trucker.sinks.sql.merge_steps import gone
+from trucker.sinks.sql.output_statements import OutputStatements
 from trucker.sinks.target import Target
 from trucker.table import quote_identifier
 
@@ -68,30 +69,10 @@ def prepare(session: Session, target: Target) -> DestinationTable:
     rows = describe_rows(session, target)
     with session.connection.transaction(force_rollback=True):
         session.run(f"create temporary table t_check ({rows_columns(rows)}) on commit drop")
-        with _role_settings(session, None):
-            statements = [
-                piece
-                for rendered in renderings(target, "pg_temp.t_check")
-                for piece in _checked(session, target, rendered)
-            ]
-    refuse_empty(target, statements)
+        PostgresOutputs(session, lambda _, target: describe_rows(session, target), None).check(
+            target, "pg_temp.t_check"
+        )
     return rows
-
-
-def _checked(session: Session, target: Target, rendered: RenderedSql) -> list[Piece]:
-    statements = pieces(rendered)
-    for piece in statements:
-        refuse_statement(piece)
-    for piece in statements:
-        try:
-            _ask(session, partial(session.connection.pgconn.send_prepare, b"", piece.text.encode()))
-        except psycopg.Error as error:
-            if passing(error):
-                raise
-            raise _failed(target, piece, error, checked=True) from None
-        if _words(piece.text)[0] in _MAKING:
-            break
-    return statements
 
 
 def refuse_statement(piece: Piece) -> None:
@@ -113,50 +94,39 @@ def _words(statement: str) -> tuple[str, ...]:
     return tuple(words) or ("",)
 
 
-class Outputs:
-    """Runs the files of a batch's trucks over what was staged, inside the transaction that the session is in."""
+class PostgresOutputs(OutputStatements):
+    """Runs files over what was staged, inside the transaction that the session is in."""
 
-    def __init__(self, session: Session, project: str, describe: Describe, timeout: float | None) -> None:
+    def __init__(self, session: Session, describe: Describe, timeout: float | None) -> None:
         self._session = session
-        self._project = project
         self._describe = describe
         self._timeout = timeout
         self._temporaries = Temporaries(session)
 
-    def run(self, delivery: Delivery) -> None:
-        """Raises `TruckFailed` for the truck whose file fails."""
-        trucks: dict[str, list[Load]] = defaultdict(list)
-        for load in delivery.loads_of(delivery.receipts):
-            if load.target.statement:
-                trucks[load.target.truck].append(load)
-        for truck, loads in trucks.items():
-            try:
-                parts = self._copied(loads) if delivery.snapshot else self._staged(loads)
-                for shares in parts:
-                    with _role_settings(self._session, self._timeout):
-                        run_part(shares, self._run)
-            except SinkUnavailable:
+    def settings(self) -> AbstractContextManager[None]:
+        return _role_settings(self._session, self._timeout)
+
+    def judge(self, target: Target, piece: Piece) -> bool:
+        refuse_statement(piece)
+        return _words(piece.text)[0] in _MAKING
+
+    def plan(self, target: Target, piece: Piece) -> None:
+        try:
+            _ask(self._session, partial(self._session.connection.pgconn.send_prepare, b"", piece.text.encode()))
+        except psycopg.Error as error:
+            if passing(error):
                 raise
-            except TruckerError as error:
-                raise TruckFailed(truck, error) from None
-        if delivery.snapshot:
-            truck_tables = [load.target.truck_table for loads in trucks.values() for load in loads]
-            shadow_table.end(self._session, self._project, truck_tables)
+            raise _failed(target, piece, error, checked=True) from None
+
+    def release(self, shares: Sequence[Share]) -> None:
+        """Temporary tables are the session's."""
+        if self._temporaries.full:
+            self._temporaries.empty()
 
     # -- what was staged ----------------------------------------------------------------------------------------------
 
-    def _staged(self, loads: Sequence[Load]) -> Iterator[list[Share]]:
-        """A stream's parts, in order."""
-        by_part: dict[int, list[tuple[Target, StagedRows]]] = defaultdict(list)
-        for load in loads:
-            for receipt in load.parts:
-                by_part[receipt.part].append((load.target, receipt.staged))
-        for part in sorted(by_part):
-            if self._temporaries.full:
-                self._temporaries.empty()
-            yield [self._share(target, staged) for target, staged in by_part[part] if staged.rows]
-
-    def _share(self, target: Target, staged: StagedRows) -> Share:
+    def share(self, number: int, target: Target, receipt: Receipt) -> Share:
+        staged: StagedRows = receipt.staged
         session = self._session
         if staged.table:
             name = stage_name(staged.table)
@@ -177,35 +147,9 @@ class Outputs:
             session.run(f"analyze {name} (n, k)")
         return Share(target, name, counts)
 
-    def _copied(self, loads: Sequence[Load]) -> Iterator[list[Share]]:
-        """A snapshot's parts, in order, from the tables they wait in."""
-        by_part: dict[int, list[Share]] = defaultdict(list)
-        for load in loads:
-            expected = {receipt.part: receipt.rows for receipt in load.parts if receipt.rows}
-            for part, share in self._waiting(load.target, expected):
-                by_part[part].append(share)
-        for part in sorted(by_part):
-            yield by_part[part]
-
-    def _waiting(self, target: Target, expected: dict[int, int]) -> Iterator[tuple[int, Share]]:
-        session = self._session
-        name = shadow_table.find(session, self._project, (target.truck, target.source.table))
-        if name is None:
-            raise gone(target.source.table)
-        counts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for part, number, code, rows in session.run(f"select p, n, k, count(*) from {name} group by p, n, k"):
-            counts[part].append((number, code, rows))
-        if {part: sum(rows for _, _, rows in part_counts) for part, part_counts in counts.items()} != expected:
-            raise gone(target.source.table)
-        if len(expected) > 1:
-            session.run(f"create index on {name} (p)")
-            session.run(f"analyze {name} (p)")
-        for part, part_counts in counts.items():
-            yield part, Share(target, name, part_counts, f"p = {part}" if len(expected) > 1 else "")
-
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    def _run(self, target: Target, piece: Piece) -> None:
+    def execute(self, target: Target, piece: Piece) -> None:
         refuse_statement(piece)
         pgconn = self._session.connection.pgconn
         began = time.monotonic()
@@ -222,6 +166,40 @@ class Outputs:
             raise _failed(target, piece, error, checked=False) from None
         if pgconn.transaction_status != TransactionStatus.INTRANS:
             raise output_sql.ended(piece)
+
+
+class CopiedOutputs(PostgresOutputs):
+    """Runs files over the rows of a complete copy, from the tables they wait in."""
+
+    def __init__(self, session: Session, project: str, describe: Describe, timeout: float | None) -> None:
+        super().__init__(session, describe, timeout)
+        self._project = project
+
+    def parts(self, loads: Sequence[Load]) -> Iterator[Sequence[Share]]:
+        by_part: dict[int, list[Share]] = defaultdict(list)
+        for load in loads:
+            expected = {receipt.part: receipt.rows for receipt in load.parts if receipt.rows}
+            for part, share in self._waiting(load.target, expected):
+                by_part[part].append(share)
+        for part in sorted(by_part):
+            yield by_part[part]
+        shadow_table.end(self._session, self._project, [load.target.truck_table for load in loads])
+
+    def _waiting(self, target: Target, expected: dict[int, int]) -> Iterator[tuple[int, Share]]:
+        session = self._session
+        name = shadow_table.find(session, self._project, (target.truck, target.source.table))
+        if name is None:
+            raise gone(target.source.table)
+        counts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for part, number, code, rows in session.run(f"select p, n, k, count(*) from {name} group by p, n, k"):
+            counts[part].append((number, code, rows))
+        if {part: sum(rows for _, _, rows in part_counts) for part, part_counts in counts.items()} != expected:
+            raise gone(target.source.table)
+        if len(expected) > 1:
+            session.run(f"create index on {name} (p)")
+            session.run(f"analyze {name} (p)")
+        for part, part_counts in counts.items():
+            yield part, Share(target, name, part_counts, f"p = {part}" if len(expected) > 1 else "")
 
 
 def _ask(session: Session, send: Callable[[], None]) -> None:

@@ -37,6 +37,11 @@ class DestinationColumn:
         return self.type == "text" or self.type.startswith("text collate ")
 
     @property
+    def fills_itself(self) -> bool:
+        """Whether it needs no value."""
+        return self.has_default or bool(self.identity) or self.generated
+
+    @property
     def bare_type(self) -> str:
         """The type without its collation."""
         return self.type.partition(" collate ")[0]

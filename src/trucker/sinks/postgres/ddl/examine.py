@@ -8,12 +8,12 @@ from dataclasses import replace
 from trucker.errors import TruckerError
 from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.ddl import tables
-from trucker.sinks.postgres.ddl.alter import Types, due_actions
+from trucker.sinks.postgres.ddl.alter import PostgresAlterations, Types
 from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.sql.examination import examine_targets
 from trucker.sinks.target import Target
-from trucker.table import SchemaChanges, TableId
+from trucker.table import TableId
 from trucker.types import Unfit
 
 _MAY_CREATE = """
@@ -50,16 +50,12 @@ def _refuse(session: Session, target: Target, table: DestinationTable | None) ->
         raise tables.no_table(target)
     if table.denied:
         raise tables.not_allowed(session, target, table)
-    if target.strict:
-        tables.refuse_columns(target, table)
-    elif target.schema_changes is SchemaChanges.IGNORE:
-        if not tables.called_otherwise(target, table):
-            tables.refuse(session, tables.restricted_target(target, table), table, table)
+    if not tables.follows(session, target, table):
         return
     types = tables.types_of(session, target)
     as_text = _with_text_columns(target, table)
     tables.refuse_other_shapes(session, target, types, as_text)
-    actions = due_actions(target, as_text, types)
+    actions = PostgresAlterations(target, as_text, types).due()
     if (actions or as_text is not table) and not table.owned:
         raise tables.not_allowed(session, target, replace(table, denied=()))
     tables.refuse(session, target, _widened(target, as_text, types), table)

@@ -12,9 +12,8 @@ import psycopg
 from trucker.adapters.postgres import TYPES
 from trucker.errors import SinkError
 from trucker.pg.type_definition import FIRST_USER_OID, definitions_query, same_shape
-from trucker.sinks import strict
 from trucker.sinks.postgres import identity
-from trucker.sinks.postgres.ddl.alter import alter
+from trucker.sinks.postgres.ddl.alter import PostgresAlterations, alter
 from trucker.sinks.postgres.ddl.deferred_key import is_due
 from trucker.sinks.postgres.ddl.destination_table import DestinationColumn, DestinationTable
 from trucker.sinks.postgres.ddl.key_change import key_statements
@@ -92,13 +91,7 @@ def prepare(session: Session, project: str, target: Target) -> tuple[Destination
                 _create(session, target)
             elif before.kind not in ("r", "p"):
                 raise no_table(target)
-            elif target.strict:
-                refuse_columns(target, before)
-                _alter(session, target, _convert_to_text(session, target, before))
-            elif target.schema_changes is SchemaChanges.IGNORE:
-                if not called_otherwise(target, before):
-                    refuse(session, restricted_target(target, before), before, before)
-            else:
+            elif follows(session, target, before):
                 _alter(session, target, _convert_to_text(session, target, before))
             table = describe(session, target.table)
             if table is None:
@@ -119,22 +112,21 @@ def _alter(session: Session, target: Target, table: DestinationTable) -> None:
     refuse(session, target, describe(session, target.table) or table, table)
 
 
-def refuse_columns(target: Target, table: DestinationTable) -> None:
-    """Raise for a table that must have just the target's columns, and has others."""
-    defaulted = [
-        name for name, column in table.columns.items() if column.has_default or column.identity or column.generated
-    ]
-    strict.refuse_columns(target, table.columns, defaulted)
+def follows(session: Session, target: Target, table: DestinationTable) -> bool:
+    """Whether the table is to be altered as the source's was. Raises for one that may not be, and does not fit."""
+    alterations = PostgresAlterations(target, table, {})
+    if target.strict:
+        alterations.refuse_other_columns()
+    elif target.schema_changes is SchemaChanges.IGNORE:
+        if not alterations.called_otherwise():
+            refuse(session, restricted_target(target, table), table, table)
+        return False
+    return True
 
 
 def no_table(target: Target) -> SinkError:
     remedy = "name another table in the truck's output"
     return SinkError(f"{target.table} is not a table", remedy=remedy, code="TRK409")
-
-
-def called_otherwise(target: Target, table: DestinationTable) -> bool:
-    """Whether the table has a column by the name it had before; it is then asked for by that."""
-    return any(c.was_name in table.columns and c.name not in table.columns for c in target.source.columns)
 
 
 def restricted_target(target: Target, table: DestinationTable) -> Target:

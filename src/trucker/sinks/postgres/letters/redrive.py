@@ -11,7 +11,7 @@ from trucker.sinks.letters import Choice, Redriven
 from trucker.sinks.postgres import state_tables
 from trucker.sinks.postgres.failure import explain
 from trucker.sinks.postgres.letters import letter_table
-from trucker.sinks.postgres.letters.bisect import Describe, Isolation
+from trucker.sinks.postgres.letters.postgres_isolation import Describe, PostgresIsolation
 from trucker.sinks.postgres.session import Session
 
 
@@ -45,7 +45,7 @@ def _redrive(session: Session, project: str, choice: Choice, describe: Describe)
     chosen = [replace(letter, tries=letter.tries + 1) for letter in stored if choice.takes(letter)]
     if not chosen:
         return []
-    isolation = Isolation(session, choice.trucks[0], describe, chosen, None)
+    isolation = PostgresIsolation(session, choice.trucks[0], describe, chosen, None)
     isolation.redrive(chosen)
     letter_table.store(session, project, isolation.pending, None)
     remaining = {letter.number: letter for letter in isolation.pending.changed}

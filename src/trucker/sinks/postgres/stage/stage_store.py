@@ -12,22 +12,19 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import Final
 
-import pyarrow as pa
-
-from trucker.change import INSERT, Changes, quote_identifier
+from trucker.change import quote_identifier
 from trucker.errors import DataError
 from trucker.sinks.batch import Batch, Work
 from trucker.sinks.postgres.apply.merge_sql import staging_columns
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.dialect import SCHEMA
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.staged_rows import Chunk, Contents, sort_out
-from trucker.sinks.postgres.stage.text_file import TextFiles
 from trucker.sinks.postgres.stage.text_stage import copied_columns, copy_in, plain_columns
+from trucker.sinks.sql.text_part_writer import TextPartWriter, TextRun
 from trucker.sinks.target import Target
+from trucker.sinks.text_files import TextFiles
 
 # A session keeps temporary tables for so many shapes; each costs a little at every commit.
 _MAX_TABLES: Final = 64
@@ -36,84 +33,20 @@ Lend = Callable[[], AbstractContextManager[Session]]
 Describe = Callable[[Session, Target], DestinationTable]
 
 
-@dataclass(slots=True)
-class _Run:
-    """Values that are staged as one: a single one, or inserts in a row, which cannot meet the same key twice."""
-
-    contents: Contents
-    inserts: bool
-    text: list[pa.Buffer]
-    table: str = ""
-    plain: bool = False
-    file: str = ""
-
-    @property
-    def size(self) -> int:
-        return sum([piece.size for piece in self.text])
-
-    def takes(self, contents: Contents, inserts: bool) -> bool:
-        return self.inserts and inserts and self.contents.columns == contents.columns
-
-    def grow(self, contents: Contents, text: Iterable[pa.Buffer]) -> None:
-        both = self.contents
-        rows, upserts = both.rows + contents.rows, both.upserts + contents.upserts
-        self.contents = replace(both, rows=rows, upserts=upserts)
-        self.text.extend(text)
-
-
-class PartWriter:
-    """Stages the values of one part in order. A connection is borrowed only if they are many."""
+class PartWriter(TextPartWriter):
+    """Stages values in receipts, files, or tables at the destination. A connection is borrowed only for tables."""
 
     def __init__(
         self, project: str, work: Work, lend: Lend, describe: Describe, files: TextFiles | None = None
     ) -> None:
-        self._files = files
+        super().__init__(work, files)
         self._project = project
-        self._work = work
-        self._target = work.target
-        self._letters = work.target.truck in work.batch.dead_letters
         self._lend = lend
         self._describe = describe
-        self._chunks: list[Chunk] = []
-        self._run: _Run | None = None
-        self._room = work.room
-        self.rows = 0
 
-    def add(self, value: Changes) -> None:
-        self.rows += len(value)
-        contents, text = sort_out(value, self._target, placed=self._letters)
-        if not contents.rows:
-            return
-        inserts = contents.rows == int((value.op == INSERT).sum())
-        if self._run and self._run.takes(contents, inserts):
-            self._run.grow(contents, text)
-        else:
-            self._finish()
-            self._run = _Run(contents, inserts, list(text), plain=self._letters)
-        if self._run.table or self._run.file or self._run.size > self._room:
-            self._spill(self._run)
-
-    def chunks(self) -> tuple[Chunk, ...]:
-        """What the receipt carries."""
-        self._finish()
-        return tuple(self._chunks)
-
-    def _finish(self) -> None:
-        run, self._run = self._run, None
-        if run is None:
-            return
-        self._room -= run.size
-        carried = b"".join(map(memoryview, run.text))
-        self._chunks.append(Chunk(run.contents, carried, run.table, bool(run.table) and run.plain, run.file))
-
-    def _spill(self, run: _Run) -> None:
-        """Too much to carry: into a file or a table. What a table's columns cannot take is staged as text, to be found
-        out by the driver; a truck that sets such rows aside stages text from the start, as it was written."""
-        if self._files is not None:
-            run.file = run.file or self._new_name()
-            self._files.append(run.file, self._target.table, run.text)
-            run.text.clear()
-            return
+    def store(self, run: TextRun) -> None:
+        """What a table's columns cannot take is staged as text, to be found out by the driver; a truck that sets such
+        rows aside stages text from the start, as it was written."""
         try:
             self._copy(run)
         except DataError:
@@ -121,39 +54,38 @@ class PartWriter:
                 raise
             self._make_plain(run)
             self._copy(run)
-        run.text.clear()
 
-    def _copy(self, run: _Run) -> None:
-        name = run.table or self._new_name()
+    def _copy(self, run: TextRun) -> None:
+        name = run.table or self.new_name()
         with self._lend() as session, session.connection.transaction():
             if not run.table:
                 columns = self._columns(session, run)
                 session.run(f"create unlogged table {stage_name(name)} ({columns}) with (autovacuum_enabled = off)")
-            into = f"{stage_name(name)} ({copied_columns(run.contents, self._target)})"
+            into = f"{stage_name(name)} ({copied_columns(run.contents, self.target)})"
             copy_in(session, into, run.text)
         run.table = name
 
-    def _columns(self, session: Session, run: _Run) -> str:
+    def _columns(self, session: Session, run: TextRun) -> str:
         if run.plain:
-            return plain_columns(run.contents, self._target)
-        return staging_columns(run.contents, self._target, self._describe(session, self._target))
+            return plain_columns(run.contents, self.target)
+        return staging_columns(run.contents, self.target, self._describe(session, self.target))
 
-    def _make_plain(self, run: _Run) -> None:
+    def _make_plain(self, run: TextRun) -> None:
         """What is in the run's table already goes into one of text."""
         run.plain, before = True, run.table
         if not before:
             return
-        run.table = self._new_name()
-        names = copied_columns(run.contents, self._target)
+        run.table = self.new_name()
+        names = copied_columns(run.contents, self.target)
         with self._lend() as session, session.connection.transaction():
-            columns = plain_columns(run.contents, self._target)
+            columns = plain_columns(run.contents, self.target)
             session.run(f"create unlogged table {stage_name(run.table)} ({columns}) with (autovacuum_enabled = off)")
             texts = ", ".join(name if name in ("k", "l", "n") else f"{name}::text" for name in names.split(", "))
             session.run(f"insert into {stage_name(run.table)} ({names}) select {texts} from {stage_name(before)}")
             drop_stages(session, [before])
 
-    def _new_name(self) -> str:
-        work = self._work
+    def new_name(self) -> str:
+        work = self.work
         prefix = stage_prefix(self._project, work.batch)
         return f"{prefix}{digest(str(work.target))}_{work.part}_{secrets.token_hex(6)}"
 

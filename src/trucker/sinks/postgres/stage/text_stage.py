@@ -8,8 +8,9 @@ there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ import pyarrow as pa
 from trucker.errors import SinkError, TruckFailed
 from trucker.lsn import Lsn
 from trucker.sinks.copy_text import Cells, copy_text
-from trucker.sinks.letters import Letter, Operation, Reason
-from trucker.sinks.postgres.apply.merge_sql import Step, staging_columns, steps
+from trucker.sinks.letters import Letter, Operation, Reason, Row
+from trucker.sinks.postgres.apply.merge_sql import staging_columns, steps
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
-from trucker.sinks.postgres.stage.staged_rows import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
+from trucker.sinks.sql.merge_steps import Step, check_touched
+from trucker.sinks.sql.staged_text import DELETE_ROW, FIRST_PATCH, REPLACE_ROW, UPSERT_ROW, Contents, Group
 from trucker.sinks.target import Target
+from trucker.sinks.transactional.isolation import Check, TrialRow, TrialRows
 from trucker.table import quote_identifier
 
 # Below this a look at all rows is as quick as one through an index.
@@ -32,17 +35,6 @@ _KINDS: Final[dict[Operation, int]] = {"insert": UPSERT_ROW, "update": REPLACE_R
 
 # Stages of one transaction share the names of temporary tables in it.
 _numbers: Final = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class StagedText:
-    """One row of a stage; `cells` are those that are there."""
-
-    number: int
-    kind: int
-    cells: dict[str, str | None]
-    lsn: Lsn
-    ordinal: int
 
 
 def plain_columns(contents: Contents, target: Target) -> str:
@@ -82,7 +74,7 @@ def typed_from_plain(
     )
 
 
-class TextStage:
+class TextStage(TrialRows):
     """The rows of one value for one target, each with the same columns. Made and used inside one transaction."""
 
     def __init__(
@@ -90,7 +82,7 @@ class TextStage:
     ) -> None:
         self.target = target
         self.table = table
-        self.contents = contents
+        self.contents = self._contents_staged = contents
         self.name = name
         self._session = session
         self._key = target.source.key
@@ -113,16 +105,14 @@ class TextStage:
     # -- trying -----------------------------------------------------------------------------------------------------
 
     def span(self, *, deletes: bool) -> tuple[int, int] | None:
-        """The first and the last number of rows of that kind."""
         row = self._run(f"select min(i), max(i) from {self.name} where {_kind(deletes)}").fetchone()
         return None if row is None or row[0] is None else (row[0], row[1])
 
-    def apply(self, first: int, last: int, *, deletes: bool) -> list[tuple[Step, int]]:
-        """Do what these rows say; every step and how many rows it touched."""
+    def apply(self, first: int, last: int, *, deletes: bool) -> Check:
         where = f"i between {first} and {last} and {_kind(deletes)}"
         counts: dict[int, int] = dict(self._run(f"select k, count(*) from {self.name} where {where} group by k"))
         if not counts:
-            return []
+            return lambda: None
         contents = replace(
             self.contents,
             rows=sum(counts.values()),
@@ -136,9 +126,10 @@ class TextStage:
         self._run(f"truncate {self._typed}")
         brought = typed_from_plain(contents, self.target, self.table, self.name, self._typed, where)
         todo = [brought, *steps(contents, self.target, self.table, self._typed)]
-        return [(step, self._run(step.statement, *step.parameters).rowcount) for step in todo]
+        touched = [(step, self._run(step.statement, *step.parameters).rowcount) for step in todo]
+        return lambda: check_touched(touched)
 
-    def column_of(self, row: StagedText) -> str | None:
+    def column_of(self, row: TrialRow) -> str | None:
         """Which of a row's cells does not fit its column: COPY says it, a cast does not. Fails as COPY does."""
         names = list(row.cells)
         some = Contents(tuple(names), 1, 1, 0)
@@ -149,7 +140,19 @@ class TextStage:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    def rows(self, where: str, *parameters: object, old_key: bool = False) -> list[StagedText]:
+    def row(self, number: int) -> TrialRow:
+        (row,) = self._rows("i = $1::bigint", number)
+        return row
+
+    def matching(self, letters: Sequence[Letter], *, old_key: bool = False) -> list[TrialRow]:
+        if old_key and not self.contents.moves:
+            return []
+        names = letters[0].key or sorted(letters[0].data)
+        wanted = [json.dumps([letter.data[name] for name in names], ensure_ascii=False) for letter in letters]
+        same = f"{self._identity(names, 'o' if old_key else '')} = any($1::text[]::jsonb[])"
+        return self._rows(same, wanted, old_key=old_key)
+
+    def _rows(self, where: str, *parameters: object, old_key: bool = False) -> list[TrialRow]:
         """Rows as they were staged; with `old_key` under the key's names are the cells of the old one."""
         cells = [f"c{number}" for number in self._place.values()]
         if old_key:
@@ -159,21 +162,23 @@ class TextStage:
             f"select i, k, l::bigint, n, {', '.join(cells)} from {self.name} where {where} order by i", *parameters
         )
         return [
-            StagedText(i, k, self._present(k, dict(zip(names, row, strict=True))), Lsn(lsn or 0), n or 0)
+            TrialRow(i, k, self._present(k, dict(zip(names, row, strict=True))), Lsn(lsn or 0), n or 0)
             for i, k, lsn, n, *row in rows
         ]
 
     def _present(self, kind: int, cells: dict[str, str | None]) -> dict[str, str | None]:
         if kind == DELETE_ROW and self._key:
             return {name: cells[name] for name in self._key}
-        patch = self.patch(kind)
-        return cells if patch is None else {name: cells[name] for name in patch.columns}
+        columns = _columns_of(kind, self.contents.patches)
+        return cells if columns is None else {name: cells[name] for name in columns}
 
-    def patch(self, kind: int) -> Group | None:
-        return next((group for group in self.contents.patches if group.code == kind), None)
+    def sent(self, row: TrialRow) -> Sequence[str] | None:
+        return _columns_of(row.kind, self.contents.patches)
 
-    def letter(self, row: StagedText, reason: Reason = _UNKNOWN) -> Letter:
-        """A row as a letter, as far as its cells were sent."""
+    def kept(self, row: TrialRow) -> Sequence[str] | None:
+        return _columns_of(row.kind, self.contents.moves)
+
+    def letter(self, row: TrialRow, reason: Reason = _UNKNOWN) -> Letter:
         operation: Operation = "update"
         if row.kind in (UPSERT_ROW, DELETE_ROW):
             operation = "insert" if row.kind == UPSERT_ROW else "delete"
@@ -190,8 +195,7 @@ class TextStage:
             reason,
         )
 
-    def whole(self, row: StagedText) -> dict[str, str | None]:
-        """A row with the cells that were not sent, which are at the destination (I7)."""
+    def whole(self, row: TrialRow) -> Row:
         missing = [name for name in self.contents.columns if name not in row.cells]
         if row.kind < FIRST_PATCH or not missing:
             return row.cells
@@ -214,19 +218,20 @@ class TextStage:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def identity(self, names: Sequence[str], letter: str = "") -> str:
-        """SQL for the text of these cells (of the old key: `letter` o), to be compared with `identities`."""
+    def _identity(self, names: Sequence[str], letter: str = "") -> str:
+        """SQL for the text of these cells (of the old key: `letter` o)."""
         cells = [f"o{number}" for number in range(len(self._key))] if letter else [self.cell(name) for name in names]
         return f"to_jsonb(array[{', '.join(cells)}]::text[])"
 
-    def drop(self, numbers: Iterable[int]) -> None:
+    def drop(self, numbers: Collection[int]) -> None:
         self._run(f"delete from {self.name} where i = any($1::bigint[])", sorted(numbers))
 
-    def settle_moves(self, lent: dict[int, dict[str, str | None]]) -> None:
-        """Split every move into a delete of the old key and a whole row, so that each can be tried alone.
+    def restore(self) -> None:
+        self.contents = self._contents_staged
 
-        Cells that were not sent are taken from the row at the old key; those of `lent`, by number, come from there.
-        """
+    def settle_moves(self, lent: Mapping[int, Row]) -> None:
+        if not self.contents.moves:
+            return
         first = self.contents.moves[0].code
         key = ", ".join(self.cell(name) for name in self._key)
         old = ", ".join(f"o{number}" for number in range(len(self._key)))
@@ -252,13 +257,11 @@ class TextStage:
         self.contents = replace(self.contents, moves=())
 
     def once_per_key(self) -> None:
-        """A row that is deleted and written is written."""
         same = " and ".join(f"w.{self.cell(name)} = d.{self.cell(name)}" for name in self._key)
         self._run(f"delete from {self.name} d using {self.name} w where d.k = {DELETE_ROW} and w.k <> 1 and {same}")
 
     def cancel(self) -> None:
-        """Take away pairs of a row inserted and the same row deleted, in a table without key."""
-        form = self.identity(self.contents.columns)
+        form = self._identity(self.contents.columns)
         self._run(
             f"""with r as (select i, k, {form} as form, row_number() over (partition by k, {form}) as nth
                 from {self.name})
@@ -300,6 +303,10 @@ def lost_row(target: Target) -> SinkError:
         f"{target.truck}`, then `trucker run`",
         code="TRK411",
     )
+
+
+def _columns_of(kind: int, groups: Sequence[Group]) -> Sequence[str] | None:
+    return next((group.columns for group in groups if group.code == kind), None)
 
 
 def _kind(deletes: bool) -> str:

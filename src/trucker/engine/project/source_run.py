@@ -431,9 +431,8 @@ class SourceRun:
             for need in begun:
                 rest = need
                 if need.run.name in interrupted:
-                    continued = copier.go_on(need, partial(self._interrupted, need), self._stop)
-                    rest = replace(rest, tables=rest.tables - continued, whole=rest.whole and not continued)
-                    if continued and not need.run.stored:
+                    rest = copier.go_on(need, partial(self._interrupted, need), self._stop)
+                    if rest.tables != need.tables and not need.run.stored:  # it has failed, or is to stop
                         continue
                 for chosen, copied in ((uncopied[need.run.name], False), (by_chunks.get(need.run.name), True)):
                     tables = rest.tables & (chosen or frozenset())

@@ -813,7 +813,8 @@ class SourceRun:
             run.fail(error)
 
     def _prune(self) -> None:
-        """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
+        """Give back what every truck has applied, for good; a truck that failed keeps its share (I2). The main lane
+        reads on from where it is, also while no truck is in it."""
         assert self._stream is not None
         positions = [needed for run in self.runs.values() if (needed := needed_by(run))]
         positions += [lane.position for lane in list(self._lanes)]
@@ -823,7 +824,12 @@ class SourceRun:
             try:
                 with log_free(self._config.state_folder) as free:
                     if free:
-                        prune(self._storage, min(positions), keep_seconds=retention.keep, max_bytes=retention.max_bytes)
+                        prune(
+                            self._storage,
+                            min(*positions, self._stream.main),
+                            keep_seconds=retention.keep,
+                            max_bytes=retention.max_bytes,
+                        )
             except ChangeLogUnavailable as error:
                 log.warning("deleting applied changes failed", extra={"source": self.name, **error.facts()})
 

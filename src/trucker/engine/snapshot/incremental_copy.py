@@ -496,11 +496,14 @@ class _TableCopy:
         watermark = session.watermark()
         reach("copy.chunk.before")
         self._lane.staged = staged
-        if not self._advance(session, watermark, stop):
-            return False
+        try:
+            if not self._advance(session, watermark, stop):
+                return False
+        finally:
+            if self._lane.brought != staged.name:  # no commit with them is known to have counted
+                self._discard(staged.name)
         reach("copy.chunk.after")
         if self._lane.cursor != staged.cursor:  # the commit failed, and the lane went on without the chunks
-            self._discard(staged.name)
             return True
         self._count(chunks, outcomes, cursor.remaining_bytes(extents))
         self._pace.rest(sum(receipt.rows for receipt in staged.receipts), time.monotonic() - began, stop)

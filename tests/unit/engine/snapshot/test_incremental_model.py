@@ -253,3 +253,20 @@ def test_a_commit_that_the_log_has_no_more_and_that_is_not_visible_after_a_crash
 def test_after_a_crash_a_copy_goes_on_where_it_was(shop: Shop, where: str, again: int) -> None:
     shop.copy({(where, 2): shop.die})
     assert shop.reached["chunk"] == PAGES + again
+
+
+def test_the_log_is_kept_for_a_main_lane_that_nobody_is_in(tmp_path: Path) -> None:
+    """The copy began at a later position, and what its truck does not need is forgotten."""
+    shop = Shop(tmp_path / "log")
+
+    def write() -> None:
+        for _ in range(40):
+            shop.server.watermark()
+            shop.engine.capture()
+
+    def forget() -> None:
+        shop.engine.run._prune()
+        stream = shop.engine.run.stream
+        assert stream.main >= stream.reader.oldest()
+
+    shop.copy({("await_ended", 1): write, ("chunk", 5): forget})

@@ -29,7 +29,7 @@ from trucker.engine.task.slow_statements import noting_slow
 from trucker.engine.transform.assignment import Assignment
 from trucker.engine.transform.row_transform import make, recipe_of
 from trucker.engine.transform.sql_rows import last_by_key
-from trucker.errors import ChangeLogUnavailable
+from trucker.errors import SourceUnavailable
 from trucker.lsn import Lsn
 from trucker.rows import concat_rows
 from trucker.sinks.batch import Receipt
@@ -88,10 +88,10 @@ def _await_logged(log: LogReader, goal: Lsn) -> None:
     deadline = time.monotonic() + LOGGED_SECONDS
     while log.durable().seen_lsn < goal:
         if time.monotonic() > deadline:
-            raise ChangeLogUnavailable(
-                f"the change log has not reached {goal} after {LOGGED_SECONDS:g} s",
-                remedy="none needed: the chunks are read again; if this goes on, see `trucker status` for what capture "
-                "waits for",
+            raise SourceUnavailable(
+                f"chunks of a copy were read, but the change log has not reached {goal} after {LOGGED_SECONDS:g} s",
+                remedy="none needed: the chunks are read again; `trucker status` says whether the source is heard",
+                code="TRK266",
             )
         time.sleep(STEP_SECONDS)
 

@@ -9,6 +9,9 @@ before those changes, together with the new cursor. What is in a chunk and in a 
 written as whole rows, so that the last one decides, and what the chunk has of later changes comes again with them. A
 row that moved from a chunk that is to come to one that was read has changed meanwhile, and is in the stream.
 
+Of trucks with rules or SQL the rows that the changes since the lane's position are about are left out of the chunks
+(`chunk_task`): the destination then has no row that is newer than the position.
+
 A transaction that has been applied and that a chunk does not show would be lost. A commit is in the stream before other
 sessions see it, while a synchronous standby is waited for; so no chunk is read before everything that was applied is
 visible (I6).
@@ -493,10 +496,10 @@ class _TableCopy:
         began = time.monotonic()
         chunks, cursor = [chunk for chunk, _ in planned], planned[-1][1]
         staged, outcomes = self._stage(reading, chunks, cursor)
-        watermark = session.watermark()
-        reach("copy.chunk.before")
-        self._lane.staged = staged
         try:
+            watermark = session.watermark()
+            reach("copy.chunk.before")
+            self._lane.staged = staged
             if not self._advance(session, watermark, stop):
                 return False
         finally:

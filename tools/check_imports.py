@@ -68,7 +68,7 @@ ROOMS: dict[str, tuple[frozenset[str], ...]] = {
     "postgres": (
         frozenset({"source"}),
         frozenset({"copy_session"}),
-        frozenset({"catalog_session", "query_session", "snapshot_view", "preflight", "lookup"}),
+        frozenset({"catalog_session", "chunk_reader", "query_session", "snapshot_view", "preflight", "lookup"}),
         frozenset({"source_query", "standby_check", "slot_creation"}),
         frozenset({"row_digests"}),
         frozenset({"row_keys"}),

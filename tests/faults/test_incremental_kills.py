@@ -13,6 +13,7 @@ from fixtures.compare import same
 from fixtures.pg import Database
 from fixtures.project import ProjectFolder, postgres, run_cli
 from fixtures.random_dml import chosen_seed
+from fixtures.row_makers import CREATION, change, changing, make_trucks, wrong
 from fixtures.waiting import wait_until
 
 POINTS = ("copy.begin.after", "worker.stage.after", "copy.chunk.before", "sink.commit.after", "copy.chunk.after")
@@ -209,3 +210,49 @@ def test_killed_at_random_under_load(
     trucker = start()
     wait_until(lambda: same(database, destination, "item"), 300)
     trucker.stop()
+
+
+def test_rules_and_sql_that_were_killed_go_on(
+    project: ProjectFolder, database: Database, destination: Database, start: Any
+) -> None:
+    """Under load, with rules, the source's SQL and Spark's."""
+    seed, modes = chosen_seed(), {"ruled": "incremental", "joined": "auto"}
+    database.execute(*CREATION)
+    project.config["copy"] = {"chunk_bytes": 65536, "parallel": 2, "auto_bytes": 65536}
+    project.connect(postgres("replica", destination))
+    for name, mode in modes.items():
+        make_trucks(project, "replica", name, copy=mode)
+    for number, point in enumerate(("copy.chunk.before=kill@3", "copy.chunk.after=kill@3")):
+        trucker = start(failpoints=point)
+        with changing(database, seed + number):
+            assert trucker.process.wait(300) == -9, f"{point}: {trucker.output()}"
+    trucker = start("--once")
+    with changing(database, seed + 2):
+        assert trucker.process.wait(300) == 0, trucker.output()
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert wrong(database, destination, *modes) == []
+
+
+@pytest.mark.parametrize("truck", ["ruled", "edited"])
+def test_an_exported_copy_with_rules_or_sql_continues_with_what_it_has(
+    project: ProjectFolder, database: Database, destination: Database, start: Any, truck: str
+) -> None:
+    """Unless its rows would be made in another way."""
+    database.execute(
+        *CREATION,
+        "insert into item select -i, 'm' || i, i, 'shown', false, repeat('x', 500) from generate_series(1, 16000) i",
+        "insert into doc select -i, i, false, repeat('x', 500) from generate_series(1, 16000) i",
+    )
+    project.config["copy"] = {"auto_bytes": 65536}
+    project.connect(postgres("replica", destination))
+    make_trucks(project, "replica", truck, copy="exported")
+    trucker = start(failpoints=f"worker.stage.after=hang@3:{project.folder / 'go'}")
+    wait_until(lambda: list(project.folder.glob("go.*")), 300)
+    trucker.kill_tree()
+    assert 0 < destination.query(f"select count(*) from {truck}")[0][0] < 20_000
+    change(database, random.Random(chosen_seed()), 30)
+    trucker = start("--once")
+    assert trucker.process.wait(300) == 0, trucker.output()
+    assert "interrupted copy continues" in trucker.output()
+    assert wrong(database, destination, truck) == []

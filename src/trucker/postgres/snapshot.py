@@ -20,12 +20,10 @@ from itertools import pairwise
 import psycopg
 from psycopg import errors, pq
 
-from trucker.adapters.postgres import PostgresConnection
 from trucker.change import CopiedRows, Lsn, RawCopy, TableId, quote_identifier
 from trucker.errors import SourceError, SourceUnavailable
 from trucker.pg.connection import PgConnection
-from trucker.postgres.connect import connect, query_error, translated
-from trucker.source.base import ChunkReader
+from trucker.postgres.connect import query_error, translated
 from trucker.source.snapshot import LeafExtent, SnapshotChunk
 from trucker.source.source_table import SourceTable
 
@@ -116,46 +114,6 @@ def _bounds(pages: int, total: int, chunk_bytes: int) -> list[int | None]:
     """Page numbers at which to cut, the first 0 and the last open. TOAST is taken to be spread evenly."""
     count = max(1, min(pages, -(-total // max(chunk_bytes, 1))))
     return [*(pages * i // count for i in range(count)), None]
-
-
-class PostgresChunkReader(ChunkReader):
-    """A connection for one chunk after the other, each read in a transaction of its own, inside the snapshot if one is
-    named.
-
-    So that no chunk's table stays locked while the next one is read. A connection that is lost is made anew.
-    """
-
-    def __init__(self, config: PostgresConnection, snapshot: str, lsn: Lsn) -> None:
-        self._config = config
-        self._snapshot = snapshot
-        self._lsn = lsn
-        self._connection: PgConnection | None = None
-
-    def read(self, chunk: SnapshotChunk) -> Iterator[CopiedRows]:
-        """See `read_chunk`. What was read before must have been taken to its end."""
-        return read_chunk(self._enter(), chunk, self._lsn)
-
-    def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool) -> RawCopy:
-        """See `RawChunk`."""
-        return RawChunk(self._enter(), chunk, names, binary=binary)
-
-    def _enter(self) -> PgConnection:
-        """A connection that has just entered the snapshot."""
-        if self._connection is not None and not self._connection.closed:
-            try:
-                self._connection.execute("rollback")
-                enter_snapshot(self._connection, self._snapshot)
-                return self._connection
-            except (psycopg.Error, SourceUnavailable):
-                self._connection.close()
-        self._connection = connect(self._config, application="trucker copy")
-        enter_snapshot(self._connection, self._snapshot)
-        return self._connection
-
-    def close(self) -> None:
-        """Without a COMMIT, which could fail after all has been read: recovery on a standby ends sessions."""
-        if self._connection is not None:
-            self._connection.close()
 
 
 def read_chunk(connection: PgConnection, chunk: SnapshotChunk, lsn: Lsn) -> Iterator[CopiedRows]:

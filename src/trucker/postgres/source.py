@@ -14,6 +14,7 @@ from trucker.finding import Finding
 from trucker.lsn import Lsn
 from trucker.postgres.catalog import to_full
 from trucker.postgres.catalog_session import CatalogSession
+from trucker.postgres.chunk_reader import PostgresChunkReader
 from trucker.postgres.connect import connect, explain, parameters
 from trucker.postgres.copy_session import PostgresCopySession
 from trucker.postgres.preflight import Needed, check_source
@@ -21,7 +22,7 @@ from trucker.postgres.publication import drop_publication
 from trucker.postgres.query_session import PostgresQuerySession
 from trucker.postgres.slot import drop_slot, object_name
 from trucker.postgres.slot_creation import new_slot, new_snapshot
-from trucker.postgres.snapshot import PostgresChunkReader, enter_snapshot
+from trucker.postgres.snapshot import enter_snapshot
 from trucker.postgres.snapshot_view import PostgresSnapshotView
 from trucker.postgres.source_query import check_input, check_old_values
 from trucker.source.base import Source, StreamParameters

@@ -213,6 +213,9 @@ class ChunkReader(Protocol):
     def raw(self, chunk: SnapshotChunk, names: Sequence[str], *, binary: bool) -> RawCopy:
         """The rows of some columns as the source writes them."""
 
+    def watermark(self) -> Lsn:
+        """As of a `CopySession`, after the chunks that were read. What was read must have been taken to its end."""
+
     def close(self) -> None:
         """Close the connection."""
 

@@ -434,9 +434,8 @@ class SourceRun:
             for need in begun:
                 rest = need
                 if need.run.name in interrupted:
-                    continued = copier.go_on(need, partial(self._interrupted, need), self._stop)
-                    rest = replace(rest, tables=rest.tables - continued, whole=rest.whole and not continued)
-                    if continued and not need.run.stored:
+                    rest = copier.go_on(need, partial(self._interrupted, need), self._stop)
+                    if rest.tables != need.tables and not need.run.stored:  # it has failed, or is to stop
                         continue
                 for chosen, copied in ((uncopied[need.run.name], False), (by_chunks.get(need.run.name), True)):
                     tables = rest.tables & (chosen or frozenset())
@@ -817,7 +816,8 @@ class SourceRun:
             run.fail(error)
 
     def _prune(self) -> None:
-        """Give back what every truck has applied, for good; a truck that failed keeps its share (I2)."""
+        """Give back what every truck has applied, for good; a truck that failed keeps its share (I2). The main lane
+        reads on from where it is, also while no truck is in it."""
         assert self._stream is not None
         positions = [needed for run in self.runs.values() if (needed := needed_by(run))]
         positions += [lane.position for lane in list(self._lanes)]
@@ -827,7 +827,12 @@ class SourceRun:
             try:
                 with log_free(self._config.state_folder) as free:
                     if free:
-                        prune(self._storage, min(positions), keep_seconds=retention.keep, max_bytes=retention.max_bytes)
+                        prune(
+                            self._storage,
+                            min(*positions, self._stream.main),
+                            keep_seconds=retention.keep,
+                            max_bytes=retention.max_bytes,
+                        )
             except ChangeLogUnavailable as error:
                 log.warning("deleting applied changes failed", extra={"source": self.name, **error.facts()})
 

@@ -25,8 +25,10 @@ from trucker.engine.schema.schema_changes import SchemaReading, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_progress import CopyWatch
 from trucker.engine.snapshot.copy_record import CopyPlan, CopyRecord, PlannedChunk, PlannedCopy
+from trucker.engine.snapshot.row_steps import steps_digest
 from trucker.engine.snapshot.snapshot_task import copy_share, finish_copy
 from trucker.engine.spark.jobs import Jobs
+from trucker.engine.stream.stream_task import after_spark
 from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome
 from trucker.engine.task.slow_statements import log_slow
@@ -259,14 +261,17 @@ class _Attempt:
             chunk = part.chunk
             file = self._looks[chunk.schema.table].files.get(chunk.oid, 0)
             for assignment in part.assignments:
-                pages = PlannedChunk(part.index, chunk.oid, file, chunk.first, chunk.last)
+                on_spark = assignment.recipe is not None and assignment.recipe.spark is not None
+                number = after_spark(part.index) if on_spark else part.index
+                pages = PlannedChunk(number, chunk.oid, file, chunk.first, chunk.last)
                 planned[assignment.target.truck_table].append(pages)
         copies = {}
         for (name, table), each in planned.items():
             truck, size = self._needs[name].run.truck, self._sizes[table]
             if size >= least and truck.continues(table):
                 wanted = truck.tables[table]
-                copies[name, table] = PlannedCopy(wanted.output, wanted.where, size, tuple(each))
+                steps = steps_digest(truck.config)
+                copies[name, table] = PlannedCopy(wanted.output, wanted.where, size, tuple(each), steps)
         self._copier.record.put(self._name, CopyPlan(self._exported.lsn, copies))
 
     def _hand_on(self, need: Need, receipts: Mapping[str, Sequence[Receipt]]) -> tuple[Need, TruckerError] | None:

@@ -21,7 +21,7 @@ from trucker.lsn import Lsn
 from trucker.sinks.target import TruckTable
 from trucker.table import TableId
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,24 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCopy:
-    """The copy of one table of a truck: which rows, to where, and its chunks, which together have so many `bytes`."""
+    """The copy of one table of a truck: which rows, to where, and its chunks, which together have so many `bytes`.
+
+    `steps` is a digest of what makes the rows (`row_steps`)."""
 
     output: TableId
     where: str | None
     bytes: int
     chunks: tuple[PlannedChunk, ...]
+    steps: str = ""
 
-    def serves(self, table: InputTable, written: WrittenSchema) -> bool:
+    def serves(self, table: InputTable, written: WrittenSchema, steps: str) -> bool:
         """Whether the truck still wants the same of the table, of which `written` was copied, at the same place."""
         columns = written.look.columns
         chosen = {
             seen.number for seen in columns if seen.number in table.key_numbers or table.chooses(seen.column.name)
         }
-        return (self.output, self.where) == (table.output, table.where) and chosen == written.taken
+        wanted = table.output, table.where, steps
+        return (self.output, self.where, self.steps) == wanted and chosen == written.taken
 
     def cursor(self, parts: Collection[int]) -> CopyCursor:
         """The cursor of a copy that has these parts."""
@@ -82,6 +86,7 @@ class CopyPlan:
                 each["where"],
                 each["bytes"],
                 tuple(PlannedChunk(**chunk) for chunk in each["chunks"]),
+                each["steps"],
             )
             for each in raw["copies"]
         }

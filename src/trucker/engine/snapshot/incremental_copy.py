@@ -9,6 +9,9 @@ before those changes, together with the new cursor. What is in a chunk and in a 
 written as whole rows, so that the last one decides, and what the chunk has of later changes comes again with them. A
 row that moved from a chunk that is to come to one that was read has changed meanwhile, and is in the stream.
 
+Of trucks with rules or SQL the rows that the changes since the lane's position are about are left out of the chunks
+(`chunk_task`): the destination then has no row that is newer than the position.
+
 A transaction that has been applied and that a chunk does not show would be lost. A commit is in the stream before other
 sessions see it, while a synchronous standby is waited for; so no chunk is read before everything that was applied is
 visible (I6).
@@ -44,6 +47,7 @@ from trucker.engine.destination import task_sinks
 from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.schema_changes import SchemaReading, Schemas, copied, fit
 from trucker.engine.schema.written_schema import SchemaStore
+from trucker.engine.snapshot.chunk_task import copy_untouched
 from trucker.engine.snapshot.copier import Need
 from trucker.engine.snapshot.copy_cursor import CopyCursor
 from trucker.engine.snapshot.copy_pace import CopyPace
@@ -56,12 +60,14 @@ from trucker.engine.stream.lane import LaneRunner
 from trucker.engine.stream.source_stream import SourceStream
 from trucker.engine.task.partition import copy_shares, room
 from trucker.engine.task.payload import CopyBatch, CopyPart, Outcome, collect
+from trucker.engine.task.slow_statements import log_slow
+from trucker.engine.task.waiting_rows import finish
 from trucker.engine.transform.recipe_compiler import Recipes
 from trucker.engine.truck.lane import Absent, Lane, StagedChunks
 from trucker.engine.truck.life import TablePhase
 from trucker.engine.truck.table_failure import BEFORE_COPY
 from trucker.engine.truck.truck_run import TruckRun, letters_of
-from trucker.errors import SourceUnavailable, TruckerError
+from trucker.errors import JobFailed, SourceUnavailable, TruckerError
 from trucker.failpoint import reach
 from trucker.lsn import Lsn
 from trucker.observe.status import CopyProgress
@@ -155,27 +161,29 @@ class IncrementalCopier:
             finally:
                 self._beginning = self.needs_from = None
 
-    def go_on(
-        self, need: Need, find: Callable[[], InterruptedCopy | None], stop: threading.Event
-    ) -> frozenset[TableId]:
-        """Have copies in one go that were interrupted continue by chunks; of which tables.
+    def go_on(self, need: Need, find: Callable[[], InterruptedCopy | None], stop: threading.Event) -> Need:
+        """Have copies in one go that were interrupted continue by chunks; what is left to be copied in another way.
 
         `find` looks what can be continued of the need's tables: anew after a failure, since the destination may have
-        lost some of it."""
+        lost some of it. A table that has been set aside meanwhile is not continued, nor left."""
         backoff = self.backoff()
-        while not stop.is_set() and not need.run.has_ended:
+        while need.tables and not stop.is_set() and not need.run.has_ended:
+            interrupted = find()
+            tables = need.tables & interrupted.tables if interrupted is not None else frozenset()
+            if interrupted is None or not tables:
+                return need
+            part = self._beginning = replace(need, tables=tables)
             try:
-                interrupted = find()
-                if interrupted is None:
-                    return frozenset()
-                need = self._beginning = replace(need, tables=interrupted.tables)
-                self._lanes += self._continued(need, interrupted)
-                return interrupted.tables
+                self._lanes += self._continued(part, interrupted.only(tables))
+                return replace(need, tables=need.tables - tables, whole=False)
             except TruckerError as error:
-                need = self._settle(need, error, backoff, stop)
+                if error.transient:
+                    self._settle(part, error, backoff, stop)
+                else:
+                    need = self._settle(need, error, backoff, stop)
             finally:
                 self._beginning = self.needs_from = None
-        return need.tables
+        return replace(need, tables=frozenset())
 
     def resume(self, lanes: Sequence[Lane], stop: threading.Event) -> None:
         """Continue copies that were begun before."""
@@ -242,7 +250,7 @@ class IncrementalCopier:
         run, start = need.run, interrupted.start
         destination = self.destinations[run.truck.destination]
         self.needs_from = start
-        targets = [self._target_then(run, table, destination) for table in sorted(interrupted.tables)]
+        targets = [self._target_then(run, table, start) for table in sorted(interrupted.tables)]
         sink = task_sinks.sink_for(destination.spec)
         if isinstance(sink, FinishesCopies):
             for target in targets:
@@ -263,13 +271,16 @@ class IncrementalCopier:
         log.info("interrupted copy continues", extra={"truck": run.name, "tables": names, "lsn": str(start)})
         return self._lanes_from(need, start, interrupted.cursors)
 
-    def _target_then(self, run: TruckRun, table: TableId, destination: Destination) -> Target:
+    def _target_then(self, run: TruckRun, table: TableId, start: Lsn) -> Target:
         """The target of a copy as it was when the copy began."""
         written = self.schema_store.get(run.name, table)
         assert written is not None
         columns = tuple(seen.column for seen in written.look.columns)
         reading = copied(run.name, run.truck.tables[table], TableSchema(table, columns), written.look, None)
-        return fit(reading, destination.prepare).target
+        try:
+            return self._fitted(run, reading, start, copied=True)[1]
+        except TruckerError as error:
+            raise error.of_table(table) from None
 
     def _fitted(
         self, run: TruckRun, reading: SchemaReading, start: Lsn, *, copied: bool
@@ -357,6 +368,7 @@ class _TableCopy:
         self._backoff = copier.backoff()
         self._pace = CopyPace(copier.limits, copier.jobs.cores)
         self._began = time.monotonic()
+        self._stop = threading.Event()
         self._chunks = 0
         self._rows = 0
         self._total = 0
@@ -366,11 +378,17 @@ class _TableCopy:
         return {"truck": self._run.name, "table": str(self._table)}
 
     @property
+    def _makes_rows(self) -> bool:
+        """Whether rules or SQL make the rows."""
+        return self._run.truck.config is not None
+
+    @property
     def _ended(self) -> bool:
         return self._lane.over or self._run.has_ended
 
     def run(self, stop: threading.Event) -> None:
         """Copy the table, however often it takes, and let its lane go on; or leave it for the next start."""
+        self._stop = stop
         lane, copier = self._lane, self._copier
         log.info("copy started", extra={**self._facts, "lsn": str(lane.position), "cursor": lane.cursor})
         lane.working.set()
@@ -437,6 +455,8 @@ class _TableCopy:
         self._await_applied(session)
         self._recover()
         self._lane.absent = Absent.ANY
+        if self._makes_rows and not self._advance(session, session.watermark(), stop):
+            return False  # what has happened since the lane's position is compared with each chunk
         while CopyCursor.parse(self._lane.cursor).goal is None:
             if stop.is_set() or not self._round(session, stop):
                 return False
@@ -476,14 +496,17 @@ class _TableCopy:
         began = time.monotonic()
         chunks, cursor = [chunk for chunk, _ in planned], planned[-1][1]
         staged, outcomes = self._stage(reading, chunks, cursor)
-        watermark = session.watermark()
-        reach("copy.chunk.before")
-        self._lane.staged = staged
-        if not self._advance(session, watermark, stop):
-            return False
+        try:
+            watermark = session.watermark()
+            reach("copy.chunk.before")
+            self._lane.staged = staged
+            if not self._advance(session, watermark, stop):
+                return False
+        finally:
+            if self._lane.brought != staged.name:  # no commit with them is known to have counted
+                self._discard(staged.name)
         reach("copy.chunk.after")
         if self._lane.cursor != staged.cursor:  # the commit failed, and the lane went on without the chunks
-            self._discard(staged.name)
             return True
         self._count(chunks, outcomes, cursor.remaining_bytes(extents))
         self._pace.rest(sum(receipt.rows for receipt in staged.receipts), time.monotonic() - began, stop)
@@ -565,6 +588,7 @@ class _TableCopy:
             {destination.name: destination.spec},
             room(len(parts), 1),
             copier.recipes.folder,
+            copier.stream.reader if self._makes_rows else None,
         )
         try:
             outcomes = self._read(shared, parts)
@@ -582,10 +606,23 @@ class _TableCopy:
         self._copier.destinations[self._lane.destination].discard(batch)
 
     def _read(self, shared: CopyBatch, parts: Sequence[CopyPart]) -> list[Outcome]:
-        copier, work = self._copier, partial(copy_share, shared)
+        copier = self._copier
+        work = here = partial(copy_share, shared)
+        if self._makes_rows:
+            work, here = partial(copy_untouched, shared), partial(copy_untouched, shared, await_logged=self._await)
         if sum(part.chunk.bytes for part in parts) <= copier.here_bytes:
-            return [work(tuple(parts))]
-        return copier.jobs.run(work, copy_shares(parts, self._pace.readers), group=copier.group)
+            outcomes = [here(tuple(parts))]
+        else:
+            outcomes = copier.jobs.run(work, copy_shares(parts, self._pace.readers), group=copier.group)
+        log_slow(outcomes)
+        return finish(copier.recipes, outcomes, shared)
+
+    def _await(self, goal: Lsn) -> None:
+        """As `await_logged`, within a task here."""
+        try:
+            self._copier.await_logged(goal, self._stop)
+        except Stopped:
+            raise JobFailed("the copy is to stop") from None
 
     # -- the stream -----------------------------------------------------------------------------------------------
 

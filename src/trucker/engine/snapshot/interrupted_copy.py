@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trucker.changelog.reader import LogReader
@@ -18,6 +18,7 @@ from trucker.engine.destination.destination import Destination
 from trucker.engine.schema.written_schema import SchemaStore
 from trucker.engine.snapshot.copy_cursor import CopyCursor
 from trucker.engine.snapshot.copy_record import CopyRecord
+from trucker.engine.snapshot.row_steps import steps_digest
 from trucker.engine.truck.truck import Truck
 from trucker.lsn import Lsn
 from trucker.sinks.base import KeepsCopiedParts
@@ -39,6 +40,10 @@ class InterruptedCopy:
     @property
     def tables(self) -> frozenset[TableId]:
         return frozenset(self.cursors)
+
+    def only(self, tables: Collection[TableId]) -> InterruptedCopy:
+        """The same of these tables alone."""
+        return replace(self, cursors={table: cursor for table, cursor in self.cursors.items() if table in tables})
 
 
 def interrupted_copy(
@@ -78,11 +83,11 @@ def _continued(
     plan = record.get(attempt)
     if plan is None:
         return None
-    cursors = {}
+    cursors, steps = {}, steps_digest(truck.config)
     for table, parts in copied.items():
         planned, written = plan.copies.get((truck.name, table)), schema_store.get(truck.name, table)
         if planned is None or written is None or not truck.continues(table):
             continue
-        if planned.serves(truck.tables[table], written):
+        if planned.serves(truck.tables[table], written, steps):
             cursors[table] = planned.cursor(parts)
     return InterruptedCopy(attempt, plan.lsn, cursors) if cursors else None

@@ -144,7 +144,7 @@ class _Task:
         batch = self._batch
         assert assignment.recipe is not None
         try:
-            transformed = make_copy(batch, part.chunk, assignment, (_called(piece, assignment) for piece in pieces))
+            transformed = make_copy(batch, part.chunk, assignment, (called(piece, assignment) for piece in pieces))
             if assignment.recipe.spark is None:
                 changes = (changes for each in transformed for changes in each.changes)
                 write_share(batch, part.index, assignment, changes, self.receipts, self.failures)
@@ -183,13 +183,14 @@ def _names(schema: TableSchema, assignment: Assignment) -> TableSchema:
     return schema
 
 
-def _called(piece: CopiedRows, assignment: Assignment) -> CopiedRows:
+def called(piece: CopiedRows, assignment: Assignment) -> CopiedRows:
+    """A piece by the names that the target has for its columns."""
     for columns, others in assignment.renames:
         piece = piece.called(dict(zip(columns, others, strict=True)))
     return piece
 
 
 def _narrow(piece: CopiedRows, assignment: Assignment) -> Changes | CopiedRows:
-    piece = _called(piece, assignment)
+    piece = called(piece, assignment)
     names = assignment.reads.names
     return piece if names == piece.schema.names else piece.to_changes().reshaped(assignment.target.source)

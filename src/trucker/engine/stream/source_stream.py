@@ -473,7 +473,7 @@ class SourceStream:
         if lane is not None:
             lane.reselected |= any(outcome.reselected for outcome in outcomes)
             if staged and not failures:
-                lane.cursor, lane.staged = staged.cursor, None
+                lane.cursor, lane.staged, lane.brought = staged.cursor, None, staged.name
         for run in runs if again else ():
             if run.name in again and run.name not in failures:
                 self.copy_again(run, again[run.name], lane)

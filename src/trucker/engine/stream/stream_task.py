@@ -44,6 +44,7 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
     failures: list[Failure] = []
     waiting: list[WaitingRows] = []
     nets: list[FoldAccumulator] = []
+    reselected = False
     truncated: frozenset[TableId] = frozenset()
     last = part.index + len(part.pieces) - 1
     for assignments in _alike(batch.assignments):
@@ -59,14 +60,14 @@ def stream_part(batch: StreamBatch, part: StreamPart) -> Outcome:
                 break
             truncated |= shares.truncated
             for truck in _by_truck(_unfailed(assignments, failures)):
-                _make(batch, number, truck, shares, receipts, failures, waiting)
+                reselected |= _make(batch, number, truck, shares, receipts, failures, waiting)
             for assignment in _unfailed(unfolded, failures):
                 _keep(batch, number, assignment, shares, receipts, failures)
             for net in group_nets:
                 _fold(batch, number, net, shares, receipts, failures, last=number == last)
             del shares  # before the next piece is read: no more than one is in memory
     read, remaining = sum([net.read for net in nets]), sum([net.left for net in nets])
-    reselected = any(net.reselected for net in nets)
+    reselected = reselected or any(net.reselected for net in nets)
     return Outcome(receipts, failures, waiting, read=read, left=remaining, truncated=truncated, reselected=reselected)
 
 
@@ -199,8 +200,9 @@ def _make(
     receipts: dict[str, list[Receipt]],
     failures: list[Failure],
     waiting: list[WaitingRows],
-) -> None:
-    """What a truck's recipes make of its tables' changes, written or left for Spark SQL."""
+) -> bool:
+    """What a truck's recipes make of its tables' changes, written or left for Spark SQL. Whether unsent values were
+    read at the source for it that its rules do not need."""
     truck = assignments[0].target.truck
     try:
         raw = [(each, shares.of(each)) for each in assignments]
@@ -210,8 +212,10 @@ def _make(
         transformed = make(given, batch.source, part, whole=whole, reads_unsent=sink.reads_unsent)
         for each in transformed:
             hand_on(batch, part, each.assignment, each.changes, each.rows, receipts, failures, waiting)
+        return any(each.reselected for each in transformed)
     except Exception as error:
         failures.append(Failure(truck, reason_of(error, f"the rules and SQL of truck {truck}")))
+        return False
 
 
 def hand_on(
@@ -232,7 +236,7 @@ def hand_on(
         _write_some(batch, 2 * part, assignment, all_changes, receipts, failures)
         if rows is not None and len(rows):
             assert batch.folder is not None
-            waiting.append(WaitingRows(assignment, 2 * part + 1, spool_rows(batch.folder, rows, recipe.spark)))
+            waiting.append(WaitingRows(assignment, after_spark(part), spool_rows(batch.folder, rows, recipe.spark)))
     elif recipe is not None and _is_joint(assignment.target, recipe) and isinstance(batch, StreamBatch):
         deletes = [each.op == DELETE for each in all_changes]
         deleted = [each.take(mask) for each, mask in zip(all_changes, deletes, strict=True)]
@@ -241,6 +245,11 @@ def hand_on(
         _write_some(batch, 2 * part + 1, assignment, others, receipts, failures)
     else:
         _write_some(batch, part, assignment, all_changes, receipts, failures)
+
+
+def after_spark(part: int) -> int:
+    """The number of the part that Spark SQL makes of a part's rows."""
+    return 2 * part + 1
 
 
 def _is_joint(target: Target, recipe: Recipe) -> bool:

@@ -52,7 +52,8 @@ class StreamPart:
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """What all chunks of a snapshot share; `room` and `folder` as above."""
+    """What all chunks of a snapshot share; `room` and `folder` as above. Chunks with snapshots of their own are read
+    for a lane at `lsn`; `log` has what the stream brings of them."""
 
     source: Source
     snapshot: str
@@ -61,6 +62,7 @@ class CopyBatch:
     sinks: Mapping[str, SinkSpec]
     room: int = CARRIED
     folder: Path | None = None
+    log: LogReader | None = None
 
 
 @dataclass(frozen=True, slots=True)

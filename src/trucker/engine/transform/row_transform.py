@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from trucker.change import DELETE, TRUNCATE, Changes, CopiedRows, null_rows
 from trucker.engine.transform.assignment import Assignment
+from trucker.engine.transform.compact import has_moves
 from trucker.engine.transform.fold import Fold, filled, fold, has_truncate, split_moves, without_truncates
 from trucker.engine.transform.recipe import Recipe
 from trucker.engine.transform.source_pool import source_session
@@ -56,13 +57,15 @@ class ReadSnapshot(Protocol):
 class TransformedRows:
     """A table's changes in a part after the recipe: `changes` for the sink, `rows` for Spark SQL.
 
-    `queried` is the result of input.sql, for `trucker try`.
+    `queried` is the result of input.sql, for `trucker try`. `reselected`: of rows that no SQL changes, unsent values
+    were read at the source.
     """
 
     assignment: Assignment
     changes: list[Changes] = field(default_factory=list)
     rows: Rows | None = None
     queried: Rows | None = None
+    reselected: bool = False
 
 
 def recipe_of(assignment: Assignment) -> Recipe:
@@ -79,8 +82,8 @@ def make(
     reads_unsent: bool = False,
 ) -> list[TransformedRows]:
     """The rows of one truck's tables in a part; `part` makes their ordinals differ from other parts'. `whole`: the
-    destination needs every cell, also those that were not sent, as a target that was not copied does. `reads_unsent`:
-    it wants those that can be read at the source."""
+    destination needs every cell, also those that were not sent, as a target that may not have the rows does.
+    `reads_unsent`: it wants those that can be read at the source."""
     transformed = [TransformedRows(assignment) for assignment, _ in shares]
     reader = _SourceReader(source, [changes.xid for _, parts in shares for changes in parts])
     prepared = [
@@ -166,7 +169,9 @@ def _prepared(
         changes = without_truncates(changes)
     net = [each for each in fold(changes, recipe.fold) if len(each)]
     if not recipe.relation:
-        if whole or target.uncopied:  # before the rules: the source does not have their column names
+        if whole or assignment.whole or target.uncopied or (target.awaits_rows and has_moves(net)):
+            # Before the rules: the source does not have their column names.
+            transformed.reselected = any(each.unchanged for each in net)
             net = [rows for each in net for rows in _whole(each, reader)]
         elif reads_unsent:
             net = [_with_unsent(each, reader) for each in net]

@@ -63,6 +63,8 @@ class Lane:
     """The trucks that were in it when it was made."""
     cursor: str = ""
     staged: StagedChunks | None = None
+    brought: str = ""
+    """The name of the chunks that the lane's last commit with any has brought, as far as its answer came."""
     absent: Absent = Absent.NONE
     reselected: bool = False
     """Rows were read again at the source for it: the destination may have them newer than its position."""

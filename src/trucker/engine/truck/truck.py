@@ -88,18 +88,30 @@ class Truck:
 
     def copies_by_chunks(self, table: TableId, *, large: bool = False, interrupted: bool = False) -> bool:
         """Whether a table is copied incrementally, as the truck wishes, or because it is large and a copy of it in one
-        go was interrupted: rows of a copy and of the stream meet by their keys, and no SQL or rule sees that an insert
-        is one of both."""
+        go was interrupted."""
         mode = self.tables[table].copy_mode
         wished = mode is CopyMode.INCREMENTAL or (
             large and (mode is CopyMode.AUTO or (mode is CopyMode.EXPORTED and interrupted))
         )
-        return wished and self.config is None and bool(self.tables[table].key)
+        return wished and not self.copied_whole_because(table)
 
     def continues(self, table: TableId) -> bool:
         """Whether a copy of the table in one go can be continued incrementally: as `copies_by_chunks`, and no row that
         was refused has been set aside."""
-        return self.config is None and self.dead_letters is None and bool(self.tables[table].key)
+        return self.dead_letters is None and not self.copied_whole_because(table)
+
+    def copied_whole_because(self, table: TableId) -> str:
+        """Why a table is copied in one go only; empty where it can be copied by chunks. Rows of a chunk and of the
+        stream meet by their keys, and what is written of a row replaces what was written of it before."""
+        if not self.tables[table].key:
+            return "there is no key"
+        if self.config is None:
+            return ""
+        if self.config.file(OUTPUT):
+            return "output.sql would get changes of rows before it gets the rows"
+        if self.config.compact == "none":
+            return "it keeps every change"
+        return "several tables have one output" if self.shares else ""
 
     @property
     def repeatable(self) -> bool:

@@ -112,11 +112,13 @@ def test_large_tables_whose_copy_would_begin_anew_are_named(shop: ProjectFolder,
     shop.truck("copy", ["public.*"], {"connection": "replica"})
     shop.truck("ruled", ["public.item"], {"connection": "replica", "table": "ruled"})
     shop.sql("ruled", {}, rules=[{"mask": {"column": "filling", "keep_first": 1}}])
+    shop.truck("summed", ["public.item"], {"connection": "replica", "table": "sums"})
+    shop.sql("summed", {"output": "insert into sums select count(*) from {{ rows }}"})
     said = [finding.message for finding in Project.load(shop.folder).check()]
     anew = "a first copy that is interrupted begins anew, because"
     assert [message for message in said if message.startswith(anew)] == [
-        f"{anew} they have no key: public.event",
-        f"{anew} it has SQL or rules: public.item",
+        f"{anew} there is no key: public.event",
+        f"{anew} output.sql would get changes of rows before it gets the rows: public.item",
     ]
 
 

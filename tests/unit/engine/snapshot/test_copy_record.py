@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from trucker.config.models import TruckConfig
+from trucker.config.sql.sql_files import SqlFile
 from trucker.engine.schema.written_schema import WrittenSchema
 from trucker.engine.snapshot.copy_cursor import CopiedPages
 from trucker.engine.snapshot.copy_record import CopyPlan, CopyRecord, PlannedChunk, PlannedCopy
+from trucker.engine.snapshot.row_steps import steps_digest
 from trucker.engine.truck.truck import InputTable
 from trucker.lsn import Lsn
 from trucker.source.look import Look, SeenColumn
@@ -58,7 +61,32 @@ def test_a_cursor_has_the_parts_that_are_there() -> None:
     ],
 )
 def test_a_truck_that_wants_something_else_is_not_served(table: InputTable) -> None:
-    assert COPY.serves(TABLE, WRITTEN)
-    assert not COPY.serves(table, WRITTEN)
+    assert COPY.serves(TABLE, WRITTEN, "")
+    assert not COPY.serves(table, WRITTEN, "")
     fewer = replace(WRITTEN, taken=frozenset({1, 2}))
-    assert COPY.serves(replace(TABLE, only=frozenset({"n"})), fewer)
+    assert COPY.serves(replace(TABLE, only=frozenset({"n"})), fewer, "")
+
+
+def test_rows_that_are_made_in_another_way_are_not_served(tmp_path: Path) -> None:
+    """Rules, their secret keys, SQL files and functions count; where the tables are read from does not."""
+
+    def config(text: str = "select 1", *, key: str = "k", copy: str = "exported") -> TruckConfig:
+        settings = {
+            "name": "all",
+            "folder": tmp_path,
+            "input": {"connection": "source", "tables": ["public.item"], "copy": copy},
+            "output": {"connection": "there"},
+            "rules": [{"hash": {"column": "note", "key": key}}],
+            "files": (SqlFile("transform.sql", "transform.sql", text),),
+        }
+        return TruckConfig.model_validate(settings)
+
+    steps = steps_digest(config())
+    copy = replace(COPY, steps=steps)
+    assert steps_digest(None) == ""
+    assert copy.serves(TABLE, WRITTEN, steps_digest(config(copy="auto")))
+    assert not copy.serves(TABLE, WRITTEN, steps_digest(config("select 2")))
+    assert not copy.serves(TABLE, WRITTEN, steps_digest(config(key="other")))
+    assert not copy.serves(TABLE, WRITTEN, "")
+    (tmp_path / "functions.py").write_text("def one() -> int: return 1")
+    assert not copy.serves(TABLE, WRITTEN, steps_digest(config()))

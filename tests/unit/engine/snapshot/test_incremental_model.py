@@ -24,17 +24,19 @@ from trucker.config.models import CopyConfig
 LIVES = 6
 
 
-def live(folder: Path, dice: Dice) -> None:
+def live(folder: Path, dice: Dice, *, ruled: bool = False) -> None:
     """Copies, and what goes on beside them, from start to start; then what is left, undisturbed."""
     delay = dice(4)
-    server = Server(["a", "b"][: 1 + dice(2)], dice, FIRST, delayed=delay > 0, synchronous=delay > 1)
+    names = ["a", "b"][: 1 + dice(2)]
+    full = ruled and dice(2) > 0
+    server = Server(names, dice, FIRST, delayed=delay > 0, synchronous=delay > 1, full=full)
     for name in server.names:
         server.fill(name, map(str, range(dice(9))))
     limits = CopyConfig(parallel=1 + dice(2), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
     history = History(server, dice)
     size = (400, 1200, 5000)[dice(3)]
     engine = ChunkedEngine.of(
-        folder, server, copy_config=limits, meanwhile=history.meanwhile, batch_bytes=size, part_bytes=size
+        folder, server, copy_config=limits, meanwhile=history.meanwhile, batch_bytes=size, part_bytes=size, ruled=ruled
     )
     history.engine = engine
     with closing(engine):
@@ -70,6 +72,25 @@ tapes = st.binary(min_size=1200, max_size=1200)
 @given(tapes)
 def test_the_destination_is_as_the_source_was(tmp_path_factory: pytest.TempPathFactory, tape: bytes) -> None:
     live(tmp_path_factory.mktemp("engine") / "log", _dice_of(tape))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tapes)
+def test_what_rules_make_of_the_source_is_at_the_destination(
+    tmp_path_factory: pytest.TempPathFactory, tape: bytes
+) -> None:
+    """Each change keeps its operation, and its old row."""
+    live(tmp_path_factory.mktemp("engine") / "log", _dice_of(tape), ruled=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(max_examples=6000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tapes)
+def test_what_rules_make_of_the_source_is_at_the_destination_in_many_histories(
+    tmp_path_factory: pytest.TempPathFactory, tape: bytes
+) -> None:
+    live(tmp_path_factory.mktemp("engine") / "log", _dice_of(tape), ruled=True)
 
 
 @pytest.mark.soak
@@ -232,3 +253,20 @@ def test_a_commit_that_the_log_has_no_more_and_that_is_not_visible_after_a_crash
 def test_after_a_crash_a_copy_goes_on_where_it_was(shop: Shop, where: str, again: int) -> None:
     shop.copy({(where, 2): shop.die})
     assert shop.reached["chunk"] == PAGES + again
+
+
+def test_the_log_is_kept_for_a_main_lane_that_nobody_is_in(tmp_path: Path) -> None:
+    """The copy began at a later position, and what its truck does not need is forgotten."""
+    shop = Shop(tmp_path / "log")
+
+    def write() -> None:
+        for _ in range(40):
+            shop.server.watermark()
+            shop.engine.capture()
+
+    def forget() -> None:
+        shop.engine.run._prune()
+        stream = shop.engine.run.stream
+        assert stream.main >= stream.reader.oldest()
+
+    shop.copy({("await_ended", 1): write, ("chunk", 5): forget})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -57,29 +58,30 @@ def _uncopied(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
 def _copied_whole(truck: Truck, abilities: Abilities) -> Iterator[Finding]:
     """Tables that are copied in one go, though the truck says `copy: incremental`."""
     tables = [table for table in truck.tables.values() if table.copy_mode is CopyMode.INCREMENTAL]
-    whole = [t for t in tables if abilities.every_change or not truck.copies_by_chunks(t.source)]
-    if abilities.every_change or truck.config is not None:
-        why = "its destination keeps every change" if abilities.every_change else "it has SQL or rules"
-    else:
-        why = "they have no key"
-    if whole:
+    for why, whole in _by_reason(truck, tables, abilities).items():
         yield fine(f"truck {truck.name}", f"copied in one go, not incrementally, because {why}: {_names(whole)}")
 
 
 def _copied_anew(truck: Truck, sizes: Mapping[TableId, int], abilities: Abilities) -> Iterator[Finding]:
     """Large tables whose first copy begins anew when it is interrupted."""
     tables = [t for t in truck.tables.values() if t.is_copied and sizes[t.source] >= CONTINUED_BYTES]
-    anew = [table for table in tables if abilities.every_change or not truck.continues(table.source)]
-    if abilities.every_change:
-        why = "its destination keeps every change"
-    elif truck.config is not None:
-        why = "it has SQL or rules"
-    else:
-        why = "refused rows are set aside" if truck.dead_letters is not None else "they have no key"
-    if anew:
+    letters = "" if truck.dead_letters is None else "refused rows are set aside"
+    for why, anew in _by_reason(truck, tables, abilities, letters).items():
         yield fine(
             f"truck {truck.name}", f"a first copy that is interrupted begins anew, because {why}: {_names(anew)}"
         )
+
+
+def _by_reason(
+    truck: Truck, tables: Sequence[InputTable], abilities: Abilities, otherwise: str = ""
+) -> Mapping[str, Sequence[InputTable]]:
+    """The tables that are not copied by chunks, by the reason."""
+    reasons: dict[str, list[InputTable]] = defaultdict(list)
+    for table in tables:
+        every = "its destination keeps every change" if abilities.every_change else ""
+        if why := every or truck.copied_whole_because(table.source) or otherwise:
+            reasons[why].append(table)
+    return reasons
 
 
 def _names(tables: Sequence[InputTable]) -> str:

@@ -81,7 +81,7 @@ from trucker.table import TableId, TableSchema
 log = logging.getLogger("trucker.copy")
 
 HERE_BYTES: Final = 4 << 20
-"""So much the driver reads itself: a job takes longer."""
+"""So much the driver reads itself: a job takes longer. It reads more while Spark's workers start."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -605,7 +605,8 @@ class _TableCopy:
         work = here = partial(copy_share, shared)
         if self._makes_rows:
             work, here = partial(copy_untouched, shared), partial(copy_untouched, shared, await_logged=self._await)
-        if sum(part.chunk.bytes for part in parts) <= copier.here_bytes:
+        small = sum(part.chunk.bytes for part in parts) <= copier.here_bytes
+        if small or (copier.here_bytes and not copier.jobs.bring_up_workers().is_set()):
             outcomes = [here(tuple(parts))]
         else:
             outcomes = copier.jobs.run(work, copy_shares(parts, self._pace.readers), group=copier.group)

@@ -15,8 +15,6 @@ ROUND_BYTES: Final = 64 << 20
 WAIT_SECONDS: Final = 0.03
 """About the longest that commits of other tables shall wait for one of a copy."""
 
-CHUNKS_PER_READER: Final = 2
-
 
 class CopyPace:
     """How much is read at once: as much as takes a reader `chunk_seconds`, as much as other tables of the destination
@@ -32,8 +30,8 @@ class CopyPace:
 
     @property
     def chunks(self) -> int:
-        """How many chunks a round has."""
-        return max(1, min(self.readers * CHUNKS_PER_READER, self._round_bytes // self.chunk_bytes))
+        """How many chunks a round has: one for each reader at most, which is all that a crash costs."""
+        return max(1, min(self.readers, self._round_bytes // self.chunk_bytes))
 
     def learn(self, longest: float, rows: int, read: int, waited: float) -> None:
         """The chunks of a round have been read, the slowest in so many seconds; another commit `waited` for theirs."""
@@ -44,7 +42,7 @@ class CopyPace:
         size = min(float(most), self.chunk_bytes * factor, self._round_bytes / self.readers)
         if (limit := self._limits.max_rows_per_second) and rows:
             # A round of about a second: more at once would be a burst.
-            size = min(size, limit * read / rows / max(1, self.readers * CHUNKS_PER_READER))
+            size = min(size, limit * read / rows / self.readers)
         self.chunk_bytes = int(max(least, size))
 
     def rest(self, rows: int, took: float, stop: threading.Event) -> None:

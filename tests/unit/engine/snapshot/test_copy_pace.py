@@ -40,7 +40,7 @@ def test_a_round_is_bounded(parallel: int) -> None:
     pace = CopyPace(CopyConfig(parallel=parallel), cores=8)
     for _ in range(10):
         pace.learn(0.01, 1000, pace.chunk_bytes, 0.0)
-    assert pace.readers == parallel
+    assert pace.chunks <= pace.readers == parallel
     assert pace.chunks * pace.chunk_bytes <= max(ROUND_BYTES, pace.chunk_bytes)
 
 

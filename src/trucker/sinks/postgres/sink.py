@@ -144,8 +144,11 @@ class PostgresSink(Sink):
         target = work.target
         if self._files is None or not isinstance(rows, UnreadRows) or target.truck in work.batch.dead_letters:
             return None
-        with self._session(f"writing table {target.table}", target) as lent:
-            passage = passage_of(rows, target, self._describe(lent, target))
+        table = self._tables.get(target)
+        if table is None:
+            with self._session(f"writing table {target.table}", target) as lent:
+                table = self._describe(lent, target)
+        passage = passage_of(rows, target, table)
         return passage if passage is not None and frozenset(passage.names) >= frozenset(target.source.key) else None
 
     def unfinished(self, receipt: Receipt) -> bool:

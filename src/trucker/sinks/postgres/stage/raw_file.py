@@ -31,9 +31,10 @@ def stage_raw(passage: Passage, files: TextFiles, name: str) -> Chunk | None:
 
 
 def fits(chunk: Chunk, table: DestinationTable) -> bool:
-    """Whether the table's columns have the types that a binary chunk was staged for."""
+    """Whether the table has the columns that a binary chunk was staged for, of its types. Text fits any table."""
     names = chunk.contents.columns[: len(chunk.types)]
-    return all(table.columns[name].type_oid == number for name, number in zip(names, chunk.types, strict=True))
+    columns = [table.columns.get(name) for name in names]
+    return chunk.types == tuple([column.type_oid for column in columns if column is not None])
 
 
 def plain_rows(session: Session, chunk: Chunk, files: TextFiles, target: Target, name: str) -> None:

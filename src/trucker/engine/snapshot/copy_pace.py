@@ -9,6 +9,9 @@ from trucker.config.models import CopyConfig
 
 FIRST_BYTES: Final = 2 << 20
 LEAST_BYTES: Final = 64 << 10
+LEAST_ROUND: Final = 1 << 20
+"""Less at once would not be waited for less: a commit has a cost of its own."""
+
 ROUND_BYTES: Final = 64 << 20
 """About the most that one commit of a copy brings."""
 
@@ -36,7 +39,7 @@ class CopyPace:
     def learn(self, longest: float, rows: int, read: int, waited: float) -> None:
         """The chunks of a round have been read, the slowest in so many seconds; another commit `waited` for theirs."""
         patience = min(2.0, max(0.25, WAIT_SECONDS / waited)) if waited > 0 else 2.0
-        self._round_bytes = int(min(ROUND_BYTES, max(LEAST_BYTES, self._round_bytes * patience)))
+        self._round_bytes = int(min(ROUND_BYTES, max(LEAST_ROUND, self._round_bytes * patience)))
         factor = min(4.0, max(0.25, self._limits.chunk_seconds / longest)) if longest > 0 else 4.0
         most, least = self._limits.chunk_bytes, min(LEAST_BYTES, self._limits.chunk_bytes)
         size = min(float(most), self.chunk_bytes * factor, self._round_bytes / self.readers)

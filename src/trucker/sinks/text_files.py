@@ -29,7 +29,7 @@ class TextFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def append(self, name: str, table: TableId, text: Iterable[pa.Buffer]) -> None:
+    def append(self, name: str, table: TableId, text: Iterable[pa.Buffer | bytes]) -> None:
         """Write more of a text; the first time makes the file."""
         try:
             private.make_folder(self._folder)

@@ -428,7 +428,6 @@ class SourceRun:
         if not begun:
             return
         copier = self._incremental_copier()
-        copier.needs_from = min((copy.start for copy in interrupted.values()), default=None)
 
         def work() -> None:
             for need in begun:

@@ -9,13 +9,14 @@ from trucker.config.models import CopyConfig
 
 FIRST_BYTES: Final = 2 << 20
 LEAST_BYTES: Final = 64 << 10
+LEAST_ROUND: Final = 1 << 20
+"""Less at once would not be waited for less: a commit has a cost of its own."""
+
 ROUND_BYTES: Final = 64 << 20
 """About the most that one commit of a copy brings."""
 
 WAIT_SECONDS: Final = 0.03
 """About the longest that commits of other tables shall wait for one of a copy."""
-
-CHUNKS_PER_READER: Final = 2
 
 
 class CopyPace:
@@ -32,19 +33,19 @@ class CopyPace:
 
     @property
     def chunks(self) -> int:
-        """How many chunks a round has."""
-        return max(1, min(self.readers * CHUNKS_PER_READER, self._round_bytes // self.chunk_bytes))
+        """How many chunks a round has: one for each reader at most, which is all that a crash costs."""
+        return max(1, min(self.readers, self._round_bytes // self.chunk_bytes))
 
     def learn(self, longest: float, rows: int, read: int, waited: float) -> None:
         """The chunks of a round have been read, the slowest in so many seconds; another commit `waited` for theirs."""
         patience = min(2.0, max(0.25, WAIT_SECONDS / waited)) if waited > 0 else 2.0
-        self._round_bytes = int(min(ROUND_BYTES, max(LEAST_BYTES, self._round_bytes * patience)))
+        self._round_bytes = int(min(ROUND_BYTES, max(LEAST_ROUND, self._round_bytes * patience)))
         factor = min(4.0, max(0.25, self._limits.chunk_seconds / longest)) if longest > 0 else 4.0
         most, least = self._limits.chunk_bytes, min(LEAST_BYTES, self._limits.chunk_bytes)
         size = min(float(most), self.chunk_bytes * factor, self._round_bytes / self.readers)
         if (limit := self._limits.max_rows_per_second) and rows:
             # A round of about a second: more at once would be a burst.
-            size = min(size, limit * read / rows / max(1, self.readers * CHUNKS_PER_READER))
+            size = min(size, limit * read / rows / self.readers)
         self.chunk_bytes = int(max(least, size))
 
     def rest(self, rows: int, took: float, stop: threading.Event) -> None:

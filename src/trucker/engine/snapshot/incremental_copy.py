@@ -84,7 +84,7 @@ from trucker.table import TableId, TableSchema
 log = logging.getLogger("trucker.copy")
 
 HERE_BYTES: Final = 4 << 20
-"""So much the driver reads itself: a job takes longer."""
+"""So much the driver reads itself: a job takes longer. It reads more while Spark's workers start."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -129,7 +129,9 @@ class IncrementalCopier:
         self.release = release
         self._take_up = take_up
         self.group = f"copy-{uuid.uuid4().hex[:12]}"
-        self.needs_from: Lsn | None = None
+        # Until copies have begun none of the log goes: a commit of an earlier attempt, of the process before this one
+        # too, may count yet, and what it says is where the copy goes on.
+        self.needs_from: Lsn | None = stream.reader.oldest()
         self._beginning: Need | None = None
         self._lanes: list[Lane] = []
 
@@ -159,7 +161,7 @@ class IncrementalCopier:
             except TruckerError as error:
                 need = self._settle(need, error, backoff, stop)
             finally:
-                self._beginning = self.needs_from = None
+                self._beginning = None
 
     def go_on(self, need: Need, find: Callable[[], InterruptedCopy | None], stop: threading.Event) -> Need:
         """Have copies in one go that were interrupted continue by chunks; what is left to be copied in another way.
@@ -182,7 +184,7 @@ class IncrementalCopier:
                 else:
                     need = self._settle(need, error, backoff, stop)
             finally:
-                self._beginning = self.needs_from = None
+                self._beginning = None
         return replace(need, tables=frozenset())
 
     def resume(self, lanes: Sequence[Lane], stop: threading.Event) -> None:
@@ -193,7 +195,8 @@ class IncrementalCopier:
         self.run(stop)
 
     def run(self, stop: threading.Event) -> None:
-        """Copy the tables whose copies have begun, one after the other, and let their lanes go on."""
+        """Copy the tables whose copies have begun, one after the other, and let their lanes go on. No more begin."""
+        self.needs_from = None  # lanes keep the log from now on
         while self._lanes:
             if not stop.is_set():
                 _TableCopy(self, self._lanes[0]).run(stop)
@@ -207,7 +210,6 @@ class IncrementalCopier:
 
     def _begun(self, need: Need, stop: threading.Event, *, copied: bool) -> list[Lane]:
         run = need.run
-        self.needs_from = self.stream.reader.durable().commit_lsn
         self._take_up([need])
         readings, start = readings_at_start(self.source, self.schema_store, need, stop)
         self.await_logged(start, stop)
@@ -249,7 +251,6 @@ class IncrementalCopier:
         """The destination stores how far the copies have got, and from when on their tables have lanes."""
         run, start = need.run, interrupted.start
         destination = self.destinations[run.truck.destination]
-        self.needs_from = start
         targets = [self._target_then(run, table, start) for table in sorted(interrupted.tables)]
         sink = task_sinks.sink_for(destination.spec)
         if isinstance(sink, FinishesCopies):
@@ -610,7 +611,8 @@ class _TableCopy:
         work = here = partial(copy_share, shared)
         if self._makes_rows:
             work, here = partial(copy_untouched, shared), partial(copy_untouched, shared, await_logged=self._await)
-        if sum(part.chunk.bytes for part in parts) <= copier.here_bytes:
+        small = sum(part.chunk.bytes for part in parts) <= copier.here_bytes
+        if small or (copier.here_bytes and not copier.jobs.bring_up_workers().is_set()):
             outcomes = [here(tuple(parts))]
         else:
             outcomes = copier.jobs.run(work, copy_shares(parts, self._pace.readers), group=copier.group)

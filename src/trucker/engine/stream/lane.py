@@ -63,14 +63,16 @@ class LaneRunner:
         or is at its goal."""
         if self._lane.unsure and not self._reconcile(stop):
             return self.arrived
+        before = self._lane.position
         try:
             if self._step():
                 return True
         except TruckerError as error:  # the log cannot be read
             self._note(self._lane.runs, error)
             self._lane.unsure = True
-        if self._lane.position >= self._stream.main:
-            stop.wait(self._stream.pace.wait_seconds)  # a table has caught up before its truck has
+        if self._lane.position >= self._stream.main and (self._goal is None or self._lane.position == before):
+            # A table has caught up before its truck has, or the log has not come to the goal.
+            stop.wait(self._stream.pace.wait_seconds)
         return False
 
     def still_alive(self) -> bool:

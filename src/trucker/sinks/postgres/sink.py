@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from trucker.abilities import Abilities
 from trucker.adapters.postgres import POSTGRES, PostgresConnection
-from trucker.change import Changes, CopiedRows, TableId, as_changes
+from trucker.change import Changes, CopiedRows, TableId, UnreadRows, as_changes
 from trucker.errors import SinkError, TruckerError, TruckFailed
 from trucker.finding import Finding
 from trucker.sinks.base import Sink, Workspace
@@ -26,6 +26,7 @@ from trucker.sinks.postgres.apply.commit import Commit
 from trucker.sinks.postgres.compared_table import PostgresComparedTable
 from trucker.sinks.postgres.copy import shadow_table
 from trucker.sinks.postgres.copy.copy_part import UNFINISHED, copy_part
+from trucker.sinks.postgres.copy.raw_copy import Passage, passage_of
 from trucker.sinks.postgres.ddl import deferred_key, tables
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.failure import explain
@@ -33,7 +34,8 @@ from trucker.sinks.postgres.letters import letter_table
 from trucker.sinks.postgres.letters.redrive import redrive
 from trucker.sinks.postgres.session import Session, close_idle, session
 from trucker.sinks.postgres.stage.output_stage import copy_rows, describe_rows, write_rows
-from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, list_stages, stage_prefix
+from trucker.sinks.postgres.stage.raw_file import stage_raw
+from trucker.sinks.postgres.stage.stage_store import PartWriter, drop_stages, list_stages, new_stage, stage_prefix
 from trucker.sinks.postgres.stage.unfit_values import unfit_values
 from trucker.sinks.sql.written_tables import WrittenTables
 from trucker.sinks.table_identity import TableChange
@@ -128,6 +130,9 @@ class PostgresSink(Sink):
         if work.batch.snapshot:
             with self._session(where, target) as lent:
                 return copy_part(lent, self._project, work, self._describe(lent, target), changes)
+        if (passage := self._passage(work, changes)) is not None and self._files is not None:
+            chunk = stage_raw(passage, self._files, new_stage(self._project, work))
+            return work.receipt(chunk.contents.rows, (chunk,)) if chunk else work.receipt(0, ())
         writer = PartWriter(self._project, work, lambda: self._session(where, target), self._describe, self._files)
         names = target.source.names
         for value in as_changes(changes):
@@ -142,6 +147,21 @@ class PostgresSink(Sink):
                 return unfit_values(lent, self._describe(lent, target), name, texts)
 
         return fitting(target, values, find_unfit)
+
+    def _passage(self, work: Work, rows: Iterator[Changes | CopiedRows]) -> Passage | None:
+        """How rows of a copy that come with changes pass unread; None where they do not.
+
+        Of a truck that sets rows aside each must have its place in the stream.
+        """
+        target = work.target
+        if self._files is None or not isinstance(rows, UnreadRows) or target.truck in work.batch.dead_letters:
+            return None
+        table = self._tables.get(target)
+        if table is None:
+            with self._session(f"writing table {target.table}", target) as lent:
+                table = self._describe(lent, target)
+        passage = passage_of(rows, target, table)
+        return passage if passage is not None and frozenset(passage.names) >= frozenset(target.source.key) else None
 
     def unfinished(self, receipt: Receipt) -> bool:
         return bool(receipt.staged == UNFINISHED)

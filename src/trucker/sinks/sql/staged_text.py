@@ -75,7 +75,8 @@ class Contents:
 class Chunk:
     """One value of a part, staged: its text is carried along, or in a file, or in a table of its own.
 
-    In a `plain` table every cell is text: it holds rows whatever is in them.
+    In a `plain` table every cell is text: it holds rows whatever is in them. A file with `types` is in COPY's binary
+    format, and has values of these types, by number, in the contents' columns.
     """
 
     contents: Contents
@@ -83,6 +84,7 @@ class Chunk:
     table: str = ""
     plain: bool = False
     file: str = ""
+    types: tuple[int, ...] = ()
 
 
 def sort_out(changes: Changes, target: Target, *, placed: bool = False) -> tuple[Contents, Iterator[pa.Buffer]]:

@@ -198,7 +198,7 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     take = raw_copy.Passage.take
 
     def noted(self: raw_copy.Passage, *arguments: Any) -> int:
-        found.append(self.binary)
+        found.append(bool(self.types))
         return take(self, *arguments)
 
     monkeypatch.setattr(raw_copy.Passage, "take", noted)

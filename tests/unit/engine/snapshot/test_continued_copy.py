@@ -60,10 +60,11 @@ class World:
         look = {table: Look(table, 1, Lsn(1), ("id",), 1, (COLUMN,), {}) for table in TABLES}
         written = SimpleNamespace(get=lambda _, table: WrittenSchema(look[table], frozenset({1})))
         anything: Any = SimpleNamespace(cores=1, is_local=False)
+        stream: Any = SimpleNamespace(reader=SimpleNamespace(oldest=lambda: Lsn(1)))
         self.copier = IncrementalCopier(
             anything,
             anything,
-            anything,
+            stream,
             {"store": destination},
             anything,
             written,  # type: ignore[arg-type]

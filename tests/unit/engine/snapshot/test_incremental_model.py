@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fixtures.chunked_engine import PLACE, ChunkedEngine, Died, Endless
-from fixtures.chunked_source import Server
+from fixtures.chunked_engine import PLACE, ChunkedEngine, Died, Endless, Waiting
+from fixtures.chunked_source import InOneGo, Server
 from fixtures.heap import PAGE_BYTES, Dice
-from fixtures.small_engine import FIRST
+from fixtures.small_engine import FIRST, JobsHere
 from fixtures.source_history import History
 from trucker.config.models import CopyConfig
+from trucker.engine.snapshot.incremental_copy import WAIT_SECONDS
 
 # -- anything ------------------------------------------------------------------------------------------------------
 
@@ -32,14 +35,14 @@ def live(folder: Path, dice: Dice, *, ruled: bool = False) -> None:
     server = Server(names, dice, FIRST, delayed=delay > 0, synchronous=delay > 1, full=full)
     for name in server.names:
         server.fill(name, map(str, range(dice(9))))
-    limits = CopyConfig(parallel=1 + dice(2), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
+    limits = CopyConfig(parallel=1 + dice(3), chunk_bytes=PAGE_BYTES * (1 + dice(2)))
     history = History(server, dice)
     size = (400, 1200, 5000)[dice(3)]
     engine = ChunkedEngine.of(
         folder, server, copy_config=limits, meanwhile=history.meanwhile, batch_bytes=size, part_bytes=size, ruled=ruled
     )
     history.engine = engine
-    with closing(engine):
+    with closing(engine), suppress(InOneGo):  # after commits of two processes that counted late: it ends there
         for _ in range(LIVES):
             _live_once(engine, history, dice)
         history.stop()
@@ -115,16 +118,30 @@ class Shop:
     """A table of a row on each page, and an engine that copies two pages in a round, by a script. Rows are written to a
     new page, unless there is a `page` for them."""
 
-    def __init__(self, folder: Path, *, pages: int = PAGES, synchronous: bool = False, batch_bytes: int = 5000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        pages: int = PAGES,
+        synchronous: bool = False,
+        batch_bytes: int = 5000,
+        small_bytes: int = 0,
+    ) -> None:
         self.page: int | None = None
         self.server = Server(["a"], self._choose, FIRST, synchronous=synchronous)
         self.server.fill("a", map(str, range(pages)))
         assert self.server.heaps["a"].file(()).pages == pages
         self.script: Happenings = {}
         self.reached: Counter[str] = Counter()
-        limits = CopyConfig(parallel=1, chunk_bytes=PAGE_BYTES)
+        limits = CopyConfig(parallel=2, chunk_bytes=PAGE_BYTES)
         self.engine = ChunkedEngine.of(
-            folder, self.server, copy_config=limits, meanwhile=self._reach, batch_bytes=batch_bytes, part_bytes=5000
+            folder,
+            self.server,
+            copy_config=limits,
+            meanwhile=self._reach,
+            batch_bytes=batch_bytes,
+            part_bytes=5000,
+            small_bytes=small_bytes,
         )
 
     def _choose(self, sides: int) -> int:
@@ -270,3 +287,65 @@ def test_the_log_is_kept_for_a_main_lane_that_nobody_is_in(tmp_path: Path) -> No
         assert stream.main >= stream.reader.oldest()
 
     shop.copy({("await_ended", 1): write, ("chunk", 5): forget})
+
+
+def test_the_driver_reads_chunks_while_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    up, jobs, run = threading.Event(), list[int](), JobsHere.run
+
+    def counted(self: JobsHere, function: Any, parts: Sequence[Any], **more: Any) -> list[Any]:
+        jobs.append(shop.reached["chunk"])
+        results: list[Any] = run(self, function, parts, **more)
+        return results
+
+    monkeypatch.setattr(JobsHere, "is_local", True)
+    monkeypatch.setattr(JobsHere, "bring_up_workers", lambda self: up)
+    monkeypatch.setattr(JobsHere, "run", counted)
+    shop = Shop(tmp_path / "log", small_bytes=1)
+    shop.copy({("chunk", 5): up.set})
+    assert jobs[0] == 6
+
+
+def test_a_copy_waits_for_the_log_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not behind a commit, for its truck to come to where the table is."""
+    waits, wait = list[float | None](), Waiting.wait
+
+    def noted(self: Waiting, timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return wait(self, timeout)
+
+    monkeypatch.setattr(Waiting, "wait", noted)
+    with closing(shop.engine):
+        shop.engine.copy_chunks()
+    assert set(waits) == {WAIT_SECONDS / 10}
+
+
+def test_a_commit_that_counts_when_the_next_process_has_looked(tmp_path: Path) -> None:
+    """That a copy has begun is known to the third process only: the second one has kept the log."""
+    server = Server(["a"], lambda sides: sides - 1, FIRST)
+    server.fill("a", map(str, range(PAGES)))
+    reached: Counter[str] = Counter()
+
+    def meanwhile(where: str) -> None:
+        place = f"{len(starts)} {where}"
+        reached[place] += 1
+        if place == "1 publish" and reached[place] == 2:
+            engine.sinks[PLACE].next = "late"
+        elif place == "1 wait" and reached["1 publish"] == 2:
+            raise Died
+        elif place == "2 publish":
+            engine.run._prune()
+            raise Died
+
+    starts = [1]
+    engine = ChunkedEngine.of(tmp_path / "log", server, meanwhile=meanwhile, batch_bytes=600, part_bytes=600)
+    with closing(engine):
+        for _ in range(2):
+            with pytest.raises(Died):
+                engine.copy_chunks()
+            for _ in range(40):
+                server.watermark()
+                engine.capture()
+            starts.append(len(starts))
+            engine.restart()
+        engine.settle()
+        engine.check()

@@ -26,6 +26,7 @@ from trucker.sinks.postgres.letters import letter_table
 from trucker.sinks.postgres.letters.postgres_isolation import PostgresIsolation
 from trucker.sinks.postgres.session import Session
 from trucker.sinks.postgres.stage.output_stage import StagedRows, begin_rows
+from trucker.sinks.postgres.stage.raw_file import fits, plain_rows
 from trucker.sinks.postgres.stage.stage_store import Temporaries, drop_stages, list_stages, stage_name, stage_prefix
 from trucker.sinks.postgres.stage.text_stage import TextStage, copied_columns, copy_in, plain_columns, typed_from_plain
 from trucker.sinks.sql.merge_steps import Step, Unforeseen, check_touched, gone, still_staged
@@ -251,9 +252,10 @@ class Commit:
         table, contents = self._describe(self._session, target), chunk.contents
         if chunk.table and chunk.plain:
             name = stage_name(chunk.table)
+        elif chunk.types:
+            name = self._plain(chunk, target)
         else:
-            self._text_stages += 1
-            name = f"p_{self._text_stages}"
+            name = self._next_name()
             self._session.run(f"create temporary table {name} ({plain_columns(contents, target)}) on commit drop")
             columns = copied_columns(contents, target)
             if chunk.table:
@@ -264,6 +266,17 @@ class Commit:
         if chunk.table and self._session.run(f"select count(*) from {name}").fetchone() != (contents.rows,):
             raise gone(target.table)
         return TextStage(self._session, target, table, contents, name)
+
+    def _plain(self, chunk: Chunk, target: Target) -> str:
+        """The table that has a binary chunk's rows as text."""
+        assert self._files is not None
+        name = self._next_name()
+        plain_rows(self._session, chunk, self._files, target, name)
+        return name
+
+    def _next_name(self) -> str:
+        self._text_stages += 1
+        return f"p_{self._text_stages}"
 
     def _begin_copies(self, delivery: Delivery) -> None:
         """Rows of an earlier copy stay, and the new copy goes into a shadow table; other copies go straight into their
@@ -398,12 +411,13 @@ class Commit:
     def _straight(self, chunk: Chunk, target: Target) -> str | None:
         if chunk.table or target.shared or target.awaits_rows or target.truck_table in self._unsure:
             return None
-        return straight(chunk.contents, target, self._describe(self._session, target))
+        table = self._describe(self._session, target)
+        return straight(chunk.contents, target, table) if fits(chunk, table) else None
 
     def _copy_straight(self, chunk: Chunk, target: Target, into: str) -> None:
         """New rows without a stage; where some are there already, or a trigger keeps some away, that is unforeseen."""
         try:
-            rows = copy_in(self._session, into, self._text(chunk))
+            rows = copy_in(self._session, into, self._text(chunk), binary=bool(chunk.types))
         except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
             raise Unforeseen(target) from None
         except psycopg.Error as error:
@@ -433,8 +447,12 @@ class Commit:
             brought = typed_from_plain(contents, target, table, staged, typed)
             return [check, brought, *steps(contents, target, table, typed, sure=sure)]
         staged = temporaries.take(staging_columns(contents, target, table))
+        if not fits(chunk, table):
+            brought = typed_from_plain(contents, target, table, self._plain(chunk, target), staged)
+            return [brought, *steps(contents, target, table, staged, sure=sure)]
         with blaming(target, contents.columns):
-            copy_in(self._session, f"{staged} ({copied_columns(contents, target)})", self._text(chunk))
+            into = f"{staged} ({copied_columns(contents, target)})"
+            copy_in(self._session, into, self._text(chunk), binary=bool(chunk.types))
         return steps(contents, target, table, staged, sure=sure)
 
     def _run(self, todo: Sequence[Step], plan: Plan | None = None) -> None:

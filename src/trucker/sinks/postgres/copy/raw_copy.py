@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from trucker.change import TableId, UnreadRows, quote_identifier
+from trucker.change import RawCopy, TableId, UnreadRows, quote_identifier
 from trucker.errors import SinkError
 from trucker.sinks.postgres.ddl.destination_table import DestinationTable
 from trucker.sinks.postgres.session import Session
@@ -50,13 +50,20 @@ BINARY: Final = frozenset(number for both in _BINARY.values() for number in both
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Rows that can pass unread: what is asked of the source is what the destination takes."""
+    """Rows that can pass unread: what is asked of the source is what the destination takes.
+
+    They pass in binary where there are `types`, which are those of the columns by number.
+    """
 
     rows: UnreadRows
     table: TableId
     names: tuple[str, ...]
-    binary: bool
+    types: tuple[int, ...]
     at_once: bool
+
+    def open(self) -> RawCopy:
+        """The rows as the source writes them. One that is not taken to its end must be closed."""
+        return self.rows.raw(self.names, binary=bool(self.types))
 
     def take(self, session: Session, into: str) -> int:
         """Copy them `into` a table, inside the caller's transaction; how many there are.
@@ -64,8 +71,8 @@ class Passage:
         With `at_once` constraints that are deferred are checked, too.
         """
         columns = ", ".join(map(quote_identifier, self.names))
-        options = " (format binary)" if self.binary else ""
-        raw = self.rows.raw(self.names, binary=self.binary)
+        options = " (format binary)" if self.types else ""
+        raw = self.open()
         try:
             with session.connection.cursor() as cursor:
                 with cursor.copy(f"copy {into} ({columns}) from stdin{options}".encode()) as copy:
@@ -88,7 +95,7 @@ def passage_of(rows: UnreadRows, target: Target, table: DestinationTable, *, at_
     if not names or not types.keys() >= frozenset(names):
         return None
     binary = all(types[name] == table.columns[name].type_oid and types[name] in BINARY for name in names)
-    return Passage(rows, target.table, names, binary, at_once)
+    return Passage(rows, target.table, names, tuple(types[name] for name in names) if binary else (), at_once)
 
 
 def check_taken(table: TableId, taken: int, sent: int | None) -> None:

@@ -85,9 +85,13 @@ class PartWriter(TextPartWriter):
             drop_stages(session, [before])
 
     def new_name(self) -> str:
-        work = self.work
-        prefix = stage_prefix(self._project, work.batch)
-        return f"{prefix}{digest(str(work.target))}_{work.part}_{secrets.token_hex(6)}"
+        return new_stage(self._project, self.work)
+
+
+def new_stage(project: str, work: Work) -> str:
+    """A name for what is staged of a part, that no other attempt shares."""
+    prefix = stage_prefix(project, work.batch)
+    return f"{prefix}{digest(str(work.target))}_{work.part}_{secrets.token_hex(6)}"
 
 
 def stage_prefix(project: str, batch: Batch | None = None) -> str:

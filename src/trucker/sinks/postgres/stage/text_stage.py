@@ -287,10 +287,13 @@ def letter_stage(session: Session, letters: Sequence[Letter], table: Destination
     return TextStage(session, target, table, contents, name)
 
 
-def copy_in(session: Session, table: str, text: Iterable[pa.Buffer | bytes | memoryview]) -> int:
+def copy_in(
+    session: Session, table: str, text: Iterable[pa.Buffer | bytes | memoryview], *, binary: bool = False
+) -> int:
     """COPY's text into a table, which may come with a list of columns; how many rows it took."""
+    options = " (format binary)" if binary else ""
     with session.connection.cursor() as cursor:
-        with cursor.copy(f"copy {table} from stdin".encode()) as copy:
+        with cursor.copy(f"copy {table} from stdin{options}".encode()) as copy:
             for piece in text:
                 copy.write(memoryview(piece) if isinstance(piece, pa.Buffer) else piece)
         return cursor.rowcount

@@ -41,7 +41,7 @@ ELSEWHERE = (*LARGE, *COMMANDS, *RECEIVER)
 PASSED = ("setup.", "copy.", *OF_OBJECTS, *ELSEWHERE)
 OF_FILES = ("capture.write.", "capture.fsync.", "capture.seal.")
 # In how many places a point is: each sink has its own, and each kind of storage.
-PLACES = {"sink.position.": 6, "sink.commit.": 5, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 3}
+PLACES = {"sink.position.": 8, "sink.commit.": 7, "capture.publish.": 2, "log.prune.": 2, "copy.begin.": 3}
 
 
 # With every fact that the lines have.

@@ -217,7 +217,9 @@ def test_loading_changes_nothing(write: Write, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("example", ["replica", "warehouse", "enriched", "live_totals", "history", "webhook", "search_index"])
+@pytest.mark.parametrize(
+    "example", ["replica", "warehouse", "enriched", "live_totals", "history", "webhook", "search_index"]
+)
 def test_examples_load(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOKS_SECRET", "secret")
     folder = Path(__file__).parents[3] / "examples" / example

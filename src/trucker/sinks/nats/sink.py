@@ -38,7 +38,6 @@ from trucker.sinks.nats.fenced_publisher import ID, OutgoingMessage
 from trucker.sinks.nats.nats_errors import OTHER_WRITER, TOO_LARGE, NatsApiError, api_failure
 from trucker.sinks.nats.nats_ledger import StreamLedger, from_value, ledger_stream, ledger_subject, to_value
 from trucker.sinks.nats.nats_session import NatsSession, StreamStatus
-from trucker.sinks.nats.sent_events import is_stable
 from trucker.sinks.nats.stream_setup import (
     bucket_config,
     differences,
@@ -49,6 +48,7 @@ from trucker.sinks.nats.stream_setup import (
 )
 from trucker.sinks.nats.stream_tail import COPIED, REDRIVEN, TRUCK, StreamTail
 from trucker.sinks.nats.subjects import subject_of
+from trucker.sinks.nats.tail_events import is_stable
 from trucker.sinks.target import Target
 from trucker.table import TableId
 

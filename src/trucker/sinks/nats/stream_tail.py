@@ -14,7 +14,7 @@ from trucker.sinks.ledger import Ledger
 from trucker.sinks.nats.header_reader import StoredHeaders
 from trucker.sinks.nats.nats_ledger import Range, StreamLedger
 from trucker.sinks.nats.nats_session import NatsSession
-from trucker.sinks.nats.sent_events import SentEvents, is_stable
+from trucker.sinks.nats.tail_events import TailEvents, is_stable
 
 log = logging.getLogger("trucker.sink")
 
@@ -30,7 +30,7 @@ class StreamTail:
     def __init__(self, stored: StreamLedger, revision: int) -> None:
         self.revision = revision
         self._created = stored.created
-        self._sent = SentEvents()
+        self._sent = TailEvents()
         self._ranges: dict[Range, frozenset[str]] = {}
         self._due = list(stored.unfinished)
         self._read_to = stored.last

@@ -318,7 +318,7 @@ class PythonSink(Sink):
                 if not chosen:
                     continue
                 if dry_run:
-                    outcomes += [Redriven(each.letter, applied=False) for each in chosen]
+                    outcomes += [Redriven(each.letter, applied=None) for each in chosen]
                     continue
                 after, results = called_again(self.opened(truck), document, chosen)
                 self._save(truck, after)

@@ -30,7 +30,7 @@ from trucker.sinks.committer import Committer
 from trucker.sinks.postgres import PostgresSink
 from trucker.sinks.postgres.copy.raw_copy import BINARY
 from trucker.sinks.postgres.session import close_idle
-from trucker.sinks.postgres.stage.staged_rows import Chunk
+from trucker.sinks.sql.staged_text import Chunk
 from trucker.sinks.target import Target
 
 ROWS = TableId("public", "rows")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trucker.lsn import Lsn
 from trucker.sinks.batch import Phase
 from trucker.sinks.ledger import Entry, Ledger
-from trucker.sinks.nats.sent_events import SentEvents, is_stable
+from trucker.sinks.nats.tail_events import TailEvents, is_stable
 from trucker.table import TableId
 
 LSNS = st.integers(1, 2**40).map(lambda number: str(Lsn(number)))
@@ -25,7 +25,7 @@ IDS = st.tuples(st.sampled_from(["one", "two"]), CHANGES | MARKS)
 
 @given(st.sets(IDS), st.sets(IDS))
 def test_it_has_what_was_added_and_nothing_else(added: set[tuple[str, str]], others: set[tuple[str, str]]) -> None:
-    sent = SentEvents()
+    sent = TailEvents()
     for truck, event_id in added:
         sent.add(truck, event_id)
     assert bool(sent) == bool(added)
@@ -45,7 +45,7 @@ def test_ids_of_copied_rows_and_of_rows_that_sql_returned_are_not(event_id: str)
 
 
 def test_a_large_transaction_takes_a_bit_for_each_form_of_a_change() -> None:
-    sent = SentEvents()
+    sent = TailEvents()
     sent.add("main", "0/10/7999999")
     (bits,) = sent._changes["main"].values()
     assert len(bits) == 4_000_000
@@ -55,7 +55,7 @@ def test_a_large_transaction_takes_a_bit_for_each_form_of_a_change() -> None:
 
 def test_a_truck_is_forgotten_when_all_of_it_is_past() -> None:
     table = ("main", TableId("public", "t"))
-    sent = SentEvents()
+    sent = TailEvents()
     sent.add("main", "0/20/0")
     sent.add("main", "0/10/0")
     sent.add("other", "0/10/0")

@@ -25,7 +25,7 @@ def is_stable(event_id: str, *, snapshot: bool) -> bool:
     return not snapshot and (_CHANGE.fullmatch(event_id) is not None or _MARK.fullmatch(event_id) is not None)
 
 
-class SentEvents:
+class TailEvents:
     """The events with stable ids that were read back."""
 
     def __init__(self) -> None:

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from trucker.errors import TruckerError
 from trucker.lsn import Lsn
 from trucker.observe.status import ProjectStatus, TruckPhase, read_status
+
+_GONE_SECONDS: Final = 10.0
+"""A process that is killed ends when its call of the system has returned."""
 
 
 class TruckerProcess:
@@ -90,12 +94,19 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> int:
-    """SIGKILL to the process and all below it, as in a power failure. Returns how many they were."""
+    """SIGKILL to the process and all below it, as in a power failure; all are gone then. Returns how many they were."""
     if process.poll() is not None:
         return 0
-    tree = process_tree(process.pid)
+    tree: list[psutil.Process] = []
+    # Each is stopped before it is killed, so that none starts another one meanwhile, which nobody would kill.
+    while members := [member for member in process_tree(process.pid) if member not in tree]:
+        for member in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.suspend()
+        tree += members
     for member in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
+    psutil.wait_procs(tree[1:], timeout=_GONE_SECONDS)
     return len(tree)

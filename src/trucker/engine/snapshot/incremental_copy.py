@@ -458,10 +458,15 @@ class _TableCopy:
         self._lane.absent = Absent.ANY
         if self._makes_rows and not self._advance(session, session.watermark(), stop):
             return False  # what has happened since the lane's position is compared with each chunk
-        while CopyCursor.parse(self._lane.cursor).goal is None:
+        while self._has_chunks_to_read:
             if stop.is_set() or not self._round(session, stop):
                 return False
         return self._catch_up(session, stop)
+
+    @property
+    def _has_chunks_to_read(self) -> bool:
+        """Not where the destination has no cursor: the answer was lost by which the copy is complete."""
+        return bool(self._lane.cursor) and CopyCursor.parse(self._lane.cursor).goal is None
 
     def _recover(self) -> None:
         """The copy goes on after a failure, of its own or of the lane's."""

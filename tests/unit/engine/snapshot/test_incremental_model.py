@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,10 @@ class Shop:
         synchronous: bool = False,
         batch_bytes: int = 5000,
         small_bytes: int = 0,
+        ruled: bool = False,
     ) -> None:
         self.page: int | None = None
-        self.server = Server(["a"], self._choose, FIRST, synchronous=synchronous)
+        self.server = Server(["a"], self._choose, FIRST, synchronous=synchronous, full=ruled)
         self.server.fill("a", map(str, range(pages)))
         assert self.server.heaps["a"].file(()).pages == pages
         self.script: Happenings = {}
@@ -142,6 +144,7 @@ class Shop:
             batch_bytes=batch_bytes,
             part_bytes=5000,
             small_bytes=small_bytes,
+            ruled=ruled,
         )
 
     def _choose(self, sides: int) -> int:
@@ -270,6 +273,26 @@ def test_a_commit_that_the_log_has_no_more_and_that_is_not_visible_after_a_crash
 def test_after_a_crash_a_copy_goes_on_where_it_was(shop: Shop, where: str, again: int) -> None:
     shop.copy({(where, 2): shop.die})
     assert shop.reached["chunk"] == PAGES + again
+
+
+@pytest.mark.parametrize("ruled", [False, True])
+def test_the_answer_to_any_one_commit_of_a_copy_may_be_lost(tmp_path: Path, ruled: bool) -> None:
+    for commit in count(1):
+        shop, lost = Shop(tmp_path / f"log{commit}", ruled=ruled), list[int]()
+
+        def lose(shop: Shop = shop, lost: list[int] = lost) -> None:
+            shop.engine.sinks[PLACE].next = "after"
+            lost.append(shop.reached["chunk"])
+
+        shop.script = {("publish", commit): lose}
+        with closing(shop.engine):
+            shop.engine.copy_chunks()
+            shop.engine.settle()
+            shop.engine.check()
+        if not lost:
+            break
+        last = lost
+    assert last == [PAGES], "the last commit is behind the last chunk"
 
 
 def test_the_log_is_kept_for_a_main_lane_that_nobody_is_in(tmp_path: Path) -> None:

@@ -461,12 +461,16 @@ class _TableCopy:
         while self._has_chunks_to_read:
             if stop.is_set() or not self._round(session, stop):
                 return False
-        return self._catch_up(session, stop)
+        return self._is_complete or self._catch_up(session, stop)
+
+    @property
+    def _is_complete(self) -> bool:
+        """The destination has no cursor of the copy: it is complete, by a commit whose answer was lost."""
+        return not self._lane.cursor
 
     @property
     def _has_chunks_to_read(self) -> bool:
-        """Not where the destination has no cursor: the answer was lost by which the copy is complete."""
-        return bool(self._lane.cursor) and CopyCursor.parse(self._lane.cursor).goal is None
+        return not self._is_complete and CopyCursor.parse(self._lane.cursor).goal is None
 
     def _recover(self) -> None:
         """The copy goes on after a failure, of its own or of the lane's."""
@@ -668,6 +672,8 @@ class _TableCopy:
             lane.cursor = str(CopyCursor(goal=goal))
             if not self._advance(session, goal, stop):
                 return False
+            if self._is_complete:
+                return True
             if not lane.reselected:
                 self._complete()
                 return True

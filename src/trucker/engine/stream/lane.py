@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trucker.changelog.format.log_range import LogRange
 from trucker.engine.destination.destination import Destination
 from trucker.engine.stream.source_stream import SourceStream
-from trucker.engine.truck.lane import Lane, note_failure
+from trucker.engine.truck.lane import Absent, Lane, note_failure
 from trucker.engine.truck.truck_run import TruckRun
 from trucker.errors import SinkError, TruckerError
 from trucker.lsn import Lsn
@@ -191,6 +191,8 @@ class LaneRunner:
         if tables:
             self._lane.staged = None  # what a commit is to bring after a failure is staged again
             self._lane.cursor = next(iter(state.tables[table].cursor for table in sorted(tables)))
+            if not self._lane.cursor:  # the copy is complete, perhaps by a commit whose answer was lost
+                self._lane.absent = Absent.NONE
             return min(state.tables[table].lsn for table in tables)
         run.reconcile(state)
         return state.lsn or None

@@ -277,12 +277,17 @@ def test_after_a_crash_a_copy_goes_on_where_it_was(shop: Shop, where: str, again
 
 @pytest.mark.parametrize("ruled", [False, True])
 def test_the_answer_to_any_one_commit_of_a_copy_may_be_lost(tmp_path: Path, ruled: bool) -> None:
+    """A value that was not sent is read again, as newer changes left it, only as long as the copy is not complete."""
     for commit in count(1):
         shop, lost = Shop(tmp_path / f"log{commit}", ruled=ruled), list[int]()
 
         def lose(shop: Shop = shop, lost: list[int] = lost) -> None:
             shop.engine.sinks[PLACE].next = "after"
             lost.append(shop.reached["chunk"])
+            shop.script |= {
+                ("connect", shop.reached["connect"] + 1): lambda: shop.move("0", "9"),
+                ("reselect", shop.reached["reselect"] + 1): lambda: shop.put("9"),
+            }
 
         shop.script = {("publish", commit): lose}
         with closing(shop.engine):
